@@ -21,7 +21,7 @@ use crate::embed::EmbedOptions;
 use crate::options::{Options, Progress};
 use crate::wait::wait;
 use engraft_core::checkpoint::ModelFiles;
-use engraft_core::engine::{Encoded, EncoderInput, ForwardWant, Forwarded, Layers, Pick, Request};
+use engraft_core::engine::{Caller, Encoded, EncoderInput, ForwardWant, Forwarded, Layers, Pick, Request};
 use engraft_core::policy::HeadSpec;
 use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
@@ -56,6 +56,7 @@ pub struct EngineHandle {
     limits: Arc<Limits>,
     stats: SharedStats,
     cancel: CancelToken,
+    caller: Caller,
 }
 
 impl std::fmt::Debug for EngineHandle {
@@ -93,6 +94,24 @@ impl EngineHandle {
     /// ```
     pub fn cancelled_by(&self, cancel: &CancelToken) -> Self {
         Self { cancel: cancel.clone(), ..self.clone() }
+    }
+
+    /// The same handle, whose calls are this caller's: they share the engine as the requests of the same
+    /// tenant and priority do. Requests say themselves who they are for.
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::{Caller, EmbedOptions, ModelSource, Options};
+    ///
+    /// let handle = Options::new().start(ModelSource::Demo)?;
+    /// // Behind all that is more urgent, and charged to this tenant.
+    /// let nightly = handle.on_behalf_of(Caller { tenant: "index".into(), priority: 10 });
+    /// assert_eq!(nightly.embed([vec![1, 2, 3]], &EmbedOptions::new())?.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_behalf_of(&self, caller: Caller) -> Self {
+        Self { caller, ..self.clone() }
     }
 
     /// Hands a request in, without waiting for anything.
@@ -385,7 +404,7 @@ impl EngineHandle {
     /// Sends a command and waits for its reply.
     fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<Vec<T>> {
         let (sender, received) = channel();
-        let reply = Reply { sender, cancel: self.cancel.clone() };
+        let reply = Reply { sender, cancel: self.cancel.clone(), caller: self.caller.clone() };
         // A thread that is gone drops `reply`, and `recv` says so.
         let _ = self.submitter.call(command(reply));
         received.recv().unwrap_or_else(|_| Err(gone()))
@@ -512,6 +531,7 @@ impl Start {
         let (mut info, limits, stats) = self.ready.recv().unwrap_or_else(|_| Err(gone()))?;
         info.load_seconds = self.began.elapsed().as_secs_f64();
         let (info, limits) = (Arc::new(info), Arc::new(limits));
-        Ok(EngineHandle { submitter: self.submitter, info, limits, stats, cancel: CancelToken::default() })
+        let (cancel, caller) = (CancelToken::default(), Caller::default());
+        Ok(EngineHandle { submitter: self.submitter, info, limits, stats, cancel, caller })
     }
 }

@@ -70,7 +70,7 @@ pub use engraft_core::checkpoint::{Access, ModelFiles};
 pub use engraft_core::config::EngineConfig;
 pub use engraft_core::config::deepspeed::{DeepSpeedConfig, DeepSpeedConfigBuilder, Warning};
 pub use engraft_core::engine::{
-    Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Pick, Pooling, Request, Want,
+    Caller, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Pick, Pooling, Request, Want,
 };
 pub use engraft_core::inject::{GroupPlan, InjectionPlan};
 pub use engraft_core::mem::{Float, WeightFormat};

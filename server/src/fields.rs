@@ -164,6 +164,15 @@ impl Fields {
         Ok(self.read(name, "true or false", Value::as_bool)?.unwrap_or(default))
     }
 
+    /// Who is served first: smaller numbers, 0 where it is not given.
+    ///
+    /// # Errors
+    /// 400 for anything but a whole number of 32 bits.
+    pub fn priority(&self) -> Result<i32, ApiError> {
+        let priority = self.whole("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?;
+        Ok(priority.and_then(|n| i32::try_from(n).ok()).unwrap_or_default())
+    }
+
     /// A whole number.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ const SCORE: &[Field] = &[
     honoured("model", Text),
     honoured("text_1", Texts),
     honoured("text_2", Texts),
+    honoured("priority", Whole(i32::MIN as i64, i32::MAX as i64)),
     no_effect("user", Text),
     refused("data_1", "`text_1` and `text_2` are read"),
     refused("data_2", "`text_1` and `text_2` are read"),
@@ -32,6 +33,7 @@ const RERANK: &[Field] = &[
     honoured("documents", List),
     honoured("top_n", Whole(0, 1 << 20)),
     honoured("return_documents", Bool),
+    honoured("priority", Whole(i32::MIN as i64, i32::MAX as i64)),
     no_effect("user", Text),
     refused("rank_fields", "documents are strings, or objects with a `text`"),
     refused("max_chunks_per_doc", "documents are not split"),
@@ -156,7 +158,8 @@ fn cross(
     let tokens: usize = inputs.iter().map(|input| input.ids.len()).sum();
     let _permit = state.admission.enter(&call.key, 1, tokens)?;
     state.metrics.prompts(tokens);
-    let logits = call.served.generator.handle().cancelled_by(cancel).classify(inputs).map_err(|error| {
+    let handle = call.served.generator.handle().cancelled_by(cancel).on_behalf_of(call.caller()?);
+    let logits = handle.classify(inputs).map_err(|error| {
         state.models.report(&call.served, &error, call.fingerprint);
         ApiError::from(error)
     })?;
@@ -202,8 +205,7 @@ fn cosines(
     };
     let ids = texts.iter().map(|text| call.served.generator.tokenize_to_embed(text));
     let ids = ids.collect::<engraft::Result<Vec<_>>>()?;
-    let (vectors, tokens) =
-        vectors(state, &call.served, &call.key, call.fingerprint, ids, &EmbedOptions::new(), cancel)?;
+    let (vectors, tokens) = vectors(state, call, ids, &EmbedOptions::new(), cancel)?;
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     let scores = match same {
         true => vectors[1..].iter().map(|one| dot(&vectors[0], one)).collect(),

@@ -9,7 +9,7 @@ use crate::metrics::Metrics;
 use crate::supervise::{Models, Served};
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Request, StatusCode, header};
-use engraft::CancelToken;
+use engraft::{Caller, CancelToken};
 use serde_json::{Map, Value};
 use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 use std::path::Path;
@@ -61,6 +61,16 @@ pub struct Call {
     pub model: String,
     /// The room of its body.
     _room: OwnedSemaphorePermit,
+}
+
+impl Call {
+    /// Who it is for: keys share what there is.
+    ///
+    /// # Errors
+    /// Those of [`Fields::priority`].
+    pub fn caller(&self) -> Result<Caller, ApiError> {
+        Ok(Caller { tenant: self.key.clone(), priority: self.fields.priority()? })
+    }
 }
 
 impl State {

@@ -286,6 +286,41 @@ fn a_later_request_of_smaller_priority_is_served_first() {
     }
 }
 
+/// One after the other: texts wait as requests do, and no longer than their priority says.
+#[test]
+fn texts_have_priorities_too() {
+    let one = || engraft::Options::new().max_seqs(1).open(engraft::ModelSource::Demo);
+    let server = start_with(ServerConfig { max_num_seqs: 1, ..config() }, one);
+    let waiting =
+        |count: f64| eventually("a queue", || metric(&server, "vllm:num_requests_waiting") == count);
+    let text = json!({"prompt": "This package", "max_tokens": 200, "ignore_eos": true});
+    let calls = [
+        ("/v1/embeddings", json!({"input": "This package"})),
+        ("/score", json!({"text_1": "This", "text_2": "package"})),
+        ("/rerank", json!({"query": "This", "documents": ["package"]})),
+    ];
+    for ((path, body), priority) in calls.into_iter().flat_map(|call| [(call.clone(), -3), (call, 5)]) {
+        let first = server.open("/v1/completions", &long(1));
+        let order = std::sync::Mutex::new(Vec::new());
+        let post = |path: &str, mut body: Value, priority: i32| {
+            body["priority"] = json!(priority);
+            let answer = server.post(path, &body);
+            order.lock().unwrap().push(priority);
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| post(path, body, priority));
+            eventually("a queue", || metric(&server, "vllm:num_requests_waiting") >= 1.0);
+            let texts = metric(&server, "vllm:num_requests_waiting");
+            scope.spawn(|| post("/v1/completions", text.clone(), 0));
+            waiting(texts + 1.0);
+            drop(first);
+        });
+        let wanted = if priority < 0 { [priority, 0] } else { [0, priority] };
+        assert_eq!(*order.lock().unwrap(), wanted, "{path}");
+    }
+}
+
 #[test]
 fn metrics_are_those_that_routers_read() {
     let server = start(config());

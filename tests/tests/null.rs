@@ -9,7 +9,7 @@ use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{
-    Batch, EncoderInput, Engine, Finish, ForwardWant, Layers, Output, Pick, Request, Want,
+    Batch, Caller, EncoderInput, Engine, Finish, ForwardWant, Layers, Output, Pick, Request, Want,
 };
 use engraft_core::inject::inject;
 use engraft_core::policy::Registry;
@@ -508,6 +508,40 @@ fn many_texts_block_no_request() {
     }
     assert!(before < 8, "{before} texts were served before the request");
     engine.cancel_texts(&texts).unwrap();
+}
+
+/// However many calls a tenant makes, it is one beside another; and its priority counts.
+#[test]
+fn calls_are_charged_to_their_tenant_and_have_its_priority() {
+    let config = EngineConfig { max_context: 64, max_seqs: 1, max_step_tokens: 8, ..EngineConfig::default() };
+    let mut engine = engine(&Null::new(), config);
+    let want = ForwardWant { hidden: Pick::Last, logits: Pick::None };
+    let text = EncoderInput { ids: vec![5; 8], ..EncoderInput::default() };
+    let mut calls = Vec::new();
+    for (tenant, priority, count) in [("late", 1, 1), ("many", 0, 8)] {
+        engine.set_caller(Caller { tenant: tenant.into(), priority });
+        for _ in 0..count {
+            calls.push(engine.submit_texts(std::slice::from_ref(&text), &want).unwrap());
+        }
+    }
+    let request =
+        Request { prompt: vec![4; 8], max_new_tokens: 1, tenant: "one".into(), ..Request::default() };
+    let ids = [engine.put(request.clone()).unwrap(), engine.put(request).unwrap()];
+    let (mut out, mut order) = (Vec::new(), Vec::new());
+    while !engine.is_idle() {
+        engine.step(&mut out).unwrap();
+        order.extend(out.iter().filter(|output| output.finish.is_some()).map(|output| output.id));
+    }
+    let place = |id: u64| order.iter().position(|other| *other == id).unwrap();
+    assert!(place(ids[1]) <= 4, "{order:?}: the second request waits for one call of the other tenant");
+    assert_eq!(
+        place(calls[0].ids()[0]),
+        order.len() - 1,
+        "{order:?}: the first came, and is the least urgent"
+    );
+    for texts in calls {
+        assert_eq!(engine.take_forwarded(texts).unwrap().len(), 1);
+    }
 }
 
 /// Texts of an encoder, too: one that comes behind a hundred of another call does not wait for all of them.

@@ -7,7 +7,7 @@
 
 use super::kept::Kept;
 use super::order::{Admitted, StepOrder, StepWant};
-use super::request::{Finish, Layers, Output, Request, Want};
+use super::request::{Caller, Finish, Layers, Output, Request, Want};
 use super::sizes::largest_step;
 use crate::Result;
 use crate::config::EngineConfig;
@@ -23,7 +23,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::time::Duration;
 
-/// The owner of requests in the queue; calls are owners of their texts.
+/// The owner of requests and calls of no tenant.
+const NOBODY: u64 = 0;
+/// The call that requests belong to: each is by itself, and all are admitted by deadline.
 const REQUESTS: u64 = 0;
 
 /// Requests, pages and batches of an engine.
@@ -43,6 +45,8 @@ pub(super) struct Coordinator {
     /// Sequences of buckets that could not be captured.
     refused: Vec<usize>,
     pub(super) next_id: u64,
+    /// Who the next calls are for.
+    pub(super) caller: Caller,
     /// The time, by the clock of whoever calls.
     pub(super) now: Duration,
     /// When the last step was collected.
@@ -146,6 +150,7 @@ impl Coordinator {
             capture,
             shifts,
             next_id: 0,
+            caller: Caller::default(),
             now: Duration::ZERO,
             collected_at: Duration::ZERO,
             planned: 0,
@@ -178,13 +183,15 @@ impl Coordinator {
         let live = Live { stop_ids, sampling, subsequence, want, keeps, ..Live::default() };
         let live = Live { cache_salt, skip_prefix_cache, ..live };
         let deadline = start_within.map_or(Duration::MAX, |time| self.now.saturating_add(time));
-        let standing = Standing { priority, owner: owner_of(&tenant), deadline };
+        let standing = Standing { priority, deadline, ..Standing::of(owner_of(&tenant)) };
         self.enqueue(prompt, Wanted { new, asked, standing }, live)
     }
 
-    /// An owner of what one call queues.
-    pub(super) fn owner(&self) -> u64 {
-        REQUESTS + 1 + self.next_id
+    /// The standing of what one call queues.
+    pub(super) fn call(&self) -> Standing {
+        let Caller { tenant, priority } = &self.caller;
+        let call = REQUESTS + 1 + self.next_id;
+        Standing { priority: *priority, call, ..Standing::of(owner_of(tenant)) }
     }
 
     /// Queues tokens that pass [`Request::check`] or stand for a text that was checked.
@@ -455,10 +462,10 @@ impl Live {
     }
 }
 
-/// The owner that a tenant's name stands for; calls have the smaller numbers.
+/// The owner that a tenant's name stands for.
 fn owner_of(tenant: &str) -> u64 {
     if tenant.is_empty() {
-        return REQUESTS;
+        return NOBODY;
     }
     let mut hasher = DefaultHasher::new();
     tenant.hash(&mut hasher);

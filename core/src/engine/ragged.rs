@@ -13,7 +13,6 @@ use super::order::lost;
 use super::request::Want;
 use crate::backend::Backend;
 use crate::policy::{Family, HeadSpec};
-use crate::schedule::Standing;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -171,11 +170,11 @@ impl<B: Backend> Ragged<B> {
 
     /// Queues texts, of which the logits behind the last token are kept.
     fn queue(&mut self, texts: &[Vec<u32>]) -> Result<Vec<u64>> {
-        let (mut ids, owner) = (Vec::new(), self.engine.coordinator.owner());
+        let (mut ids, standing) = (Vec::new(), self.engine.coordinator.call());
         for text in texts {
             let want = Want { logits: true, ..Want::default() };
             let live = Live { want, keeps: true, ..Live::default() };
-            let wanted = Wanted { asked: text.len() - 1..text.len(), ..Wanted::new(Standing::of(owner)) };
+            let wanted = Wanted { asked: text.len() - 1..text.len(), ..Wanted::new(standing) };
             match self.engine.coordinator.enqueue(text.clone(), wanted, live) {
                 Ok(id) => ids.push(id),
                 Err(error) => {

@@ -40,6 +40,18 @@ pub struct Want {
     pub hidden: Layers,
 }
 
+/// Who calls are for (texts to embed, to score, to classify): they share what there is with the requests of
+/// the same [`Request::tenant`] and [`Request::priority`].
+///
+/// The library's `EngineHandle::on_behalf_of` takes it, and has an example.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Caller {
+    /// Whose the calls are; those of one tenant take turns.
+    pub tenant: String,
+    /// Smaller numbers are served first.
+    pub priority: i32,
+}
+
 /// A prompt to continue.
 ///
 /// ```

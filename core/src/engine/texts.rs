@@ -5,10 +5,9 @@ use super::coordinator::{Coordinator, Live, Wanted};
 use super::input::{EncoderInput, ForwardWant, Pick};
 use super::kept::Kept;
 use super::order::lost;
-use super::request::{Layers, Want};
+use super::request::{Caller, Layers, Want};
 use crate::backend::Backend;
 use crate::policy::{Family, HeadSpec, PoolSource};
-use crate::schedule::Standing;
 use crate::{Error, Result};
 use std::ops::Range;
 
@@ -39,6 +38,11 @@ impl Texts {
 }
 
 impl<B: Backend> Engine<B> {
+    /// Queues texts and images for this caller from now on. Requests say themselves who they are for.
+    pub fn set_caller(&mut self, caller: Caller) {
+        self.coordinator.caller = caller;
+    }
+
     /// Queues texts for [`Engine::take_forwarded`].
     ///
     /// # Errors
@@ -85,7 +89,7 @@ impl<B: Backend> Engine<B> {
         want: &ForwardWant,
     ) -> Result<Texts> {
         let mut queued = Texts { want: want.clone(), ..Texts::default() };
-        let owner = self.coordinator.owner();
+        let standing = self.coordinator.call();
         self.runner.make_room(layers(&want.hidden))?;
         for (text, pixels) in texts {
             let asked = self.coordinator.head_rows(&text.ids);
@@ -93,7 +97,7 @@ impl<B: Backend> Engine<B> {
             let keep = Want { logits, hidden: layers(&want.hidden) };
             let token_type_ids = text.token_type_ids.clone();
             let live = Live { want: keep, keeps: true, token_type_ids, pixels, ..Live::default() };
-            let wanted = Wanted { asked, ..Wanted::new(Standing::of(owner)) };
+            let wanted = Wanted { asked, ..Wanted::new(standing) };
             queued.ids.push(self.coordinator.enqueue(text.ids.clone(), wanted, live)?);
             queued.tokens.push(text.ids.len());
         }
@@ -105,7 +109,7 @@ impl<B: Backend> Engine<B> {
         let labels = matches!(self.coordinator.spec.head, HeadSpec::Labels { .. });
         let keep = Want { logits: want.logits != Pick::None, hidden: layers(&want.hidden) };
         let mut queued = Texts { want: want.clone(), ..Texts::default() };
-        let owner = self.coordinator.owner();
+        let standing = self.coordinator.call();
         self.runner.make_room(keep.hidden)?;
         for text in texts {
             let asked = match (keep.logits, labels) {
@@ -118,7 +122,7 @@ impl<B: Backend> Engine<B> {
             let read = if labels && keep.hidden == Layers::None { asked.end } else { text.ids.len() };
             let (ids, token_type_ids) = (text.ids[..read.max(1)].to_vec(), text.token_type_ids.clone());
             let live = Live { want: keep, keeps: true, token_type_ids, ..Live::default() };
-            let wanted = Wanted { asked, ..Wanted::new(Standing::of(owner)) };
+            let wanted = Wanted { asked, ..Wanted::new(standing) };
             match self.coordinator.enqueue(ids, wanted, live) {
                 Ok(id) => queued.ids.push(id),
                 Err(error) => {

@@ -1,17 +1,18 @@
 //! Who is admitted next. Priorities come first, the smaller number before the larger one; within a priority
 //! those that were preempted, in the order of their first admission, then the owner that has been served
-//! least, and of its sequences the one whose deadline is the earliest, then the one that came first.
+//! least. Its calls take turns; of the sequences of one the next is that whose deadline is the earliest, then
+//! the one that came first.
 //!
 //! A priority that has been passed over [`PATIENCE`] times is next whatever comes before it, and within it an
 //! owner that has been [`OWNER_PATIENCE`] times; a deadline goes before none that [`PATIENCE`] have gone
 //! before. So nobody waits for ever.
 
-use super::Sequence;
 use super::tenants::Tenants;
+use super::{Sequence, Standing};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Admissions of other priorities that one waits for at most, and sequences of its own owner that came later
+/// Admissions of other priorities that one waits for at most, and sequences of its own call that came later
 /// and go before one for their deadlines.
 const PATIENCE: u32 = 32;
 /// Admissions of other owners of its priority after which one no longer waits for newcomers, which go before
@@ -34,7 +35,7 @@ struct Class<T> {
     /// Admissions of others since its last one.
     passed: u32,
     preempted: VecDeque<Sequence<T>>,
-    /// Those of one owner behind each other; of owners that have been served alike the first is next.
+    /// By owner; of owners that have been served alike the first is next.
     new: VecDeque<OfOwner<T>>,
 }
 
@@ -43,13 +44,45 @@ struct Class<T> {
 struct OfOwner<T> {
     /// Admissions of others since it stands at this place.
     passed: u32,
-    waiting: VecDeque<Sequence<T>>,
+    tenant: u32,
+    /// By call; the first is next. None is empty.
+    calls: VecDeque<VecDeque<Sequence<T>>>,
 }
 
 impl<T> Class<T> {
     /// Those that were never admitted.
     fn newcomers(&self) -> impl Iterator<Item = &Sequence<T>> {
-        self.new.iter().flat_map(|of| &of.waiting)
+        self.new.iter().flat_map(|of| of.calls.iter().flatten())
+    }
+}
+
+impl<T> OfOwner<T> {
+    fn push(&mut self, sequence: Sequence<T>) {
+        let Standing { call, deadline, .. } = sequence.standing;
+        let of_call =
+            |of: &&mut VecDeque<Sequence<T>>| of.front().is_some_and(|first| first.standing.call == call);
+        let Some(waiting) = self.calls.iter_mut().find(of_call) else {
+            self.calls.push_back(VecDeque::from([sequence]));
+            return;
+        };
+        let before = |other: &Sequence<T>| other.standing.deadline <= deadline || other.overtaken >= PATIENCE;
+        let at = waiting.iter().rposition(before).map_or(0, |last| last + 1);
+        waiting.range_mut(at..).for_each(|other| other.overtaken += 1);
+        waiting.insert(at, sequence);
+    }
+
+    fn front(&self) -> Option<&Sequence<T>> {
+        self.calls.front()?.front()
+    }
+
+    /// Takes the next one out; its call is behind the others then.
+    fn pop(&mut self) -> Option<Sequence<T>> {
+        let mut call = self.calls.pop_front()?;
+        let first = call.pop_front();
+        if !call.is_empty() {
+            self.calls.push_back(call);
+        }
+        first
     }
 }
 
@@ -70,19 +103,13 @@ impl<T> Queue<T> {
     pub(super) fn push(&mut self, sequence: Sequence<T>) {
         let standing = sequence.standing;
         self.earliest = self.earliest.min(standing.deadline);
-        let class = self.class(standing.priority);
-        let of_owner =
-            |of: &&mut OfOwner<T>| of.waiting.front().is_some_and(|first| first.tenant == sequence.tenant);
-        match class.new.iter_mut().find(of_owner) {
-            Some(OfOwner { waiting, .. }) => {
-                let before = |other: &Sequence<T>| {
-                    other.standing.deadline <= standing.deadline || other.overtaken >= PATIENCE
-                };
-                let at = waiting.iter().rposition(before).map_or(0, |last| last + 1);
-                waiting.range_mut(at..).for_each(|other| other.overtaken += 1);
-                waiting.insert(at, sequence);
+        let (tenant, class) = (sequence.tenant, self.class(standing.priority));
+        match class.new.iter_mut().find(|of| of.tenant == tenant) {
+            Some(of) => of.push(sequence),
+            None => {
+                let calls = VecDeque::from([VecDeque::from([sequence])]);
+                class.new.push_back(OfOwner { passed: 0, tenant, calls });
             }
-            None => class.new.push_back(OfOwner { passed: 0, waiting: VecDeque::from([sequence]) }),
         }
     }
 
@@ -101,11 +128,10 @@ impl<T> Queue<T> {
         if !class.preempted.is_empty() {
             return Some((at, None));
         }
-        let served = |of: &OfOwner<T>| of.waiting.front().map_or(u64::MAX, |seq| tenants.served(seq.tenant));
         // Of several that have waited too long the longest: by service newcomers could be before it for ever.
         let turn = |of: &OfOwner<T>| match of.passed >= OWNER_PATIENCE {
             true => (false, u64::from(u32::MAX - of.passed)),
-            false => (true, served(of)),
+            false => (true, tenants.served(of.tenant)),
         };
         let owner = (0..class.new.len()).min_by_key(|owner| turn(&class.new[*owner]));
         owner.map(|owner| (at, Some(owner)))
@@ -115,7 +141,7 @@ impl<T> Queue<T> {
     pub(super) fn front(&self, tenants: &Tenants) -> Option<&Sequence<T>> {
         match self.next(tenants)? {
             (class, None) => self.classes[class].preempted.front(),
-            (class, Some(owner)) => self.classes[class].new[owner].waiting.front(),
+            (class, Some(owner)) => self.classes[class].new[owner].front(),
         }
     }
 
@@ -129,11 +155,11 @@ impl<T> Queue<T> {
         let sequence = match owner {
             None => class.preempted.pop_front(),
             Some(owner) => {
-                let OfOwner { mut waiting, .. } = class.new.remove(owner)?;
+                let mut of = class.new.remove(owner)?;
                 class.new.iter_mut().for_each(|other| other.passed += 1);
-                let first = waiting.pop_front();
-                if !waiting.is_empty() {
-                    class.new.push_back(OfOwner { passed: 0, waiting });
+                let first = of.pop();
+                if !of.calls.is_empty() {
+                    class.new.push_back(OfOwner { passed: 0, ..of });
                 }
                 first
             }
@@ -144,7 +170,8 @@ impl<T> Queue<T> {
 
     fn drop_empty(&mut self) {
         for class in &mut self.classes {
-            class.new.retain(|of| !of.waiting.is_empty());
+            class.new.iter_mut().for_each(|of| of.calls.retain(|call| !call.is_empty()));
+            class.new.retain(|of| !of.calls.is_empty());
         }
         self.classes.retain(|class| !class.preempted.is_empty() || !class.new.is_empty());
     }
@@ -160,7 +187,7 @@ impl<T> Queue<T> {
             if again {
                 from(&mut class.preempted, out);
             }
-            class.new.iter_mut().for_each(|of| from(&mut of.waiting, out));
+            class.new.iter_mut().flat_map(|of| &mut of.calls).for_each(|call| from(call, out));
         }
         self.drop_empty();
     }
@@ -191,7 +218,8 @@ impl<T> Queue<T> {
     /// How many wait.
     pub(super) fn len(&self) -> usize {
         let of = |class: &Class<T>| {
-            class.preempted.len() + class.new.iter().map(|of| of.waiting.len()).sum::<usize>()
+            let calls = class.new.iter().flat_map(|of| &of.calls);
+            class.preempted.len() + calls.map(VecDeque::len).sum::<usize>()
         };
         self.classes.iter().map(of).sum()
     }
@@ -204,7 +232,6 @@ impl<T> Queue<T> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::Standing;
     use super::*;
 
     /// A sequence of this owner and standing.
@@ -228,7 +255,7 @@ mod tests {
         let (mut queue, mut tenants) = (Queue::new(), Tenants::default());
         let of = |owner, priority, seconds: Option<u64>| {
             let deadline = seconds.map_or(Duration::MAX, Duration::from_secs);
-            Standing { priority, owner, deadline }
+            Standing { priority, deadline, ..Standing::of(owner) }
         };
         let all = [
             (0, of(1, 0, None)),
@@ -281,6 +308,26 @@ mod tests {
             popped.push(seq.id);
         }
         assert_eq!(popped.iter().position(|id| *id == 0), Some(OWNER_PATIENCE as usize));
+    }
+
+    /// A tenant's calls are charged to it, and none of them keeps another one, or its requests, waiting.
+    #[test]
+    fn calls_of_one_owner_take_turns_and_are_its_own() {
+        let (mut queue, mut tenants) = (Queue::new(), Tenants::default());
+        let mut id = 0;
+        for (call, count) in [(1, 3), (2, 2), (0, 2), (3, 1)] {
+            for _ in 0..count {
+                queue.push(sequence(&mut tenants, id, Standing { call, ..Standing::of(7) }));
+                id += 1;
+            }
+        }
+        queue.push(sequence(&mut tenants, 100, Standing::of(8)));
+        tenants.reads(0, 1);
+        assert_eq!(queue.len(), 9);
+        assert_eq!(queue.iter().count(), 9);
+        // Owner 8 has been served less than 7, whose calls are four, not owners.
+        assert_eq!(order(&mut queue, &tenants), [100, 0, 3, 5, 7, 1, 4, 6, 2]);
+        assert!(queue.is_empty());
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct Standing {
     pub priority: i32,
     /// Whose it is: owners of one priority share what there is.
     pub owner: u64,
+    /// What it came with: calls of one owner take turns.
+    pub call: u64,
     /// When it is no use any more to begin, by the clock of whoever calls.
     pub deadline: Duration,
 }
@@ -27,7 +29,7 @@ pub struct Standing {
 impl Standing {
     /// Of an owner, with no priority and no deadline.
     pub fn of(owner: u64) -> Self {
-        Self { priority: 0, owner, deadline: Duration::MAX }
+        Self { priority: 0, owner, call: 0, deadline: Duration::MAX }
     }
 }
 

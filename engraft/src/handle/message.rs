@@ -5,7 +5,7 @@ use crate::embed::EmbedOptions;
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::Warning;
 use engraft_core::engine::{
-    Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Memory, Request,
+    Caller, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Memory, Request,
 };
 use engraft_core::inject::{GroupPlan, InjectionPlan};
 use engraft_core::policy::{Family, ModelSpec};
@@ -162,6 +162,8 @@ pub(super) struct Reply<T> {
     pub sender: Sender<Result<Vec<T>>>,
     /// Set once nobody waits any more.
     pub cancel: CancelToken,
+    /// Who asks.
+    pub caller: Caller,
 }
 
 impl<T> Reply<T> {

@@ -17,7 +17,7 @@ use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{ModelFiles, stored_float};
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::Warning;
-use engraft_core::engine::{Engine, Finish, Output, Pooling, Request, Texts, Want};
+use engraft_core::engine::{Caller, Engine, Finish, Output, Pooling, Request, Texts, Want};
 use engraft_core::inject::{GroupPlan, InjectionPlan, describe};
 use engraft_core::kv::HostPages;
 use engraft_core::policy::{Family, ModelSpec, Registry};
@@ -352,7 +352,7 @@ impl<B: Backend> Worker<B> {
                 });
             }
             Command::Score { sequences, reply } => {
-                let queued = self.serving().and_then(|engine| engine.submit_score(&sequences));
+                let queued = self.serving_for(&reply.caller).and_then(|e| e.submit_score(&sequences));
                 self.queue(queued, reply, move |engine, texts| engine.take_scored(texts, &sequences));
             }
             Command::SetProfiling { on } => {
@@ -375,6 +375,13 @@ impl<B: Backend> Worker<B> {
         }
     }
 
+    /// The same, whose next call is this caller's.
+    fn serving_for(&mut self, caller: &Caller) -> Result<&mut Engine<B>> {
+        let engine = self.serving()?;
+        engine.set_caller(caller.clone());
+        Ok(engine)
+    }
+
     /// Queues the texts of a call.
     fn call<T: 'static>(
         &mut self,
@@ -382,7 +389,7 @@ impl<B: Backend> Worker<B> {
         submit: impl FnOnce(&mut Engine<B>) -> Result<Texts>,
         take: impl FnOnce(&mut Engine<B>, Texts) -> Result<Vec<T>> + 'static,
     ) {
-        let queued = self.serving().and_then(submit);
+        let queued = self.serving_for(&reply.caller).and_then(submit);
         self.queue(queued, reply, take);
     }
 

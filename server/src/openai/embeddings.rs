@@ -4,7 +4,7 @@ use super::Input;
 use super::tables::EMBEDDINGS;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
-use crate::state::{State, waiting};
+use crate::state::{Call, State, waiting};
 use crate::supervise::Served;
 use axum::body::Body;
 use axum::extract;
@@ -46,11 +46,10 @@ pub async fn create(
     };
     let options = EmbedOptions::new().normalize(call.fields.flag("normalize", true)?);
     let inputs = inputs(&call.fields)?;
-    let (served, key) = (call.served.clone(), call.key.clone());
-    let (work_state, fingerprint) = (state.clone(), call.fingerprint);
+    let model = call.model.clone();
     let (vectors, tokens) = waiting(move |cancel| {
-        let ids = ids_of(&served, &inputs)?;
-        vectors(&work_state, &served, &key, fingerprint, ids, &options, cancel)
+        let ids = ids_of(&call.served, &inputs)?;
+        vectors(&state, &call, ids, &options, cancel)
     })
     .await?;
     let data: Vec<Value> = vectors
@@ -67,7 +66,7 @@ pub async fn create(
         })
         .collect();
     let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
-    let answer = json!({"object": "list", "data": data, "model": call.model, "usage": usage});
+    let answer = json!({"object": "list", "data": data, "model": model, "usage": usage});
     Ok(json_response(StatusCode::OK, &answer))
 }
 
@@ -93,21 +92,20 @@ fn ids_of(served: &Served, inputs: &[Input]) -> Result<Vec<Vec<u32>>, ApiError> 
 /// 429, and what the engine refuses.
 pub fn vectors(
     state: &State,
-    served: &Served,
-    key: &str,
-    fingerprint: u64,
+    call: &Call,
     ids: Vec<Vec<u32>>,
     options: &EmbedOptions,
     cancel: &CancelToken,
 ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
     let tokens: usize = ids.iter().map(Vec::len).sum();
     // Texts run a few at a time, whatever their number: a request has one place.
-    let _permit = state.admission.enter(key, 1, tokens)?;
+    let _permit = state.admission.enter(&call.key, 1, tokens)?;
     state.metrics.prompts(tokens);
-    let (generator, handle) = (&served.generator, served.generator.handle().cancelled_by(cancel));
+    let generator = &call.served.generator;
+    let handle = generator.handle().cancelled_by(cancel).on_behalf_of(call.caller()?);
     let made = generator.embed_options(options).and_then(|options| handle.embed(ids, &options));
     let made = made.map_err(|error| {
-        state.models.report(served, &error, fingerprint);
+        state.models.report(&call.served, &error, call.fingerprint);
         ApiError::from(error)
     });
     Ok((made?, tokens))

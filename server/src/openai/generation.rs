@@ -117,7 +117,6 @@ impl Generation {
         let truncate = fields.whole("truncate_prompt_tokens", -1..=MOST)?;
         let truncate =
             truncate.map(|n| usize::try_from(n).unwrap_or(served.generator.info().max_context - 1));
-        let priority = fields.whole("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?;
         let salt = fields.text("cache_salt")?.unwrap_or_default();
         let of_key = if config.share_prefixes { "" } else { key };
         let request_id = fields.text("request_id")?.map(str::to_owned);
@@ -140,7 +139,7 @@ impl Generation {
             } else {
                 format!("{of_key}\n{salt}")
             },
-            priority: priority.and_then(|n| i32::try_from(n).ok()).unwrap_or_default(),
+            priority: fields.priority()?,
             stream,
             include_usage,
             continuous_usage,

@@ -164,6 +164,6 @@ pub const EMBEDDINGS: &[Field] = &[
     honoured("encoding_format", OneOf(&["float", "base64"])),
     honoured("dimensions", Whole(1, MOST)),
     no_effect("user", Text),
-    only("priority", Whole(-MOST, MOST), is_zero, LATER),
+    honoured("priority", Whole(i32::MIN as i64, i32::MAX as i64)),
     honoured("normalize", Bool),
 ];
