@@ -6,7 +6,7 @@ use conformance::null::Null;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Engine, Request};
+use engraft_core::engine::{Batch, Engine, ForwardWant, Pick, Request};
 use engraft_core::inject::inject;
 use engraft_core::kv::{HostPages, PageStore};
 use engraft_core::mem::Float;
@@ -68,17 +68,24 @@ fn served<B: Backend>(engine: &mut Engine<B>) -> Vec<Vec<u32>> {
     all
 }
 
+/// The logits behind the prompts of the same requests, each of which takes what is cached of it.
+fn logits<B: Backend>(engine: &mut Engine<B>) -> Vec<Vec<u32>> {
+    let want = ForwardWant { logits: Pick::Last, hidden: Pick::None };
+    let of = |i: usize| engine.forward(Batch::Ragged(&[request(i).prompt]), &want).unwrap().remove(0).logits;
+    (0..12).map(of).map(|row| row.into_iter().map(f32::to_bits).collect()).collect()
+}
+
 /// Pages that came back.
 fn law<B: Backend>(backend: &Arc<B>, case: &str, dtype: Float, ahead: usize) -> u64 {
-    let want =
-        served(&mut engine(backend, case, EngineConfig { prefix_cache: false, ..config(dtype, 24, ahead) }));
-    let mut restored = 0;
+    let mut cold = engine(backend, case, EngineConfig { prefix_cache: false, ..config(dtype, 24, ahead) });
+    let (want, rows, mut restored) = (served(&mut cold), logits(&mut cold), 0);
     for (pages, room) in [(8, 1 << 20), (11, 1 << 20), (9, 3000), (9, 0)] {
         let mut engine = engine(backend, case, config(dtype, pages, ahead));
         engine.set_page_store(HostPages::new(room)).unwrap();
         for round in 0..2 {
             let what = format!("{case}, {dtype}, {pages} pages, {room} bytes, ahead {ahead}, round {round}");
             assert_eq!(served(&mut engine), want, "{what}");
+            assert_eq!(logits(&mut engine), rows, "logits of {what}");
         }
         let stats = engine.prefix_stats();
         assert!(stats.evicted > 0, "{case}: {stats:?}");
@@ -162,6 +169,54 @@ fn a_store_that_loses_pages_costs_time_alone() {
     // values.
     let of_page = held.load(Ordering::Relaxed) / engine.prefix_stats().stored;
     assert_eq!(held.load(Ordering::Relaxed), of_page * engine.prefix_stats().stored);
+}
+
+/// A store that cuts every third page that is asked for.
+struct Cuts(HostPages, usize);
+
+impl PageStore for Cuts {
+    fn put(&mut self, number: u64, page: Vec<u8>, dropped: &mut Vec<u64>) {
+        self.0.put(number, page, dropped);
+    }
+    fn get(&mut self, number: u64) -> Option<Vec<u8>> {
+        self.1 += 1;
+        let mut page = self.0.get(number)?;
+        page.truncate(page.len() - usize::from(self.1.is_multiple_of(3)));
+        Some(page)
+    }
+    fn remove(&mut self, number: u64) {
+        self.0.remove(number);
+    }
+}
+
+#[test]
+fn a_page_of_another_size_is_computed_anew() {
+    let cpu = cpu();
+    let want = served(&mut engine(&cpu, "llama", config(Float::F32, 24, 0)));
+    let mut engine = engine(&cpu, "llama", config(Float::F32, 8, 0));
+    engine.set_page_store(Cuts(HostPages::new(1 << 20), 0)).unwrap();
+    for _ in 0..3 {
+        assert_eq!(served(&mut engine), want);
+    }
+    assert!(engine.prefix_stats().restored > 10, "{:?}", engine.prefix_stats());
+}
+
+/// What pages go through is allocated with the store and counted; steps that move pages take nothing.
+#[test]
+fn pages_move_through_memory_that_is_set_aside() {
+    let null = Null::new();
+    let mut engine = engine(&null, "llama", config(Float::F32, 8, 0));
+    let (before, counted) = (engine.memory().total(), null.allocated());
+    engine.set_page_store(HostPages::new(1 << 20)).unwrap();
+    let aside = engine.memory().total() - before;
+    assert_eq!(null.allocated() - counted, aside);
+    assert!(aside > 0);
+    // The first round captures steps.
+    served(&mut engine);
+    let (restored, allocated) = (engine.prefix_stats().restored, null.allocated());
+    served(&mut engine);
+    assert!(engine.prefix_stats().restored > restored, "{:?}", engine.prefix_stats());
+    assert_eq!(null.allocated(), allocated, "steps that move pages allocate");
 }
 
 /// A page that cannot be written costs the requests of that step, and what the tree knew of it is gone.

@@ -29,7 +29,7 @@ pub struct Engine<B: Backend> {
     pub(super) in_flight: VecDeque<(Planned, Launched<B>)>,
     /// How many may be launched before the oldest is collected.
     pub(super) ahead: usize,
-    memory: Memory,
+    pub(super) memory: Memory,
     warnings: Vec<Warning>,
     pub(super) result: StepResult,
     /// What calls that ran steps of their own saw of other requests.

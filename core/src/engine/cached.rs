@@ -1,11 +1,16 @@
 //! Keys and values as plain rows: read from pages, and written to them.
+//!
+//! The canonical layout, for saved requests and pages in a store, is what the ops `KvRead` and `KvAppend` have
+//! on the side of the step: layer by layer, keys then values, `[position][head][column]` in the element type
+//! of the slab. They are its export and import on every backend; ops of their own would do the same. Bytes
+//! are moved as they are, whatever their element type.
 
 use super::api::Engine;
 use super::order::lost;
-use super::runner::{Runner, read_f32};
+use super::runner::Runner;
 use crate::backend::{Backend, Mem, Stream, block_on};
-use crate::mem::{Float, KvLayout, Mat, Table};
-use crate::ops::{Checked, Convert, KvAppend, KvRead, Run};
+use crate::mem::{Buf, Float, KvLayout, MatLayout, MatMut, MatRef, Table};
+use crate::ops::{Checked, KvAppend, KvRead, Run};
 use crate::{Error, Result};
 use half::{bf16, f16};
 
@@ -17,9 +22,6 @@ pub(super) enum Kept {
     /// What the filter keeps, in slots of one position.
     Filter(usize),
 }
-
-/// Keys and values `[positions, columns]` as f32.
-pub(super) type CachedRows = [Vec<f32>; 2];
 
 impl<B: Backend> Engine<B> {
     /// Keys `[positions, kv_heads * k_dim]` and values `[positions, kv_heads * v_dim]` of a running request
@@ -35,11 +37,16 @@ impl<B: Backend> Engine<B> {
         let Some((row, rows)) = running.map(|s| (s.row, s.done)) else {
             return Err(Error::Request { id, what: "not running: its cache cannot be read".into() });
         };
-        if self.kv().layer(layer).is_none() {
+        let Some(layout) = self.kv().layer(layer).map(|slab| slab.layout()) else {
             return Err(Error::config("layer", layer, format!("below {}", self.kv().len())));
+        };
+        let (pages, runner) = (self.coordinator.kv.tables.pages(row), &mut self.runner);
+        if rows == 0 {
+            return Ok([Vec::new(), Vec::new()]);
         }
-        let pages = self.coordinator.kv.tables.pages(row);
-        self.runner.read_rows(Kept::Keys(layer), pages, rows)
+        let mut staging = runner.staging(pages.len() * runner.page_size)?;
+        let [k, v] = runner.fetch(&mut staging, (Kept::Keys(layer), layout), pages, rows)?;
+        Ok([widened(&runner.fetched(k)?, layout.dtype), widened(&runner.fetched(v)?, layout.dtype)])
     }
 
     /// Collects what is in flight and makes the copies of pages that the next step would make.
@@ -72,25 +79,39 @@ pub(super) fn columns(layout: &KvLayout) -> [usize; 2] {
     [layout.kv_heads * layout.k_dim, layout.kv_heads * layout.v_dim]
 }
 
-/// Adds values in the element type that they were rounded to.
-pub(super) fn append(bytes: &mut Vec<u8>, values: &[f32], dtype: Float) {
-    for value in values {
-        match dtype {
-            Float::F32 => bytes.extend(value.to_le_bytes()),
-            Float::F16 => bytes.extend(f16::from_f32(*value).to_le_bytes()),
-            Float::Bf16 => bytes.extend(bf16::from_f32(*value).to_le_bytes()),
-        }
-    }
+/// Bytes of a position's keys and of its values.
+pub(super) fn widths(layout: &KvLayout) -> [usize; 2] {
+    columns(layout).map(|cols| cols * layout.dtype.bytes())
 }
 
 /// The values of such bytes.
-pub(super) fn widened(bytes: &[u8], dtype: Float) -> Vec<f32> {
+fn widened(bytes: &[u8], dtype: Float) -> Vec<f32> {
     let pairs = || bytes.as_chunks::<2>().0.iter().copied();
     match dtype {
         Float::F32 => bytes.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect(),
         Float::F16 => pairs().map(f16::from_le_bytes).map(f16::to_f32).collect(),
         Float::Bf16 => pairs().map(bf16::from_le_bytes).map(bf16::to_f32).collect(),
     }
+}
+
+/// Device memory that keys and values of so many positions go through, a slab at a time, in the order of the
+/// stream.
+pub(super) struct Staging<B: Backend> {
+    keys: Mem<B>,
+    values: Mem<B>,
+    /// Pages or slots of the positions.
+    places: Buf<Mem<B>, u32>,
+}
+
+/// A read in flight of so many bytes.
+pub(super) struct Fetch<B: Backend> {
+    bytes: usize,
+    ticket: <B::Stream as Stream<B>>::Ticket,
+}
+
+/// An allocation's first bytes, in whole words, as they are copied.
+fn words_of(bytes: usize) -> MatLayout {
+    MatLayout::dense(1, bytes.div_ceil(4), Float::F32)
 }
 
 impl<B: Backend> Runner<B> {
@@ -105,16 +126,28 @@ impl<B: Backend> Runner<B> {
         (0..kv.len()).flat_map(of)
     }
 
-    fn layout(&self, slab: Kept) -> Result<KvLayout> {
-        let kv = match slab {
-            Kept::Keys(layer) => self.state.kv.layer(layer),
-            Kept::Filter(layer) => self.state.kv.filter(layer),
+    /// Bytes of a [`Staging`] of so many positions: of its keys, its values and its places.
+    pub(super) fn staging_bytes(&self, positions: usize) -> [usize; 3] {
+        let widest = |widths: [usize; 2], (_, layout): (Kept, KvLayout)| {
+            let [keys, values] = self::widths(&layout);
+            [widths[0].max(keys), widths[1].max(values)]
         };
-        kv.map(|kv| kv.layout()).ok_or_else(|| lost("a layer's slab"))
+        let [keys, values] = self.slabs().fold([0; 2], widest);
+        [keys, values, 4].map(|width| (width * positions).next_multiple_of(4).max(4))
     }
 
-    fn matrix(&self, rows: usize, cols: usize, dtype: Float) -> Result<Mat<Mem<B>>> {
-        Mat::new(self.backend.alloc(rows * cols.max(1) * dtype.bytes())?, rows, cols, dtype)
+    /// Memory for so many positions of any slab.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    pub(super) fn staging(&self, positions: usize) -> Result<Staging<B>> {
+        let [keys, values, places] = self.staging_bytes(positions);
+        let alloc = |bytes| self.backend.alloc(bytes);
+        Ok(Staging {
+            keys: alloc(keys)?,
+            values: alloc(values)?,
+            places: Buf::new(alloc(places)?, places / 4)?,
+        })
     }
 
     /// Pages of a slab whose pages have `of` positions that stand for these of the pool.
@@ -123,65 +156,73 @@ impl<B: Backend> Runner<B> {
         pages.iter().flat_map(|page| (0..parts).map(move |part| page * parts + part)).collect()
     }
 
-    /// The first `rows` positions of what a slab holds in these pages.
-    pub(super) fn read_rows(&mut self, slab: Kept, pages: &[u32], rows: usize) -> Result<CachedRows> {
-        if rows == 0 {
-            return Ok([Vec::new(), Vec::new()]);
-        }
-        let layout = self.layout(slab)?;
-        let [k_cols, v_cols] = columns(&layout);
+    /// Starts reading the first `rows` positions of what a slab holds in these pages.
+    pub(super) fn fetch(
+        &mut self,
+        staging: &mut Staging<B>,
+        (slab, layout): (Kept, KvLayout),
+        pages: &[u32],
+        rows: usize,
+    ) -> Result<[Fetch<B>; 2]> {
         let pages = self.pages_of(pages, layout.page_size);
-        let table = self.words(&pages)?;
-        let (mut k, mut v) =
-            (self.matrix(rows, k_cols, layout.dtype)?, self.matrix(rows, v_cols, layout.dtype)?);
-        let mut wide = self.matrix(rows, k_cols.max(v_cols), Float::F32)?;
+        let ([k_cols, v_cols], [k_width, v_width]) = (columns(&layout), widths(&layout));
         let Runner { state, stream, .. } = self;
+        let Staging { keys, values, places } = staging;
         let kv = match slab {
             Kept::Keys(layer) => state.kv.layer(layer),
             Kept::Filter(layer) => state.kv.filter(layer),
         };
         let kv = kv.ok_or_else(|| lost("a layer's slab"))?;
-        let table = Table { pages: table.view(), stride: pages.len() };
-        let (to_k, to_v) = (k.view_mut(rows)?, v.view_mut(rows)?);
-        stream.run(Checked::new(KvRead { kv, table, row: 0, k: to_k, v: to_v })?)?;
-        let mut read = |from: &Mat<Mem<B>>| {
-            let (count, ticket) = read_f32::<B>(stream, &mut wide, from.view(rows)?)?;
-            let mut values = vec![0.0; count];
-            block_on(stream.collect(ticket, &mut values)).map(|()| values)
+        stream.upload(&pages, places.view_mut().slice(0..pages.len())?)?;
+        let table = Table { pages: places.view().slice(0..pages.len())?, stride: pages.len() };
+        let at = |cols| MatLayout::dense(rows, cols, layout.dtype);
+        let (k, v) = (MatMut::new(keys, at(k_cols))?, MatMut::new(values, at(v_cols))?);
+        stream.run(Checked::new(KvRead { kv, table, row: 0, k, v })?)?;
+        let mut read = |from: &Mem<B>, bytes: usize| {
+            let ticket = stream.download(MatRef::new(from, words_of(bytes))?.as_f32()?)?;
+            Ok::<_, Error>(Fetch { bytes, ticket })
         };
-        Ok([read(&k)?, read(&v)?])
+        Ok([read(keys, rows * k_width)?, read(values, rows * v_width)?])
     }
 
-    /// Writes what a slab holds of `rows` positions into whole pages.
-    pub(super) fn write_rows(&mut self, slab: Kept, pages: &[u32], rows: &CachedRows) -> Result<()> {
-        let layout = self.layout(slab)?;
+    /// Waits for a read, `[position][head][column]` in the element type of the slab.
+    pub(super) fn fetched(&mut self, fetch: Fetch<B>) -> Result<Vec<u8>> {
+        let mut words = vec![0u32; fetch.bytes.div_ceil(4)];
+        block_on(self.stream.collect(fetch.ticket, &mut words))?;
+        let mut bytes: Vec<u8> = bytemuck::cast_slice(&words).to_vec();
+        bytes.truncate(fetch.bytes);
+        Ok(bytes)
+    }
+
+    /// Writes what a slab holds of all positions of these pages, in the order of the stream; `staging` is
+    /// read then.
+    pub(super) fn write_rows(
+        &mut self,
+        staging: &mut Staging<B>,
+        (slab, layout): (Kept, KvLayout),
+        pages: &[u32],
+        rows: [&[u8]; 2],
+    ) -> Result<()> {
         let (count, size) = (pages.len() * self.page_size, self.page_size as u32);
-        let slots = pages.iter().flat_map(|page| (0..size).map(move |at| page * size + at));
-        let slots = self.words(&slots.collect::<Vec<u32>>())?;
-        let [k, v] = [0, 1].map(|i| self.upload_rows(&rows[i], count, columns(&layout)[i], layout.dtype));
-        let (k, v) = (k?, v?);
+        let slots: Vec<u32> =
+            pages.iter().flat_map(|page| (0..size).map(move |at| page * size + at)).collect();
         let Runner { state, stream, .. } = self;
+        let Staging { keys, values, places } = staging;
+        stream.upload(&slots, places.view_mut().slice(0..count)?)?;
+        for (to, bytes) in [(&mut *keys, rows[0]), (&mut *values, rows[1])] {
+            let mut words = vec![0f32; bytes.len().div_ceil(4)];
+            bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+            stream.upload(&words, MatMut::new(to, words_of(bytes.len()))?.into_f32()?)?;
+        }
         let kv = match slab {
             Kept::Keys(layer) => state.kv.layer_mut(layer),
             Kept::Filter(layer) => state.kv.filter_mut(layer),
         };
         let kv = kv.ok_or_else(|| lost("a layer's slab"))?;
-        let slots = slots.view().of_allocation(0..count)?;
-        stream.run(Checked::new(KvAppend { k: k.view(count)?, v: v.view(count)?, slots, kv })?)?;
-        // The rows' memory goes with this call.
-        stream.sync()
-    }
-
-    /// A matrix of these values.
-    fn upload_rows(&mut self, values: &[f32], rows: usize, cols: usize, dtype: Float) -> Result<Mat<Mem<B>>> {
-        let (mut wide, mut narrow) = (self.matrix(rows, cols, Float::F32)?, self.matrix(rows, cols, dtype)?);
-        if cols > 0 {
-            self.stream.upload(values, wide.view_mut(rows)?.into_f32()?)?;
-            let (x, out) = (wide.view(rows)?, narrow.view_mut(rows)?);
-            self.stream.run(Checked::new(Convert { x, bias: None, out })?)?;
-        }
-        // The f32 copy goes with this call.
-        self.stream.sync()?;
-        Ok(narrow)
+        let [k_cols, v_cols] = columns(&layout);
+        let at = |cols| MatLayout::dense(count, cols, layout.dtype);
+        let (k, v) = (MatRef::new(keys, at(k_cols))?, MatRef::new(values, at(v_cols))?);
+        let slots = places.view().of_allocation(0..count)?;
+        stream.run(Checked::new(KvAppend { k, v, slots, kv })?)
     }
 }

@@ -5,6 +5,7 @@ use super::executor::{StreamExecutor, Tap};
 use super::order::{Admitted, StepOrder, StepResult, lost};
 use super::request::Layers;
 use super::sizes::{fits, sizes, steps_ahead};
+use super::swap::Swap;
 use crate::backend::{AttnPlan, Backend, Communicator, Mem, Stream};
 use crate::config::EngineConfig;
 use crate::graph::GraphSet;
@@ -28,6 +29,8 @@ pub struct Runner<B: Backend> {
     graphs: GraphSet<B>,
     profile: Option<Profile>,
     pub(super) page_size: usize,
+    /// What pages go through on their way to a store and back, where there is one.
+    pub(super) swap: Option<Swap<B>>,
     /// The last step that it followed.
     followed: u64,
 }
@@ -107,8 +110,8 @@ impl<B: Backend> Runner<B> {
             tokens: sizes.step.tokens,
         };
         let graphs = GraphSet::new(config.max_seqs);
-        let page_size = config.page_size;
-        Ok(Self { backend, model, stream, state, comm, eager, graphs, profile: None, page_size, followed: 0 })
+        let (page_size, profile, swap) = (config.page_size, None, None);
+        Ok(Self { backend, model, stream, state, comm, eager, graphs, profile, page_size, swap, followed: 0 })
     }
 
     /// Carries out a step that another rank brings back.
@@ -356,7 +359,7 @@ impl<B: Backend> Runner<B> {
 
 /// Starts reading a matrix as f32 through `wide`: both happen in the stream's order, so `wide` may be used
 /// again at once.
-pub(super) fn read_f32<B: Backend>(
+fn read_f32<B: Backend>(
     stream: &mut B::Stream,
     wide: &mut Mat<Mem<B>>,
     from: MatRef<'_, Mem<B>>,

@@ -12,10 +12,10 @@
 //! on with those of whoever continues it.
 
 use super::api::Engine;
-use super::cached::{CachedRows, Kept, append, columns, widened};
+use super::cached::{Kept, widths};
 use super::coordinator::Live;
 use super::request::Want;
-use crate::backend::Backend;
+use crate::backend::{Backend, Stream};
 use crate::kv::{CachedPrefix, PrefixKey};
 use crate::mem::{Float, KvLayout};
 use crate::numerics::Mode;
@@ -102,9 +102,13 @@ impl<B: Backend> Engine<B> {
         let json = serde_json::to_vec(&header).map_err(|error| Error::internal(error.to_string()))?;
         let mut bytes = [&MAGIC[..], &(json.len() as u32).to_le_bytes(), &json].concat();
         let slabs: Vec<(Kept, KvLayout)> = self.runner.slabs().collect();
-        for (slab, layout) in slabs {
-            for values in self.runner.read_rows(slab, &pages, header.positions)? {
-                append(&mut bytes, &values, layout.dtype);
+        if header.positions > 0 {
+            let runner = &mut self.runner;
+            let mut staging = runner.staging(pages.len() * runner.page_size)?;
+            for slab in slabs {
+                for fetch in runner.fetch(&mut staging, slab, &pages, header.positions)? {
+                    bytes.extend(runner.fetched(fetch)?);
+                }
             }
         }
         let sum = crc32fast::hash(&bytes);
@@ -124,8 +128,7 @@ impl<B: Backend> Engine<B> {
         let (header, rows) = parse(bytes)?;
         header.origin.check(&self.origin()?)?;
         let layouts: Vec<(Kept, KvLayout)> = self.runner.slabs().collect();
-        let width =
-            |(_, layout): &(Kept, KvLayout)| columns(layout).iter().sum::<usize>() * layout.dtype.bytes();
+        let width = |(_, layout): &(Kept, KvLayout)| widths(layout).iter().sum::<usize>();
         let wanted = layouts.iter().map(width).sum::<usize>().checked_mul(header.positions);
         if wanted != Some(rows.len()) {
             let what = format!("{} bytes of keys and values, {wanted:?} expected", rows.len());
@@ -221,20 +224,19 @@ impl<B: Backend> Engine<B> {
         self.coordinator.kv.import(key, tokens, |kv, first, pages| {
             // Pages that made room go out before they are filled.
             runner.move_out(kv)?;
-            let mut rest = bytes;
-            for (slab, layout) in layouts {
-                let mut part = |cols: usize| {
-                    let width = cols * layout.dtype.bytes();
+            let (mut rest, mut staging) = (bytes, runner.staging(pages.len() * size)?);
+            let written = layouts.iter().try_for_each(|slab| {
+                let mut part = |width: usize| {
                     let (own, behind) = rest.split_at(tokens.len() * width);
                     rest = behind;
                     let from = first * size * width;
-                    widened(&own[from..from + pages.len() * size * width], layout.dtype)
+                    &own[from..from + pages.len() * size * width]
                 };
-                let [k, v] = columns(layout);
-                let rows: CachedRows = [part(k), part(v)];
-                runner.write_rows(*slab, pages, &rows)?;
-            }
-            Ok(())
+                let rows = widths(&slab.1).map(&mut part);
+                runner.write_rows(&mut staging, *slab, pages, rows)
+            });
+            // Its memory goes with this call.
+            runner.stream.sync().and(written)
         })
     }
 }

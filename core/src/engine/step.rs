@@ -7,6 +7,7 @@ use super::request::Output;
 use super::runner::Launched;
 use crate::backend::{Backend, block_on};
 use crate::{Error, Result};
+use std::collections::HashSet;
 
 impl<B: Backend> Engine<B> {
     /// Launches the next step, where there is one to launch; then, with as many in flight as there may be,
@@ -156,12 +157,13 @@ impl<B: Backend> Engine<B> {
     /// Of the step that one of these requests failed in, or after which none runs; they have ended then.
     pub(super) fn run_until(&mut self, ids: &[u64]) -> Result<()> {
         let (mut left, mut out, mut others) = (ids.len(), Vec::new(), Vec::new());
+        let own: HashSet<u64> = ids.iter().copied().collect();
         while left > 0 {
             let (failures, failed) = (self.failures, self.failed.len());
             if let Err(error) = block_on(self.advance(&mut out)) {
                 let ends_all =
                     matches!(error, Error::DeviceLost { .. } | Error::Comm { .. } | Error::Internal { .. });
-                let ours = ids.iter().any(|id| self.failed.contains(id));
+                let ours = self.failed.iter().any(|id| own.contains(id));
                 // A step that failed is done with; one that could not be planned would fail for ever.
                 if !ends_all && !ours && self.failures > failures {
                     if self.failed.len() > failed {
@@ -174,11 +176,11 @@ impl<B: Backend> Engine<B> {
                 for id in ids {
                     self.cancel(*id)?;
                 }
-                self.failed.retain(|id| !ids.contains(id));
+                self.failed.retain(|id| !own.contains(id));
                 return Err(error);
             }
             for output in out.drain(..) {
-                match ids.contains(&output.id) {
+                match own.contains(&output.id) {
                     true => left -= usize::from(output.finish.is_some()),
                     false => others.push(output),
                 }

@@ -1,17 +1,30 @@
 //! Pages that leave the device for a store, and come back.
 //!
 //! The coordinator says which: evicted pages go out, and pages that an admitted prompt begins with come back,
-//! both before the step is launched that uses them. A page is bytes in the layout of saved requests: layer by
-//! layer, keys then values, `[position][head][column]`.
+//! both before the step is launched that uses them. A page is bytes in the layout of saved requests
+//! (`cached.rs`). They go through device memory that is set aside with the store, some pages at a time: what
+//! is waited for is the reads of those that go out, all slabs at once; those that come back are only enqueued.
 
 use super::api::Engine;
-use super::cached::{CachedRows, Kept, append, columns, widened};
+use super::cached::{Kept, Staging, widths};
 use super::coordinator::Coordinator;
+use super::order::lost;
 use super::runner::Runner;
-use crate::backend::Backend;
+use crate::backend::{Backend, Stream};
 use crate::kv::{KvManager, PageStore};
 use crate::mem::KvLayout;
 use crate::{Error, Result};
+
+/// Bytes of device memory that pages go through at once, if one has not more: host memory of as many times
+/// that as there are slabs is in flight.
+const AT_ONCE: usize = 1 << 20;
+
+/// Device memory that pages go through.
+pub(super) struct Swap<B: Backend> {
+    /// Pages at once.
+    pages: usize,
+    staging: Staging<B>,
+}
 
 impl<B: Backend> Engine<B> {
     /// Sends the pages that the prefix cache gives up to a store, and takes them from there for prompts that
@@ -19,7 +32,8 @@ impl<B: Backend> Engine<B> {
     /// that promise results independent of chunks.
     ///
     /// # Errors
-    /// `Unsupported` on a rank of several; `Config` without a prefix cache, which the pages are found by.
+    /// `Unsupported` on a rank of several; `Config` without a prefix cache, which the pages are found by;
+    /// `OutOfMemory` for the device memory that they go through, which is allocated here: no step needs any.
     ///
     /// ```
     /// # use engraft_core::{Result, backend::Backend, engine::Engine};
@@ -34,7 +48,10 @@ impl<B: Backend> Engine<B> {
         if !self.config().prefix_cache {
             return Err(Error::config("prefix_cache", false, "true, with a store for pages"));
         }
-        self.coordinator.kv.set_store(store);
+        let bytes = self.runner.make_swap(self.config().pool_pages())?;
+        self.memory.scratch += bytes as u64;
+        let page = self.runner.page_bytes();
+        self.coordinator.kv.set_store(store, page);
         Ok(())
     }
 
@@ -92,48 +109,78 @@ impl<B: Backend> Runner<B> {
         }
     }
 
+    /// Makes the memory that pages go through; how many bytes it has.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    fn make_swap(&mut self, pool: usize) -> Result<usize> {
+        let of = |pages: usize| self.staging_bytes(pages * self.page_size).iter().sum::<usize>();
+        let pages = (AT_ONCE / of(1).max(1)).clamp(1, pool.max(1));
+        let swap = Swap { pages, staging: self.staging(pages * self.page_size)? };
+        let bytes = of(swap.pages);
+        self.swap = Some(swap);
+        Ok(bytes)
+    }
+
+    /// Bytes of a page of the pool, over all slabs.
+    fn page_bytes(&self) -> usize {
+        self.slabs().flat_map(|(_, layout)| widths(&layout)).sum::<usize>() * self.page_size
+    }
+
     /// What these pages hold, each by itself.
     fn export(&mut self, pages: &[u32]) -> Result<Vec<Vec<u8>>> {
-        let mut contents = vec![Vec::new(); pages.len()];
         if pages.is_empty() {
-            return Ok(contents);
+            return Ok(Vec::new());
         }
-        let (size, slabs) = (self.page_size, self.slabs().collect::<Vec<(Kept, KvLayout)>>());
-        for (slab, layout) in slabs {
-            let rows = self.read_rows(slab, pages, pages.len() * size)?;
-            for (values, cols) in rows.iter().zip(columns(&layout)) {
-                for (content, of_page) in contents.iter_mut().zip(values.chunks(size * cols.max(1))) {
-                    append(content, of_page, layout.dtype);
+        let mut swap = self.swap.take().ok_or_else(|| lost("the memory that pages go through"))?;
+        let parts = pages.chunks(swap.pages).map(|part| self.export_part(&mut swap.staging, part));
+        let contents = parts.collect::<Result<Vec<_>>>();
+        self.swap = Some(swap);
+        Ok(contents?.into_iter().flatten().collect())
+    }
+
+    /// The same of as many pages as go at once: all reads are in flight before the first is waited for.
+    fn export_part(&mut self, staging: &mut Staging<B>, pages: &[u32]) -> Result<Vec<Vec<u8>>> {
+        let (rows, size) = (pages.len() * self.page_size, self.page_size);
+        let slabs: Vec<(Kept, KvLayout)> = self.slabs().collect();
+        let fetches = slabs.iter().map(|slab| self.fetch(staging, *slab, pages, rows));
+        let fetches = fetches.collect::<Result<Vec<_>>>()?;
+        self.stream.submit()?;
+        let mut contents = vec![Vec::with_capacity(self.page_bytes()); pages.len()];
+        for (fetches, (_, layout)) in fetches.into_iter().zip(slabs) {
+            for (fetch, width) in fetches.into_iter().zip(widths(&layout)) {
+                let bytes = self.fetched(fetch)?;
+                for (content, of_page) in contents.iter_mut().zip(bytes.chunks((size * width).max(1))) {
+                    content.extend_from_slice(of_page);
                 }
             }
         }
         Ok(contents)
     }
 
-    /// Fills pages with what they held once.
+    /// Fills pages with what they held once, before whatever is launched behind.
     fn import(&mut self, pages: &[(u32, Vec<u8>)]) -> Result<()> {
-        if pages.is_empty() {
-            return Ok(());
-        }
+        let mut swap = self.swap.take().ok_or_else(|| lost("the memory that pages go through"))?;
+        let done = pages.chunks(swap.pages).try_for_each(|part| self.import_part(&mut swap.staging, part));
+        self.swap = Some(swap);
+        done
+    }
+
+    fn import_part(&mut self, staging: &mut Staging<B>, pages: &[(u32, Vec<u8>)]) -> Result<()> {
         let numbers: Vec<u32> = pages.iter().map(|(page, _)| *page).collect();
-        let (size, slabs) = (self.page_size, self.slabs().collect::<Vec<(Kept, KvLayout)>>());
+        let slabs: Vec<(Kept, KvLayout)> = self.slabs().collect();
         let mut at = 0;
         for (slab, layout) in slabs {
-            let mut part = |cols: usize| {
-                let bytes = size * cols * layout.dtype.bytes();
-                let mut values = Vec::new();
-                for (_, content) in pages {
-                    let own = content.get(at..at + bytes).ok_or_else(|| {
-                        Error::internal(format!("a page from the store has {} bytes", content.len()))
-                    })?;
-                    values.extend(widened(own, layout.dtype));
-                }
-                at += bytes;
-                Ok::<_, Error>(values)
+            let mut part = |width: usize| {
+                let range = at..at + self.page_size * width;
+                at = range.end;
+                let own = |(_, content): &(u32, Vec<u8>)| content.get(range.clone()).map(<[u8]>::to_vec);
+                let all = pages.iter().map(own).collect::<Option<Vec<_>>>();
+                all.map(|all| all.concat()).ok_or_else(|| lost("a part of a page from the store"))
             };
-            let [k, v] = columns(&layout);
-            let rows: CachedRows = [part(k)?, part(v)?];
-            self.write_rows(slab, &numbers, &rows)?;
+            let [k, v] = widths(&layout);
+            let (keys, values) = (part(k)?, part(v)?);
+            self.write_rows(staging, (slab, layout), &numbers, [&keys, &values])?;
         }
         Ok(())
     }

@@ -26,6 +26,12 @@ impl Texts {
         &self.ids
     }
 
+    /// Whether a request is among them.
+    pub fn has(&self, id: u64) -> bool {
+        // Requests are numbered as they are queued.
+        self.ids.binary_search(&id).is_ok()
+    }
+
     /// Tokens of every text.
     pub(super) fn tokens(&self) -> &[usize] {
         &self.tokens

@@ -86,6 +86,8 @@ pub struct KvManager {
     path: Vec<u32>,
     stats: PrefixStats,
     store: Option<Shared>,
+    /// Of a page in the store.
+    page_bytes: usize,
     moves: Moves,
     lost: Vec<u32>,
 }
@@ -103,14 +105,15 @@ impl KvManager {
             path: Vec::with_capacity(stride),
             stats: PrefixStats::default(),
             store: None,
+            page_bytes: 0,
             moves: Moves::default(),
             lost: Vec::new(),
         }
     }
 
-    /// Sends evicted pages to a store from now on.
-    pub fn set_store(&mut self, store: impl PageStore + 'static) {
-        self.store = Some(Shared::new(store));
+    /// Sends evicted pages, which have so many bytes, to a store from now on.
+    pub fn set_store(&mut self, store: impl PageStore + 'static, page_bytes: usize) {
+        (self.store, self.page_bytes) = (Some(Shared::new(store)), page_bytes);
     }
 
     /// The evicted pages that have to be kept before the next step, and what the store will have each by.
@@ -318,7 +321,9 @@ impl KvManager {
         if self.moves.out.iter().any(|(out, _)| *out == number) {
             return Ok(false);
         }
-        let Some(content) = store.with(|store| store.get(number)) else {
+        // Of another size it is no page of this engine: as good as lost.
+        let content = store.with(|store| store.get(number)).filter(|page| page.len() == self.page_bytes);
+        let Some(content) = content else {
             self.forget(vec![number])?;
             return Ok(false);
         };

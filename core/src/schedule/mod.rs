@@ -261,7 +261,7 @@ impl<T> Scheduler<T> {
         batch.clear();
         self.admit(kv, &mut batch.admitted)?;
         self.share.step();
-        let (mut promised, mut decoding, mut prompts) = (0, 0, false);
+        let (mut promised, mut decoding, mut prompts, mut urgent) = (0, 0, false, None);
         // Decoding sequences first: a long prompt may not stall the others' next token.
         for wanted in [Phase::Decode, Phase::Prefill] {
             if wanted == Phase::Prefill && !prompts {
@@ -276,6 +276,9 @@ impl<T> Scheduler<T> {
                     continue;
                 }
                 let mut slice = self.slice(seq, batch, decoding);
+                if wanted == Phase::Decode && self.yields(row, slice.end(), &mut urgent, kv) {
+                    continue;
+                }
                 if wanted == Phase::Prefill && promised == 0 {
                     slice = shortened(slice, kv);
                 }

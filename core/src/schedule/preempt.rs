@@ -7,7 +7,7 @@
 //! whatever its priority, so that everyone ends; nobody is for a sequence of a later priority, or one of the
 //! same that came later, and nobody while pages that are coming back would do.
 
-use super::{Retiring, Scheduler, Sequence, StepBatch};
+use super::{Phase, Retiring, Scheduler, Sequence, StepBatch};
 use crate::kv::KvManager;
 use crate::{Error, Result};
 
@@ -46,6 +46,37 @@ impl<T> Scheduler<T> {
             self.share.preempted();
             self.preempt(victim, kv)?;
         }
+    }
+
+    /// Whether the decoding sequence in request slot `row` goes without a page that it needs for `positions`
+    /// positions: prompts of smaller priority, whose missing pages are in `lacking` once somebody asked, would
+    /// lack it, and could not take it back while the step has a part of this one. The oldest waits for nobody.
+    pub(super) fn yields(
+        &self,
+        row: u32,
+        positions: usize,
+        lacking: &mut Option<Vec<(i32, usize)>>,
+        kv: &KvManager,
+    ) -> bool {
+        let missing = kv.missing(row, positions);
+        let Some(seq) = self.sequence(row).filter(|_| missing > 0 && self.running.first() != Some(&row))
+        else {
+            return false;
+        };
+        let lacking = lacking.get_or_insert_with(|| self.lacking(kv));
+        let urgent = lacking.iter().filter(|(priority, _)| *priority < seq.standing.priority);
+        let before: usize = urgent.map(|(_, pages)| pages).sum();
+        before > 0 && missing + before > kv.pool.available()
+    }
+
+    /// Priorities of the running prompts whose next chunk lacks pages, and how many.
+    fn lacking(&self, kv: &KvManager) -> Vec<(i32, usize)> {
+        let prompts = self.running().filter(|seq| seq.phase() == Phase::Prefill);
+        let missing = prompts.map(|seq| {
+            let end = seq.done + seq.pending().min(self.budget.tokens);
+            (seq.standing.priority, kv.missing(seq.row, end))
+        });
+        missing.filter(|(_, pages)| *pages > 0).collect()
     }
 
     /// The last one in the order of those that run, unless the step has a part of it; none where `row` is not

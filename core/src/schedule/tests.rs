@@ -331,6 +331,41 @@ fn pages_go_to_the_oldest_and_the_urgent() {
     }
 }
 
+/// A prompt that is urgent reads on while those that can wait decode: the pages that are left are its own,
+/// though those come first in a step.
+#[test]
+fn an_urgent_prompt_has_pages_before_those_that_decode() {
+    let all = [
+        (4, vec![(0, 1), (1, 1), (2, 8)], 0),
+        (3, vec![(0, 1), (2, 8)], 0),
+        (2, vec![(0, 1), (2, 4)], 0),
+        (1, vec![(0, 1)], 1),
+    ];
+    for (left, slices, preemptions) in all {
+        let mut kv = KvManager::new(4, 4, 4, 9, None);
+        let (mut scheduler, mut batch) = (Scheduler::new(Budget::new(4, 16)), StepBatch::default());
+        let submit = |scheduler: &mut Scheduler, kv: &mut KvManager, id, priority, prompt| {
+            let standing = Standing { priority, ..Standing::of(0) };
+            scheduler.submit(Sequence { standing, ..sequence(id, prompt, 4, None) }, kv).unwrap();
+            scheduler.admit(kv, &mut Vec::new()).unwrap();
+        };
+        submit(&mut scheduler, &mut kv, 0, 9, 4);
+        submit(&mut scheduler, &mut kv, 1, 5, 4);
+        scheduler.next(&mut kv, &mut batch).unwrap();
+        batch.slices.iter().enumerate().for_each(|(i, slice)| scheduler.launched(slice, 1, Some(i as u32)));
+        collect(&mut scheduler, 1, &batch, &mut kv);
+        submit(&mut scheduler, &mut kv, 2, 0, 8);
+        // Those that decode need a page each.
+        while kv.pool.free() > left {
+            kv.pool.take().unwrap();
+        }
+        scheduler.next(&mut kv, &mut batch).unwrap();
+        let of = |slice: &Slice| (scheduler.sequence(slice.row).unwrap().id, slice.len);
+        let got: Vec<(u64, usize)> = batch.slices.iter().map(of).collect();
+        assert_eq!((got, scheduler.preemptions()), (slices, preemptions), "{left} pages");
+    }
+}
+
 #[test]
 fn a_prompt_takes_the_pages_there_are() {
     let mut kv = KvManager::new(2, 8, 4, 12, None);

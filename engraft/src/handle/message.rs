@@ -97,6 +97,13 @@ pub struct EngineStats {
     pub prefix_queried: u64,
     /// Those of them that were found.
     pub prefix_hit: u64,
+    /// Pages that the prefix cache has given up: to the store, where there is one.
+    pub prefix_evicted: u64,
+    /// Pages in the store for which there was no room on the device
+    /// ([`Options::host_cache`](crate::Options::host_cache)).
+    pub stored_pages: usize,
+    /// Pages that have come back from it.
+    pub restored_pages: u64,
     /// How often a request has given its pages up, to go on later.
     pub preemptions: u64,
 }

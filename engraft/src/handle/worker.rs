@@ -286,6 +286,9 @@ impl<B: Backend> Worker<B> {
             steps: self.steps,
             prefix_queried: prefix.queried,
             prefix_hit: prefix.hit,
+            prefix_evicted: prefix.evicted,
+            stored_pages: prefix.stored,
+            restored_pages: prefix.restored,
             preemptions: self.engine.preemptions(),
         });
     }
@@ -469,7 +472,7 @@ impl<B: Backend> Worker<B> {
 
     /// Counts the end of a call's text; replies behind the last one.
     fn end_text(&mut self, output: &Output) {
-        let of = |call: &Call<B>| call.texts.ids().contains(&output.id);
+        let of = |call: &Call<B>| call.texts.has(output.id);
         let Some(at) = self.calls.iter().position(of).filter(|_| output.finish.is_some()) else { return };
         self.calls[at].left -= 1;
         if self.calls[at].left == 0 {
@@ -501,7 +504,7 @@ impl<B: Backend> Worker<B> {
             if let Some(client) = self.clients.take(id) {
                 client.end(TimedEvent::now(Err(next())));
                 self.cancel(id);
-            } else if let Some(at) = self.calls.iter().position(|call| call.texts.ids().contains(&id)) {
+            } else if let Some(at) = self.calls.iter().position(|call| call.texts.has(id)) {
                 let Call { texts, reply, .. } = self.calls.swap_remove(at);
                 texts.ids().iter().for_each(|id| self.cancel(*id));
                 reply(&mut self.engine, Err(next()));
