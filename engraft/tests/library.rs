@@ -3,6 +3,7 @@
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use engraft::engraft_core::checkpoint::TokenizerFiles;
 use engraft::engraft_core::engine::{Layers, Want};
 use engraft::{
     AsyncTextStream, AsyncTokens, EmbedOptions, EncoderInput, EngineHandle, Error, Event, Finish,
@@ -126,6 +127,38 @@ fn a_turn_reads_what_is_new_alone() {
         assert!(read <= new as u64, "turn {turn}: {read} of {prompt} tokens were read");
         before = stats.prefix_hit;
         text = format!("{text}{answer} and it");
+    }
+    assert!(before > 0);
+}
+
+/// A chat template writes all turns anew before every answer: what it wrote before is found, up to the rest of
+/// a page and what it tokenizes otherwise where an answer ended.
+#[test]
+fn a_turn_of_a_chat_reads_what_is_new_alone() {
+    const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}\
+                            {% if add_generation_prompt %}<assistant>{% endif %}";
+    let mut files = engraft::demo_files().unwrap();
+    let TokenizerFiles::HuggingFace { chat_template, .. } = &mut files.tokenizer else {
+        panic!("no tokenizer")
+    };
+    *chat_template = Some(TEMPLATE.into());
+    let model = Options::new().open(files).unwrap();
+    let options = GenerateOptions::new().max_new_tokens(24).seed(3);
+    let question = "Which library reads and writes files of many formats, and which one draws them?";
+    let (mut talk, mut before, mut read_last) = (Vec::new(), 0, 0);
+    for turn in 0..4 {
+        talk.push(Message::new("user", question));
+        let mut stream = model.chat(&talk, &options).unwrap();
+        let answer: String = stream.by_ref().collect::<Result<_, _>>().unwrap();
+        let (stats, prompt) = (model.handle().stats(), stream.stats().prompt_tokens as u64);
+        let read = prompt - (stats.prefix_hit - before);
+        assert!(turn == 0 || 3 * read < 2 * prompt, "turn {turn}: {read} of {prompt} tokens were read");
+        assert!(
+            turn < 2 || read < read_last + 2 * stats.page_size as u64,
+            "turn {turn}: {read}, {read_last} before"
+        );
+        (before, read_last) = (stats.prefix_hit, read);
+        talk.push(Message::new("assistant", &answer));
     }
     assert!(before > 0);
 }

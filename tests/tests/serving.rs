@@ -13,6 +13,7 @@ use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, Engine, ForwardWant, Output, Pick, Request, Want};
 use engraft_core::inject::{describe, inject};
+use engraft_core::kv::HostPages;
 use engraft_core::mem::Float;
 use engraft_core::numerics::Mode;
 use engraft_core::policy::{Family, HeadSpec, Registry};
@@ -29,6 +30,11 @@ const CONTEXT: usize = 48;
 
 fn seed() -> u64 {
     std::env::var("ENGRAFT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
+}
+
+/// Whether everything is run, or what the seed chooses.
+fn full() -> bool {
+    std::env::var_os("ENGRAFT_FULL").is_some()
 }
 
 fn folder(case: &str) -> PathBuf {
@@ -128,6 +134,8 @@ struct Counts {
     preempted: u64,
     saved: usize,
     forked: usize,
+    /// Pages that came back from a store.
+    restored: u64,
 }
 
 /// What happens to a request of which `hit` tokens are those of another one before.
@@ -143,6 +151,10 @@ fn story<B: Backend>(
     let (whole, sizes) = (prompt(LEN), sizes(&mut dice, dtype));
     let what = format!("{case}, {dtype}, {hit} tokens alike, {sizes:?}");
     let mut engine = engine(backend, case, sizes.clone());
+    if dice.once_in(2) {
+        // Of all pages, or of a few.
+        engine.set_page_store(HostPages::new(if dice.once_in(3) { 4000 } else { 1 << 20 })).unwrap();
+    }
     let other: Vec<u32> = whole[hit..].iter().map(|token| token + 1).chain([2]).collect();
     engine.put(request([&whole[..hit], &other[..]].concat(), 1)).unwrap();
     engine.run().unwrap();
@@ -183,6 +195,7 @@ fn story<B: Backend>(
     }
     counts.hits += hits;
     counts.preempted += engine.preemptions();
+    counts.restored += engine.prefix_stats().restored;
 }
 
 /// A request that is served, with a fork and the bytes that it was saved as.
@@ -241,7 +254,7 @@ fn cpu() -> Arc<Cpu> {
 fn nothing_that_serving_does_changes_a_bit() {
     let (cpu, mut dice, families) = (cpu(), Dice::new(seed()), families());
     assert!(families.len() >= 30, "{} families", families.len());
-    let full = std::env::var_os("ENGRAFT_FULL").is_some();
+    let full = full();
     let choose = |_| families[dice.below(families.len())].clone();
     let chosen: Vec<String> = if full { families.clone() } else { (0..8).map(choose).collect() };
     println!("seed {}: {chosen:?}", seed());
@@ -253,10 +266,11 @@ fn nothing_that_serving_does_changes_a_bit() {
         all.preempted += counts.preempted;
         all.saved += counts.saved;
         all.forked += counts.forked;
+        all.restored += counts.restored;
     }
     let stories = chosen.len() * (LEN + 1);
     println!("{stories} stories: {all:?}");
-    assert!(all.hits > 4 * stories as u64, "{all:?}");
+    assert!(all.hits > 4 * stories as u64 && all.restored > stories as u64 / 4, "{all:?}");
     assert!(
         all.preempted > stories as u64 / 4 && all.saved > stories / 4 && all.forked > stories / 10,
         "{all:?}"
@@ -267,7 +281,10 @@ fn nothing_that_serving_does_changes_a_bit() {
 fn nothing_that_serving_does_changes_a_bit_on_devices() {
     let cases = ["llama_gqa_llama3", "gemma2", "mixtral", "bloom"];
     let mut dice = Dice::new(seed());
-    let mut hits = || [dice.below(LEN + 1), LEN].into_iter();
+    let mut hits = || {
+        let all = if full() { (0..=LEN).collect() } else { vec![dice.below(LEN + 1), LEN] };
+        all.into_iter()
+    };
     for name in cuda_names() {
         for case in cases {
             law(&cuda(&name, Mode::Invariant).unwrap(), case, Float::F32, hits());

@@ -7,9 +7,9 @@
 //! there is no room, or no prefix cache, it computes all of them, with the same bits.
 //!
 //! Only an engine that gives the same bits takes a request: the same weights (known by a checksum of the
-//! beginning and the end of every tensor), element types and kind of backend; another kind only where both
-//! follow the reference order with the same multiply-add. In `Fast`, which promises no bits, the request goes
-//! on with those of whoever continues it.
+//! beginning and the end of every tensor), element types, version (no patch changes a bit) and model of
+//! device, whichever of several; another device only where both follow the reference order with the same
+//! multiply-add. In `Fast`, which promises no bits, the request goes on with those of whoever continues it.
 
 use super::api::Engine;
 use super::cached::{Kept, widths};
@@ -26,7 +26,7 @@ use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// What the bytes begin with.
-const MAGIC: &[u8; 8] = b"engraft\x02";
+const MAGIC: &[u8; 8] = b"engraft\x03";
 /// In errors.
 const NAME: &str = "a saved request";
 
@@ -38,7 +38,10 @@ struct Origin {
     weights: u32,
     dtype: Float,
     kv_dtype: Float,
-    backend: String,
+    /// Of the numerics: major and minor.
+    version: String,
+    /// The kind of backend, and its device's name.
+    device: String,
     mode: String,
     madd: String,
 }
@@ -169,7 +172,8 @@ impl<B: Backend> Engine<B> {
             weights,
             dtype: config.dtype,
             kv_dtype: config.kv_dtype,
-            backend: self.backend().name().into(),
+            version: concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR")).into(),
+            device: device(self.backend().name(), &self.backend().caps().device),
             mode: format!("{:?}", numerics.mode).to_lowercase(),
             madd: format!("{:?}", numerics.madd).to_lowercase(),
         })
@@ -248,6 +252,7 @@ impl Origin {
         let same_order = self.mode == reference && here.mode == reference && self.madd == here.madd;
         let weights = |origin: &Origin| format!("{:08x}", origin.weights);
         let fields = [
+            ("version", self.version.clone(), here.version.clone()),
             ("architecture", self.arch.clone(), here.arch.clone()),
             ("weights", weights(self), weights(here)),
             ("dtype", self.dtype.to_string(), here.dtype.to_string()),
@@ -258,9 +263,9 @@ impl Origin {
         if let Some((name, saved, here)) = fields.into_iter().find(|(_, saved, here)| saved != here) {
             return Err(Error::config(format!("{name} of a saved request"), saved, here));
         }
-        if self.backend != here.backend && !same_order {
-            let allowed = format!("{}, or the mode {reference} on both", here.backend);
-            return Err(Error::config("backend of a saved request", &self.backend, allowed));
+        if self.device != here.device && !same_order {
+            let allowed = format!("{}, or the mode {reference} on both", here.device);
+            return Err(Error::config("device of a saved request", &self.device, allowed));
         }
         Ok(())
     }
@@ -291,4 +296,46 @@ fn parse(bytes: &[u8]) -> Result<(Header, &[u8])> {
         return Err(no(what));
     }
     Ok((header, rows))
+}
+
+/// What a backend of this name runs on: two devices of one model give the same bits.
+fn device(backend: &str, model: &str) -> String {
+    let kind = backend.split(':').next().unwrap_or(backend);
+    format!("{kind}: {model}")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn origin(backend: &str, model: &str, mode: &str) -> Origin {
+        Origin {
+            arch: "llama".into(),
+            weights: 7,
+            dtype: Float::F16,
+            kv_dtype: Float::F16,
+            version: "1.2".into(),
+            device: device(backend, model),
+            mode: mode.into(),
+            madd: "fused".into(),
+        }
+    }
+
+    #[test]
+    fn a_request_moves_between_devices_of_one_model_and_to_others_in_the_reference_order() {
+        let saved = origin("cuda:0", "NVIDIA H200", "invariant");
+        saved.check(&origin("cuda:1", "NVIDIA H200", "invariant")).unwrap();
+        for (backend, model) in [("cuda:1", "NVIDIA H100"), ("wgpu:0", "NVIDIA H200")] {
+            let said = saved.check(&origin(backend, model, "invariant")).unwrap_err().to_string();
+            assert!(
+                said.contains("NVIDIA H200") && said.contains(model) && said.contains("reference"),
+                "{said}"
+            );
+            origin("cuda:0", "NVIDIA H200", "reference").check(&origin(backend, model, "reference")).unwrap();
+        }
+        let newer = Origin { version: "1.3".into(), ..saved.clone() };
+        let said = newer.check(&saved).unwrap_err().to_string();
+        assert!(said.contains("version") && said.contains("1.3") && said.contains("1.2"), "{said}");
+    }
 }
