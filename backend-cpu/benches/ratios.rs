@@ -34,7 +34,11 @@ fn random(bytes: usize, format: WeightFormat) -> Vec<u8> {
         // Exponents near 1: no NaN, no subnormals.
         WeightFormat::Plain(Float::F32) => v.chunks_mut(4).for_each(|c| c[3] = 0x3c | c[3] & 0x80),
         WeightFormat::Plain(_) => v.chunks_mut(2).for_each(|c| c[1] = 0x3c | c[1] & 0x80),
-        WeightFormat::Block(b) => v.chunks_mut(b.bytes()).for_each(|c| c[1] = 0x1c),
+        WeightFormat::Block(b) => v.chunks_mut(b.bytes()).for_each(|c| match b {
+            Block::Q6K => c[209] = 0x1c,
+            Block::Q4K => (c[1], c[3]) = (0x1c, 0x1c),
+            _ => c[1] = 0x1c,
+        }),
         _ => {}
     }
     v
@@ -126,6 +130,8 @@ fn main() {
         (WeightFormat::Plain(Float::F16), Stored::F16),
         (WeightFormat::Block(Block::Q8_0), Stored::Block(Block::Q8_0)),
         (WeightFormat::Block(Block::Q4_0), Stored::Block(Block::Q4_0)),
+        (WeightFormat::Block(Block::Q4K), Stored::Block(Block::Q4K)),
+        (WeightFormat::Block(Block::Q6K), Stored::Block(Block::Q6K)),
     ];
     let known = |a: &String| a == "attention" || formats.iter().any(|(f, _)| f.to_string() == *a);
     let only = std::env::args().skip(1).find(known);

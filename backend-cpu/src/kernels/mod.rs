@@ -303,28 +303,36 @@ unsafe fn widen<V: Lanes>(p: *const u8, dtype: Float, n: usize, out: *mut f32) {
     unsafe {
         match dtype {
             Float::F32 => copy::<V>(p.cast(), out, n),
-            Float::F16 => widen16::<V>(p.cast(), n, out, |p| V::load_f16(p)),
-            Float::Bf16 => widen16::<V>(p.cast(), n, out, |p| V::load_bf16(p)),
+            Float::F16 => widen16::<V, false>(p.cast(), n, out),
+            Float::Bf16 => widen16::<V, true>(p.cast(), n, out),
         }
     }
 }
 
+/// Of bfloat16 or binary16. No closures here or in [`narrow16`]: the optimiser may leave them as calls, with
+/// every instruction in them a call, too (a closure has not the target features of the kernel around it).
 #[inline(always)]
-unsafe fn widen16<V: Lanes>(p: *const u16, n: usize, out: *mut f32, load: impl Fn(*const u16) -> V) {
+unsafe fn widen16<V: Lanes, const BRAIN: bool>(p: *const u16, n: usize, out: *mut f32) {
     // SAFETY: as `widen`.
     unsafe {
         let mut i = 0;
         while i + 8 <= n {
-            load(p.add(i)).store(out.add(i));
+            eight::<V, BRAIN>(p.add(i)).store(out.add(i));
             i += 8;
         }
         if i < n {
             let (mut a, mut b) = ([0u16; 8], [0f32; 8]);
             std::ptr::copy_nonoverlapping(p.add(i), a.as_mut_ptr(), n - i);
-            load(a.as_ptr()).store(b.as_mut_ptr());
+            eight::<V, BRAIN>(a.as_ptr()).store(b.as_mut_ptr());
             std::ptr::copy_nonoverlapping(b.as_ptr(), out.add(i), n - i);
         }
     }
+}
+
+#[inline(always)]
+unsafe fn eight<V: Lanes, const BRAIN: bool>(p: *const u16) -> V {
+    // SAFETY: 8 elements, the caller's promise.
+    unsafe { if BRAIN { V::load_bf16(p) } else { V::load_f16(p) } }
 }
 
 /// Rounds `n` values to `dtype` at `p`.
@@ -337,28 +345,34 @@ unsafe fn narrow<V: Lanes>(v: *const f32, n: usize, p: *mut u8, dtype: Float) {
     unsafe {
         match dtype {
             Float::F32 => copy::<V>(v, p.cast(), n),
-            Float::F16 => narrow16::<V>(v, n, p.cast(), |v, p| v.store_f16(p)),
-            Float::Bf16 => narrow16::<V>(v, n, p.cast(), |v, p| v.store_bf16(p)),
+            Float::F16 => narrow16::<V, false>(v, n, p.cast()),
+            Float::Bf16 => narrow16::<V, true>(v, n, p.cast()),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn narrow16<V: Lanes>(v: *const f32, n: usize, p: *mut u16, store: impl Fn(V, *mut u16)) {
+unsafe fn narrow16<V: Lanes, const BRAIN: bool>(v: *const f32, n: usize, p: *mut u16) {
     // SAFETY: as `narrow`.
     unsafe {
         let mut i = 0;
         while i + 8 <= n {
-            store(V::load(v.add(i)), p.add(i));
+            store_eight::<V, BRAIN>(V::load(v.add(i)), p.add(i));
             i += 8;
         }
         if i < n {
             let (mut a, mut b) = ([0f32; 8], [0u16; 8]);
             std::ptr::copy_nonoverlapping(v.add(i), a.as_mut_ptr(), n - i);
-            store(V::load(a.as_ptr()), b.as_mut_ptr());
+            store_eight::<V, BRAIN>(V::load(a.as_ptr()), b.as_mut_ptr());
             std::ptr::copy_nonoverlapping(b.as_ptr(), p.add(i), n - i);
         }
     }
+}
+
+#[inline(always)]
+unsafe fn store_eight<V: Lanes, const BRAIN: bool>(v: V, p: *mut u16) {
+    // SAFETY: 8 elements, the caller's promise.
+    unsafe { if BRAIN { v.store_bf16(p) } else { v.store_f16(p) } }
 }
 
 /// Rounds values in place to what `dtype` can hold.

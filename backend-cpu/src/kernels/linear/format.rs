@@ -35,23 +35,23 @@ macro_rules! plain {
     ($name:ident, $elem:ty, $load:ident) => {
         impl Source for $name {
             type Scales<V: Lanes> = ();
-            const BLOCKED: bool = false;
-            const WIDE: bool = size_of::<$elem>() == 4;
-            #[inline(always)]
-            fn offset(k: usize) -> usize {
-                Self::panel_bytes(k)
-            }
+            const SHARE: usize = 0;
+            const STRIDE: usize = PANEL * size_of::<$elem>();
             #[inline(always)]
             fn panel_bytes(k: usize) -> usize {
-                k * PANEL * size_of::<$elem>()
+                k * Self::STRIDE
+            }
+            #[inline(always)]
+            unsafe fn codes(panel: *const u8, _: usize) -> *const u8 {
+                panel
             }
             #[inline(always)]
             unsafe fn scales<V: Lanes>(_: *const u8, _: usize) {}
             #[inline(always)]
-            unsafe fn one<V: Lanes>(panel: *const u8, k: usize, _: &()) -> Wide<V> {
-                // SAFETY: the caller's promise: 16 elements at k.
+            unsafe fn one<V: Lanes>(codes: *const u8, i: usize, _: &()) -> Wide<V> {
+                // SAFETY: the caller's promise: 16 elements at i.
                 unsafe {
-                    let p = panel.cast::<$elem>().add(k * PANEL);
+                    let p = codes.cast::<$elem>().add(i * PANEL);
                     [V::$load(p), V::$load(p.add(8))]
                 }
             }
@@ -71,15 +71,16 @@ unsafe fn sixteen<V: Lanes>(p: *const u8) -> Wide<V> {
 
 impl Source for Bytes8 {
     type Scales<V: Lanes> = Wide<V>;
-    const BLOCKED: bool = true;
-    const WIDE: bool = false;
-    #[inline(always)]
-    fn offset(k: usize) -> usize {
-        (k / SPAN + 1) * 32 + k * PANEL
-    }
+    const SHARE: usize = SPAN;
+    const STRIDE: usize = PANEL;
     #[inline(always)]
     fn panel_bytes(k: usize) -> usize {
         k.div_ceil(SPAN) * (32 + SPAN * PANEL)
+    }
+    #[inline(always)]
+    unsafe fn codes(panel: *const u8, k: usize) -> *const u8 {
+        // SAFETY: the caller's promise.
+        unsafe { panel.add((k / SPAN + 1) * 32 + k * PANEL) }
     }
     #[inline(always)]
     unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> Wide<V> {
@@ -87,10 +88,10 @@ impl Source for Bytes8 {
         unsafe { sixteen(panel.add(k / SPAN * (32 + SPAN * PANEL))) }
     }
     #[inline(always)]
-    unsafe fn one<V: Lanes>(panel: *const u8, k: usize, s: &Wide<V>) -> Wide<V> {
+    unsafe fn one<V: Lanes>(codes: *const u8, i: usize, s: &Wide<V>) -> Wide<V> {
         // SAFETY: the caller's promise.
         unsafe {
-            let q = panel.add((k / SPAN + 1) * 32 + k * PANEL);
+            let q = codes.add(i * PANEL);
             [V::load_i8(q).mul(s[0]), V::load_i8(q.add(8)).mul(s[1])]
         }
     }
@@ -109,15 +110,16 @@ impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Nibbles<OFFSET, MIN, 
 
 impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Source for Nibbles<OFFSET, MIN, FIVE> {
     type Scales<V: Lanes> = [Wide<V>; 2];
-    const BLOCKED: bool = true;
-    const WIDE: bool = false;
-    #[inline(always)]
-    fn offset(k: usize) -> usize {
-        k / SPAN * Self::BLOCK + Self::CODES + k % SPAN / 2 * PANEL
-    }
+    const SHARE: usize = SPAN;
+    const STRIDE: usize = PANEL / 2;
     #[inline(always)]
     fn panel_bytes(k: usize) -> usize {
         k.div_ceil(SPAN) * Self::BLOCK
+    }
+    #[inline(always)]
+    unsafe fn codes(panel: *const u8, k: usize) -> *const u8 {
+        // SAFETY: the caller's promise.
+        unsafe { panel.add(k / SPAN * Self::BLOCK + Self::CODES) }
     }
     #[inline(always)]
     unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> [Wide<V>; 2] {
@@ -129,18 +131,17 @@ impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Source for Nibbles<OF
         }
     }
     #[inline(always)]
-    unsafe fn one<V: Lanes>(panel: *const u8, k: usize, s: &[Wide<V>; 2]) -> Wide<V> {
-        // SAFETY: the caller's promise; the pair that holds k lies in one block.
-        unsafe { Self::pair(panel, k & !1, s)[k & 1] }
+    unsafe fn one<V: Lanes>(codes: *const u8, i: usize, s: &[Wide<V>; 2]) -> Wide<V> {
+        // SAFETY: the caller's promise; the pair that holds i lies in one block.
+        unsafe { Self::pair(codes, i & !1, s)[i & 1] }
     }
     #[inline(always)]
-    unsafe fn pair<V: Lanes>(panel: *const u8, k: usize, s: &[Wide<V>; 2]) -> [Wide<V>; 2] {
-        // SAFETY: the caller's promise.
+    unsafe fn pair<V: Lanes>(codes: *const u8, i: usize, s: &[Wide<V>; 2]) -> [Wide<V>; 2] {
+        // SAFETY: the caller's promise; the fifth bits end where the codes begin.
         unsafe {
-            let block = panel.add(k / SPAN * Self::BLOCK);
-            let q = block.add(Self::CODES + k % SPAN / 2 * PANEL);
+            let q = codes.add(i * Self::STRIDE);
             let ((a0, b0), (a1, b1)) = if FIVE {
-                let m = block.add(Self::BITS + k % SPAN * 2);
+                let m = codes.sub(SPAN * 2).add(i * 2);
                 (V::five_bits(q, *m, *m.add(2), OFFSET), V::five_bits(q.add(8), *m.add(1), *m.add(3), OFFSET))
             } else {
                 (V::nibbles(q, OFFSET), V::nibbles(q.add(8), OFFSET))

@@ -19,15 +19,16 @@ const BLOCK: usize = 64 + SPAN * PANEL;
 
 impl Source for BytesOffset {
     type Scales<V: Lanes> = [Wide<V>; 2];
-    const BLOCKED: bool = true;
-    const WIDE: bool = false;
-    #[inline(always)]
-    fn offset(k: usize) -> usize {
-        k / SPAN * BLOCK + 64 + k % SPAN * PANEL
-    }
+    const SHARE: usize = SPAN;
+    const STRIDE: usize = PANEL;
     #[inline(always)]
     fn panel_bytes(k: usize) -> usize {
         k.div_ceil(SPAN) * BLOCK
+    }
+    #[inline(always)]
+    unsafe fn codes(panel: *const u8, k: usize) -> *const u8 {
+        // SAFETY: the caller's promise.
+        unsafe { panel.add(k / SPAN * BLOCK + 64) }
     }
     #[inline(always)]
     unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> [Wide<V>; 2] {
@@ -38,10 +39,10 @@ impl Source for BytesOffset {
         }
     }
     #[inline(always)]
-    unsafe fn one<V: Lanes>(panel: *const u8, k: usize, s: &[Wide<V>; 2]) -> Wide<V> {
+    unsafe fn one<V: Lanes>(codes: *const u8, i: usize, s: &[Wide<V>; 2]) -> Wide<V> {
         // SAFETY: the caller's promise.
         unsafe {
-            let q = panel.add(Self::offset(k));
+            let q = codes.add(i * PANEL);
             let [d, m] = s;
             [V::load_i8(q).madd(d[0], m[0]), V::load_i8(q.add(8)).madd(d[1], m[1])]
         }

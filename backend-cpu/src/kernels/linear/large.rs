@@ -100,58 +100,57 @@ fn times<V: Lanes>(a: Wide<V>, b: Wide<V>) -> Wide<V> {
 }
 
 impl<const PARTS: usize, const MIN: bool, const NIBBLES: bool> Source for Large<PARTS, MIN, NIBBLES> {
-    /// Per part of 16 k: factor, and minimum with its sign turned.
-    type Scales<V: Lanes> = [[Wide<V>; 2]; 2];
-    const BLOCKED: bool = true;
-    const WIDE: bool = false;
-    #[inline(always)]
-    fn offset(k: usize) -> usize {
-        Self::span(k) + Self::CODES + k % SPAN * PANEL / if NIBBLES { 2 } else { 1 }
-    }
+    /// Factor, and minimum with its sign turned.
+    type Scales<V: Lanes> = [Wide<V>; 2];
+    const SHARE: usize = SPAN / PARTS;
+    const STRIDE: usize = if NIBBLES { PANEL / 2 } else { PANEL };
     #[inline(always)]
     fn panel_bytes(k: usize) -> usize {
         k.div_ceil(Block::LARGE) * Self::BLOCK
     }
     #[inline(always)]
-    unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> Self::Scales<V> {
+    unsafe fn codes(panel: *const u8, k: usize) -> *const u8 {
+        // SAFETY: the caller's promise.
+        unsafe { panel.add(Self::span(k) + Self::CODES + k % SPAN * Self::STRIDE) }
+    }
+    // No closures here: they are compiled without the instruction set of the kernel around them, and what
+    // the optimiser then leaves as calls took more time than the products.
+    #[inline(always)]
+    unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> [Wide<V>; 2] {
         // SAFETY: the caller's promise.
         unsafe {
             let block = panel.add(k / Block::LARGE * Self::BLOCK);
-            let span = panel.add(Self::span(k));
-            let d = halves::<V>(block);
-            let turn = [V::splat(-1.0); 2];
-            let e = if MIN { times(halves::<V>(block.add(32)), turn) } else { d };
-            let part = |p: usize| {
-                let s = bytes::<V>(span.add(p * PANEL));
-                let t = if MIN { bytes::<V>(span.add(Self::SCALES + p * PANEL)) } else { s };
-                [times(d, s), times(e, t)]
-            };
-            let first = part(0);
-            [first, if PARTS == 2 { part(1) } else { first }]
+            let small = panel.add(Self::span(k) + k % SPAN / Self::SHARE * PANEL);
+            let d = times(halves::<V>(block), bytes::<V>(small));
+            if !MIN {
+                return [d, d];
+            }
+            let e = times(halves::<V>(block.add(32)), [V::splat(-1.0); 2]);
+            [d, times(e, bytes::<V>(small.add(Self::SCALES)))]
         }
     }
     #[inline(always)]
-    unsafe fn one<V: Lanes>(panel: *const u8, k: usize, s: &Self::Scales<V>) -> Wide<V> {
+    unsafe fn one<V: Lanes>(codes: *const u8, i: usize, s: &[Wide<V>; 2]) -> Wide<V> {
         // SAFETY: the caller's promise; a pair lies in one span.
         unsafe {
             if NIBBLES {
-                return Self::pair(panel, k & !1, s)[k & 1];
+                return Self::pair(codes, i & !1, s)[i & 1];
             }
-            let q = bytes::<V>(panel.add(Self::offset(k)));
-            let [d, m] = s[k % SPAN / (SPAN / 2)];
+            let q = bytes::<V>(codes.add(i * PANEL));
+            let [d, m] = s;
             [Self::weigh(q[0], d[0], m[0]), Self::weigh(q[1], d[1], m[1])]
         }
     }
     #[inline(always)]
-    unsafe fn pair<V: Lanes>(panel: *const u8, k: usize, s: &Self::Scales<V>) -> [Wide<V>; 2] {
+    unsafe fn pair<V: Lanes>(codes: *const u8, i: usize, s: &[Wide<V>; 2]) -> [Wide<V>; 2] {
         // SAFETY: the caller's promise.
         unsafe {
             if !NIBBLES {
-                return [Self::one(panel, k, s), Self::one(panel, k + 1, s)];
+                return [Self::one(codes, i, s), Self::one(codes, i + 1, s)];
             }
-            let q = panel.add(Self::offset(k));
+            let q = codes.add(i * Self::STRIDE);
             let ((a0, b0), (a1, b1)) = (V::nibbles(q, 0), V::nibbles(q.add(8), 0));
-            let [d, m] = s[k % SPAN / (SPAN / 2)];
+            let [d, m] = s;
             [
                 [Self::weigh(a0, d[0], m[0]), Self::weigh(a1, d[1], m[1])],
                 [Self::weigh(b0, d[0], m[0]), Self::weigh(b1, d[1], m[1])],

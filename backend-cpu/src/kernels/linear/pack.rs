@@ -330,7 +330,7 @@ impl Packed {
             for (k, o) in out.iter_mut().enumerate() {
                 // SAFETY: the panel covers k.
                 unsafe {
-                    let w = S::one::<V>(panel, k, &S::scales::<V>(panel, k));
+                    let w = S::at::<V>(panel, k);
                     w[0].store(both.as_mut_ptr());
                     w[1].store(both.as_mut_ptr().add(8));
                 }

@@ -87,6 +87,43 @@ fn matmuls_equal_those_of_decoded_weights() {
     }
 }
 
+/// Leaves of whole heads begin and end anywhere among values that share a scale: whole runs of them, parts of
+/// one, and runs that a leaf's end cuts.
+#[test]
+fn leaves_that_end_among_shared_scales() {
+    for madd in [Madd::Fused, Madd::Separate] {
+        for (format, k) in cases() {
+            let (n, k) = (37, if k == 768 { 512 } else { k });
+            let raw = rows(format, n, k);
+            let mut w = vec![f32::NAN; n * k];
+            quant::decode_rows(format, k, &raw, &mut w).unwrap();
+            for grain in [5, 24, 40, 100] {
+                let bounds = leaf_bounds(k, grain);
+                for m in &machines(madd) {
+                    let mut p = Packed::new(format, n, k, grain, Layout::Plain).unwrap();
+                    p.fill_rows(&m.pool, format, 0..n, &raw).unwrap();
+                    for t in [1, 2] {
+                        let x = values(t * k, 3);
+                        let mut y = vec![f32::NAN; t * n];
+                        // SAFETY: the slices outlive the call.
+                        let (xv, yv) = unsafe { (RawMat::of(&x, k), RawMatMut::of(&mut y, n)) };
+                        linear(m, xv, &p, yv, &Epilogue::NONE).unwrap();
+                        for (i, got) in y.iter().enumerate() {
+                            let (x, w) = (&x[i / n * k..][..k], &w[i % n * k..][..k]);
+                            let want = match madd {
+                                Madd::Fused => dot_ref::<FusedMadd>(x, w, &bounds),
+                                Madd::Separate => dot_ref::<SeparateMadd>(x, w, &bounds),
+                            };
+                            let same = got.to_bits() == want.to_bits();
+                            assert!(same, "{format} {madd:?} grain {grain} t={t} output {i} {:?}", m.isa);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn rows_in_pieces_gate_layouts_and_conversions() {
     let m = &machines(Madd::Fused)[0];
