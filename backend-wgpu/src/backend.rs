@@ -85,6 +85,10 @@ impl Wgpu {
         unusable: Option<String>,
     ) -> Result<Self> {
         self.arithmetic = arithmetic;
+        if !arithmetic.order {
+            let device = &self.caps.device;
+            tracing::warn!("{device} contracts or reassociates sums: bits may depend on the batch");
+        }
         // The probe's own buffers are large.
         let limits = &mut self.gpu.limits;
         limits.binding = limits.binding.min(config.binding_bytes.unwrap_or(u64::MAX));

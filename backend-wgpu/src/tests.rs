@@ -1,10 +1,12 @@
 //! Tests on whatever adapter there is.
 #![allow(clippy::unwrap_used)]
 
+use crate::arithmetic::Arithmetic;
 use crate::{Wgpu, WgpuConfig, WgpuMem};
 use engraft_core::Error;
 use engraft_core::backend::{Backend, Stream, block_on};
 use engraft_core::mem::{Buf, Float, HostWeight, Mat, WeightFormat, WeightInfo, WeightUse};
+use engraft_core::numerics::Mode;
 use engraft_core::ops::{Checked, Embed, Run};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -42,6 +44,18 @@ fn a_lost_device_is_an_error_everywhere_and_stays_one() {
     let read = stream.download(words.view());
     let ended = read.and_then(|ticket| block_on(stream.collect(ticket, &mut [0u32; 4])));
     assert!(matches!(ended, Err(Error::DeviceLost { .. })), "{ended:?}");
+}
+
+/// A driver that contracts or reassociates, as the probe would find it.
+#[test]
+fn a_probe_that_fails_withholds_the_promise() {
+    let Some(gpu) = opened() else { return };
+    let found = |order| Arithmetic { order, ..Arithmetic::default() };
+    let config = WgpuConfig::default();
+    let gpu = Arc::try_unwrap(gpu).unwrap().probed(&config, found(true), None, None).unwrap();
+    assert_eq!(gpu.numerics().mode, Mode::Invariant);
+    let gpu = gpu.probed(&config, found(false), None, None).unwrap();
+    assert_eq!(gpu.numerics().mode, Mode::Fast);
 }
 
 #[test]
