@@ -39,8 +39,9 @@ impl Arena {
         Self { buffer, group, host: room(), there: room() }
     }
 
+    /// Whether no dispatch has room but the mark of the end.
     pub fn is_full(&self) -> bool {
-        self.host.len() >= Self::STRIDE * Self::SLOTS
+        self.host.len() >= Self::STRIDE * (Self::SLOTS - 1)
     }
 
     /// Keeps a dispatch's parameters; where they will lie.

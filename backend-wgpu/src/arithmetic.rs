@@ -1,4 +1,6 @@
-//! What a driver does to arithmetic.
+//! What a driver does to arithmetic, and what may be promised for it.
+
+use engraft_core::numerics::Mode;
 
 /// Which operations give the host's bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,5 +21,41 @@ impl Arithmetic {
     /// Whether the contract's order is kept bit for bit; results below 2^-126 count as zero there.
     pub fn strict(&self) -> bool {
         self.division && self.square_root && self.order && self.functions
+    }
+
+    /// What may be promised where sums follow the contract's order (`leaves`) or the wide one.
+    ///
+    /// A driver that contracts or reassociates decides so kernel by kernel, and the number of rows decides
+    /// which kernel runs: bits could depend on the batch, so nothing is promised.
+    pub fn promise(&self, leaves: bool) -> Mode {
+        match self.order {
+            false => Mode::Fast,
+            true if leaves && self.strict() => Mode::Reference,
+            true => Mode::Invariant,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_promised_than_the_probe_found() {
+        let all =
+            Arithmetic { division: true, square_root: true, order: true, functions: true, subnormals: false };
+        assert_eq!(all.promise(true), Mode::Reference);
+        assert_eq!(all.promise(false), Mode::Invariant);
+        for less in [
+            Arithmetic { division: false, ..all },
+            Arithmetic { square_root: false, ..all },
+            Arithmetic { functions: false, ..all },
+        ] {
+            assert_eq!([true, false].map(|leaves| less.promise(leaves)), [Mode::Invariant; 2], "{less:?}");
+        }
+        let none = Arithmetic { order: false, ..all };
+        assert_eq!([true, false].map(|leaves| none.promise(leaves)), [Mode::Fast; 2]);
+        // A device that was not probed yet.
+        assert_eq!(Arithmetic::default().promise(true), Mode::Fast);
     }
 }

@@ -59,14 +59,15 @@ impl Wgpu {
             memory_bytes: None,
             slab_bytes: None,
         };
+        let pipelines = Pipelines::new(dialect);
         Ok(Self {
             listed,
             caps,
             arithmetic: Arithmetic::default(),
             select,
-            pipelines: Pipelines::new(dialect),
+            encoding: Mutex::new(Encoding::new(&gpu, &pipelines)?),
+            pipelines,
             scores: ScoreBuffers::default(),
-            encoding: Mutex::new(Encoding::new(&gpu, dialect.carrier)),
             nothing: gpu.alloc("nothing", 16)?,
             gpu,
         })
@@ -85,6 +86,10 @@ impl Wgpu {
         unusable: Option<String>,
     ) -> Result<Self> {
         self.arithmetic = arithmetic;
+        if !arithmetic.order {
+            let device = &self.caps.device;
+            tracing::warn!("{device} contracts or reassociates sums: bits may depend on the batch");
+        }
         // The probe's own buffers are large.
         let limits = &mut self.gpu.limits;
         limits.binding = limits.binding.min(config.binding_bytes.unwrap_or(u64::MAX));
@@ -113,6 +118,13 @@ impl Wgpu {
     /// What the device's streams have done so far.
     pub fn counters(&self) -> Counters {
         self.gpu.tally.so_far()
+    }
+
+    /// For tests: the command buffer that is handed over behind `others` more is dropped without an error, as
+    /// a driver's watchdog drops one that takes too long.
+    #[doc(hidden)]
+    pub fn lose_command_buffer(&self, others: u64) {
+        self.encoding().lose(others);
     }
 
     pub(crate) fn limits(&self) -> &Limits {

@@ -7,11 +7,19 @@
 //!
 //! Where parameters cannot be immediates they are written to an arena, one slot per dispatch, before each
 //! submit.
+//!
+//! Not every API says that a command buffer was given up (Metal's watchdog does it, and wgpu counts it as
+//! completed). So work is followed by a mark: a dispatch that notes its number, if the mark before it was
+//! noted. It stands in the pass of that work, whose dispatches run one after the other. Whatever is copied for
+//! the host has a mark of its own, and a copy of the number noted last is put behind it: results with another
+//! number are none (`readback`).
 
+use crate::WgpuMem;
 use crate::arena::Arena;
-use crate::command::{Call, Dispatch, Groups};
+use crate::command::{Call, Dispatch, Groups, Slot};
 use crate::device::Gpu;
 use crate::pipelines::Pipelines;
+use crate::readback::Staging;
 use engraft_core::{Error, Result};
 use engraft_shaders::{Carrier, Kernel};
 use std::collections::VecDeque;
@@ -32,24 +40,43 @@ pub(crate) struct Encoding {
     handed_over: u64,
     /// The latest of them, the oldest first.
     recent: VecDeque<(u64, wgpu::SubmissionIndex)>,
+    /// Where marks note their numbers.
+    noted: WgpuMem,
+    mark: Dispatch,
+    /// The number of the last mark that was encoded; they wrap around.
+    marks: u32,
+    /// Whether work was encoded behind it.
+    unmarked: bool,
+    /// How many command buffers are submitted until one is dropped.
+    lost_after: Option<u64>,
 }
 
 impl Encoding {
-    pub fn new(gpu: &Gpu, carrier: Carrier) -> Self {
-        let arena = match carrier {
+    /// # Errors
+    /// `Unsupported` where the driver does not take the kernel of marks.
+    pub fn new(gpu: &Gpu, pipelines: &Pipelines) -> Result<Self> {
+        let arena = match pipelines.dialect.carrier {
             Carrier::Immediate => None,
             Carrier::Uniform => Some(Arena::new(gpu)),
         };
-        let recent = VecDeque::with_capacity(RECENT);
-        Self {
+        let mut groups = Groups::default();
+        let noted = gpu.alloc("the number of a mark", 16)?;
+        let slots = [Slot::whole(&gpu.limits, &noted, "the number of a mark")?];
+        let call = Call { kernel: Kernel::Mark, slots: &slots, words: &[0], grid: [1, 1, 1] };
+        Ok(Self {
             pass: None,
             current: None,
             encoder: None,
-            groups: Groups::default(),
+            mark: groups.dispatch(gpu, pipelines, &call)?,
+            groups,
             arena,
             handed_over: 0,
-            recent,
-        }
+            recent: VecDeque::with_capacity(RECENT),
+            noted,
+            marks: 0,
+            unmarked: false,
+            lost_after: None,
+        })
     }
 
     /// Whether anything waits to be handed over.
@@ -64,9 +91,22 @@ impl Encoding {
 
     /// Encodes a dispatch.
     pub fn encode(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<()> {
-        if self.arena.as_ref().is_some_and(Arena::is_full) {
-            self.hand_over(gpu)?;
+        self.make_room(gpu)?;
+        self.dispatch(gpu, dispatch)?;
+        self.unmarked = true;
+        gpu.tally.count(|c| c.dispatches += 1);
+        Ok(())
+    }
+
+    /// Hands over where there is room for no more parameters than those of the last mark.
+    fn make_room(&mut self, gpu: &Gpu) -> Result<()> {
+        match self.arena.as_ref().is_some_and(Arena::is_full) {
+            true => self.hand_over(gpu),
+            false => Ok(()),
         }
+    }
+
+    fn dispatch(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<()> {
         if self.pass.is_none() {
             self.pass = Some(self.encoder(gpu).begin_compute_pass(&Default::default()).forget_lifetime());
             self.current = None;
@@ -88,7 +128,6 @@ impl Encoding {
         }
         let [x, y, z] = dispatch.grid;
         pass.dispatch_workgroups(x, y, z);
-        gpu.tally.count(|c| c.dispatches += 1);
         Ok(())
     }
 
@@ -98,9 +137,43 @@ impl Encoding {
         self.encoder.get_or_insert_with(|| gpu.device.create_command_encoder(&Default::default()))
     }
 
-    /// The number of the command buffer that is encoded now.
-    pub fn open_number(&self) -> u64 {
-        self.handed_over + 1
+    /// Encodes what `copy` copies to `to`, where the host will read it. Gives the numbers of the command buffer
+    /// and of the mark that must stand behind it then.
+    pub fn read(
+        &mut self,
+        gpu: &Gpu,
+        to: &Staging,
+        copy: impl FnOnce(&mut wgpu::CommandEncoder, &wgpu::Buffer),
+    ) -> Result<(u64, u32)> {
+        self.make_room(gpu)?;
+        self.mark(gpu)?;
+        let noted = self.noted.share();
+        let encoder = self.encoder(gpu);
+        copy(encoder, &to.buffer);
+        encoder.copy_buffer_to_buffer(noted.buffer(), 0, &to.buffer, to.mark_at(), 4);
+        Ok((self.handed_over + 1, self.marks))
+    }
+
+    /// Encodes the next mark.
+    fn mark(&mut self, gpu: &Gpu) -> Result<()> {
+        self.marks = self.marks.wrapping_add(1);
+        let mut mark = self.mark.clone();
+        mark.words[1] = self.marks;
+        self.dispatch(gpu, &mark)?;
+        self.unmarked = false;
+        Ok(())
+    }
+
+    /// The command buffer behind `others` is dropped, as a watchdog drops one that takes too long.
+    pub fn lose(&mut self, others: u64) {
+        self.lost_after = Some(others);
+    }
+
+    /// Whether this command buffer is the one to be dropped.
+    fn is_lost(&mut self) -> bool {
+        let lost = self.lost_after == Some(0);
+        self.lost_after = self.lost_after.and_then(|others| others.checked_sub(1));
+        lost
     }
 
     /// What to wait for where the command buffer of this number is wanted; none: everything.
@@ -110,13 +183,17 @@ impl Encoding {
 
     /// Ends the pass, submits what was encoded, and reports what went wrong so far.
     pub fn hand_over(&mut self, gpu: &Gpu) -> Result<()> {
+        if self.unmarked {
+            self.mark(gpu)?;
+        }
         self.pass = None;
         if let Some(arena) = &mut self.arena {
             let bytes = arena.flush(&gpu.queue);
             gpu.tally.count(|c| c.uploaded += bytes);
         }
         if let Some(encoder) = self.encoder.take() {
-            let index = gpu.queue.submit([encoder.finish()]);
+            let buffer = encoder.finish();
+            let index = gpu.queue.submit((!self.is_lost()).then_some(buffer));
             self.handed_over += 1;
             if self.recent.len() == RECENT {
                 self.recent.pop_front();

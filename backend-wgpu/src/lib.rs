@@ -13,7 +13,8 @@
 //! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add and guards
 //! against reassociation. Where that is the contract's order (`select` decides) and the driver's division and
 //! square root are correctly rounded, the bits are the CPU's; elsewhere they do not depend on the batch, the
-//! chunks or the pages. One pass and one submit per step: ops only encode, `download` and `sync` hand over.
+//! chunks or the pages, unless the probe found that the driver keeps no order. One pass and one submit per step:
+//! ops only encode, `download` and `sync` hand over.
 
 mod adapter;
 mod arena;

@@ -7,7 +7,7 @@ use crate::select::Select;
 use crate::{Wgpu, WgpuGraph, WgpuKernel, WgpuMem, WgpuPlan, WgpuStream, WgpuWeight, limits, probe, weight};
 use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup, block_on};
 use engraft_core::mem::{HostWeight, StepShape};
-use engraft_core::numerics::{Madd, Mode, Numerics};
+use engraft_core::numerics::{Madd, Numerics};
 use engraft_core::ops::Signature;
 use engraft_core::{Error, Result};
 use engraft_shaders::Dialect;
@@ -62,8 +62,7 @@ impl Backend for Wgpu {
         &self.caps
     }
     fn numerics(&self) -> Numerics {
-        let reference = self.arithmetic().strict() && self.select.keeps_order();
-        let mode = if reference { Mode::Reference } else { Mode::Invariant };
+        let mode = self.arithmetic().promise(self.select.keeps_order());
         Numerics { mode, madd: Madd::Separate }
     }
     fn alloc(&self, bytes: usize) -> Result<WgpuMem> {

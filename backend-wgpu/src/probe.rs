@@ -3,7 +3,7 @@
 //! WGSL promises correctly rounded sums and products only, and lets a compiler reassociate. The kernels guard
 //! against the latter; here it is checked that the guards hold, and whether division, square root and the
 //! functions made of them give the host's bits. Only then does the backend claim the contract's order bit for
-//! bit (`Mode::Reference`).
+//! bit (`Mode::Reference`); where the guards do not hold it promises nothing (`Arithmetic::promise`).
 
 use crate::arithmetic::Arithmetic;
 use crate::command::{Call, Slot, groups};
@@ -162,6 +162,32 @@ mod tests {
         assert_eq!(changed(&all), Some((0x83ff, 0x8000)));
     }
 
+    /// What drivers do to the chain where the guards do not hold.
+    #[test]
+    fn contraction_and_reassociation_are_seen() {
+        let pairs = pairs();
+        let all = pairs.as_chunks::<2>().0;
+        let term = |i: usize, k: usize| all[(i + k) % PAIRS];
+        let chains: [&dyn Fn(usize) -> f32; 3] = [
+            &|i| (0..CHAIN).fold(0.0, |acc, k| term(i, k)[0] * term(i, k)[1] + acc),
+            &|i| (0..CHAIN).fold(0.0, |acc, k| term(i, k)[0].mul_add(term(i, k)[1], acc)),
+            &|i| {
+                let half = |from: usize| {
+                    (from..from + CHAIN / 2).fold(0.0, |acc, k| term(i, k)[0] * term(i, k)[1] + acc)
+                };
+                half(0) + half(CHAIN / 2)
+            },
+        ];
+        let orders = chains.map(|chain| {
+            let results = (0..PAIRS).flat_map(|i| {
+                let [a, b] = all[i];
+                [0.0, 0.0, a * b + a, (a + b) - a, 0.0, 0.0, 0.0, 0.0, chain(i)]
+            });
+            judge(&pairs, &results.collect::<Vec<_>>()).order
+        });
+        assert_eq!(orders, [true, false, false]);
+    }
+
     #[test]
     fn one_wrong_bit_is_seen() {
         let pairs = [3.0, 7.0];
@@ -183,6 +209,7 @@ mod tests {
             wrong[i] = f32::from_bits(right[i].to_bits() ^ 1);
             let judged = judge(&pairs, &wrong);
             assert_eq!(judged.strict(), i == 7, "result {i}");
+            assert_eq!(judged.order, ![2, 3, 8].contains(&i), "result {i}");
             assert!(!judged.subnormals || i != 7);
         }
     }

@@ -1,7 +1,11 @@
 //! Reads from a device: read-back buffers that the host can map.
+//!
+//! The last word of a read-back buffer is the number of the mark before what fills it (`encoding`): a command
+//! buffer that was given up, or one behind it, leaves another number there, and the device counts as lost.
 
 use crate::adapter::IN_BROWSER;
 use crate::device::Gpu;
+use crate::faults::Fault;
 use engraft_core::{Error, Result};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +31,12 @@ pub struct Ticket {
     pub(crate) bytes: usize,
     /// The command buffer that copies them.
     pub(crate) number: u64,
+    /// The mark before them.
+    pub(crate) mark: u32,
 }
+
+/// Bytes of a mark's number.
+const MARK: u64 = 4;
 
 fn lock(mapped: &Mutex<Mapped>) -> MutexGuard<'_, Mapped> {
     mapped.lock().unwrap_or_else(PoisonError::into_inner)
@@ -36,7 +45,12 @@ fn lock(mapped: &Mutex<Mapped>) -> MutexGuard<'_, Mapped> {
 impl Staging {
     /// Whether it serves `bytes` without much waste.
     pub fn fits(&self, bytes: u64) -> bool {
-        self.buffer.size() >= bytes && self.buffer.size() <= bytes.max(4096) * 4
+        self.buffer.size() >= bytes + MARK && self.buffer.size() <= bytes.max(4096) * 4
+    }
+
+    /// Where the number of a mark goes.
+    pub fn mark_at(&self) -> u64 {
+        self.buffer.size() - MARK
     }
 
     /// A buffer of at least `bytes`.
@@ -44,7 +58,7 @@ impl Staging {
         gpu.tally.count(|c| c.made += 1);
         let buffer = gpu.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("read-back"),
-            size: bytes.next_power_of_two().max(256),
+            size: (bytes + MARK).next_power_of_two().max(256),
             usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
@@ -106,11 +120,53 @@ impl Ticket {
         out: &mut [u8],
     ) -> Result<Staging> {
         self.staging.wait(gpu, submission).await?;
-        {
+        let whole = {
             let all = self.staging.buffer.get_mapped_range(..).map_err(|e| Error::internal(e.to_string()))?;
-            out[..self.bytes].copy_from_slice(&all[self.skip..self.skip + self.bytes]);
-        }
+            let whole = is_marked(&all, self.mark);
+            if whole.is_ok() {
+                out[..self.bytes].copy_from_slice(&all[self.skip..self.skip + self.bytes]);
+            }
+            whole
+        };
         self.staging.buffer.unmap();
+        if let Err(what) = whole {
+            gpu.faults.set(Fault::Lost(what));
+            gpu.faults.check()?;
+        }
         Ok(self.staging)
+    }
+}
+
+/// Whether a read-back buffer was filled behind this mark, and everything before it ran, too.
+///
+/// # Errors
+/// What is there instead.
+fn is_marked(all: &[u8], mark: u32) -> Result<(), String> {
+    let found = all.last_chunk().map(|word| u32::from_le_bytes(*word));
+    match found == Some(mark) {
+        true => Ok(()),
+        false => Err(format!(
+            "a command buffer did not run to its end and the driver did not say so (a watchdog?): mark {} stands \
+             where {mark} belongs",
+            found.unwrap_or_default()
+        )),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::is_marked;
+
+    #[test]
+    fn results_count_by_the_mark_behind_them() {
+        let words = |last: u32| [7, 8, last].map(u32::to_le_bytes).concat();
+        is_marked(&words(5), 5).unwrap();
+        // Never written, of an earlier read, of a later one.
+        for found in [0, 4, 6] {
+            let why = is_marked(&words(found), 5).unwrap_err();
+            assert!(why.contains(&format!("mark {found} stands where 5")), "{why}");
+        }
+        assert!(is_marked(&[], 5).is_err());
     }
 }

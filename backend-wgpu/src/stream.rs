@@ -150,13 +150,13 @@ impl Stream<Wgpu> for WgpuStream {
         let count = (offset + bytes).next_multiple_of(4) - from;
         let staging = self.staging(count.max(4) as u64);
         let mut encoding = self.gpu.encoding();
-        let number = encoding.open_number();
-        if count > 0 {
-            let (buffer, to) = (src.mem().buffer(), &staging.buffer);
-            encoding.encoder(&self.gpu.gpu).copy_buffer_to_buffer(buffer, from as u64, to, 0, count as u64);
-        }
+        let (number, mark) = encoding.read(&self.gpu.gpu, &staging, |encoder, to| {
+            if count > 0 {
+                encoder.copy_buffer_to_buffer(src.mem().buffer(), from as u64, to, 0, count as u64);
+            }
+        })?;
         drop(encoding);
-        Ok(Ticket { staging, skip: offset - from, bytes, number })
+        Ok(Ticket { staging, skip: offset - from, bytes, number, mark })
     }
 
     fn collect<T: Pod>(&mut self, ticket: Ticket, out: &mut [T]) -> impl Future<Output = Result<()>> {
@@ -204,10 +204,12 @@ impl Stream<Wgpu> for WgpuStream {
         for set in [from, to].into_iter().filter_map(WgpuEvent::unread) {
             self.clock.close(&set);
             let staging = self.staging(set.bytes());
-            set.resolve(self.gpu.encoding().encoder(&self.gpu.gpu), &staging.buffer);
+            let mut encoding = self.gpu.encoding();
+            let (number, mark) =
+                encoding.read(&self.gpu.gpu, &staging, |encoder, to| set.resolve(encoder, to))?;
+            drop(encoding);
             let mut ticks = vec![0u64; set.bytes() as usize / size_of::<u64>()];
-            let number = self.gpu.encoding().open_number();
-            let ticket = Ticket { staging, skip: 0, bytes: set.bytes() as usize, number };
+            let ticket = Ticket { staging, skip: 0, bytes: set.bytes() as usize, number, mark };
             let handed_over = self.hand_over();
             block_on(self.read(handed_over, ticket, bytemuck::cast_slice_mut(&mut ticks)))?;
             set.keep(ticks);

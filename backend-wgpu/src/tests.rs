@@ -1,10 +1,12 @@
 //! Tests on whatever adapter there is.
 #![allow(clippy::unwrap_used)]
 
+use crate::arithmetic::Arithmetic;
 use crate::{Wgpu, WgpuConfig, WgpuMem};
 use engraft_core::Error;
 use engraft_core::backend::{Backend, Stream, block_on};
 use engraft_core::mem::{Buf, Float, HostWeight, Mat, WeightFormat, WeightInfo, WeightUse};
+use engraft_core::numerics::Mode;
 use engraft_core::ops::{Checked, Embed, Run};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -42,6 +44,60 @@ fn a_lost_device_is_an_error_everywhere_and_stays_one() {
     let read = stream.download(words.view());
     let ended = read.and_then(|ticket| block_on(stream.collect(ticket, &mut [0u32; 4])));
     assert!(matches!(ended, Err(Error::DeviceLost { .. })), "{ended:?}");
+}
+
+/// What Metal's watchdog does: no error, and whatever the buffers held before. Parameters as native devices
+/// and as browsers take them.
+#[test]
+fn a_command_buffer_that_was_given_up_is_a_lost_device() {
+    for uniform_parameters in [false, true] {
+        let config = || WgpuConfig { uniform_parameters, ..WgpuConfig::default() };
+        let Some(gpu) = opened_as(config()) else { return };
+        let mut stream = gpu.stream().unwrap();
+        let mut words = words_of(&gpu);
+        let mut got = [0u32; 4];
+        // More than once: the numbers go on, and read-back buffers are used again.
+        for first in [1, 2, 3] {
+            stream.upload(&[first; 4], words.view_mut()).unwrap();
+            let read = stream.download(words.view()).unwrap();
+            block_on(stream.collect(read, &mut got)).unwrap();
+            assert_eq!(got, [first; 4]);
+        }
+        gpu.lose_command_buffer(0);
+        stream.upload(&[4; 4], words.view_mut()).unwrap();
+        for _ in 0..2 {
+            let read = stream.download(words.view());
+            let e = read.and_then(|read| block_on(stream.collect(read, &mut got))).unwrap_err();
+            assert!(matches!(&e, Error::DeviceLost { what } if what.contains("command buffer")), "{e}");
+            assert_eq!(got, [3; 4], "what was lost was taken for a result");
+        }
+        // One whose results nobody reads, before one that ends.
+        let gpu = opened_as(config()).unwrap();
+        let mut stream = gpu.stream().unwrap();
+        gpu.lose_command_buffer(0);
+        let _unread = stream.download(words_of(&gpu).view()).unwrap();
+        stream.submit().unwrap();
+        let words = words_of(&gpu);
+        let read = stream.download(words.view()).unwrap();
+        let e = block_on(stream.collect(read, &mut got)).unwrap_err();
+        assert!(matches!(e, Error::DeviceLost { .. }), "{e}");
+    }
+}
+
+fn words_of(gpu: &Wgpu) -> Buf<WgpuMem, u32> {
+    Buf::new(gpu.alloc(16).unwrap(), 4).unwrap()
+}
+
+/// A driver that contracts or reassociates, as the probe would find it.
+#[test]
+fn a_probe_that_fails_withholds_the_promise() {
+    let Some(gpu) = opened() else { return };
+    let found = |order| Arithmetic { order, ..Arithmetic::default() };
+    let config = WgpuConfig::default();
+    let gpu = Arc::try_unwrap(gpu).unwrap().probed(&config, found(true), None, None).unwrap();
+    assert_eq!(gpu.numerics().mode, Mode::Invariant);
+    let gpu = gpu.probed(&config, found(false), None, None).unwrap();
+    assert_eq!(gpu.numerics().mode, Mode::Fast);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::{Attention, Elem, Elementwise, Kernel, Kv, Limit, Moe, Norm, Packing,
 impl Kernel {
     /// Every kernel that the backend may ask for, with value columns up to `64 * columns` in attention.
     pub fn all(columns: u32) -> Vec<Kernel> {
-        let mut all = vec![Kernel::Probe, Kernel::Lanes];
+        let mut all = vec![Kernel::Mark, Kernel::Probe, Kernel::Lanes];
         all.extend([Limit::Read, Limit::Multiply].map(Kernel::Limit));
         for weight in Packing::ALL {
             of_weight(&mut all, weight);

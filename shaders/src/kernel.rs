@@ -88,6 +88,8 @@ pub enum Kernel {
     Rows(&'static str, Elem),
     /// From logits to tokens.
     Sample,
+    /// A number behind work that ran, and behind all that ran before it.
+    Mark,
     /// Arithmetic as this device does it.
     Probe,
     /// How a workgroup falls into subgroups.
@@ -192,6 +194,7 @@ impl Kernel {
             Kernel::AttentionTile(..) => "attention_tile",
             Kernel::Rows(..) => "rows",
             Kernel::Sample => "sample",
+            Kernel::Mark => "mark",
             Kernel::Probe => "probe",
             Kernel::Lanes => "lanes",
             Kernel::Limit(_) => "limit",
@@ -259,7 +262,7 @@ impl Kernel {
             Kernel::Rows(how, x) => format!("rows_{how}_{}", x.name()),
             Kernel::Quantize(x) | Kernel::Rope(x) => format!("{stem}_{}", x.name()),
             Kernel::Limit(how) => format!("limit_{}", how.name()),
-            Kernel::Sample | Kernel::Probe | Kernel::Lanes => stem.into(),
+            Kernel::Sample | Kernel::Mark | Kernel::Probe | Kernel::Lanes => stem.into(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::{ATTENTION_SLOTS, Attention, Dialect, Elem, Kernel, Packing};
 use minijinja::{Environment, Value, context};
 
-const TEMPLATES: [(&str, &str); 23] = [
+const TEMPLATES: [(&str, &str); 24] = [
     ("prelude.wgsl", include_str!("../wgsl/prelude.wgsl")),
     ("math.wgsl", include_str!("../wgsl/math.wgsl")),
     ("packed.wgsl", include_str!("../wgsl/packed.wgsl")),
@@ -25,6 +25,7 @@ const TEMPLATES: [(&str, &str); 23] = [
     ("rows.wgsl", include_str!("../wgsl/rows.wgsl")),
     ("sample.wgsl", include_str!("../wgsl/sample.wgsl")),
     ("probe.wgsl", include_str!("../wgsl/probe.wgsl")),
+    ("mark.wgsl", include_str!("../wgsl/mark.wgsl")),
     ("lanes.wgsl", include_str!("../wgsl/lanes.wgsl")),
     ("limit.wgsl", include_str!("../wgsl/limit.wgsl")),
 ];
@@ -193,7 +194,7 @@ fn options(kernel: &Kernel, f16: bool) -> Value {
             context! { slots => ATTENTION_SLOTS, columns, capped, x => elem(x), kv => elem(kv) }
         }
         Kernel::Limit(how) => context! { how => how.name() },
-        Kernel::Rows(..) | Kernel::Sample | Kernel::Probe | Kernel::Lanes => Value::from(()),
+        Kernel::Rows(..) | Kernel::Sample | Kernel::Mark | Kernel::Probe | Kernel::Lanes => Value::from(()),
         Kernel::Embed { .. }
         | Kernel::Linear { .. }
         | Kernel::LinearLanes { .. }

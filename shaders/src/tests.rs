@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use naga::valid::{Capabilities, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
+use naga::valid::{Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
 use naga::{AddressSpace, StorageAccess};
+
+mod writers;
 
 /// Value columns that the variants under test carry.
 const COLUMNS: u32 = 8;
@@ -24,7 +26,7 @@ fn dialects(kernel: &Kernel) -> Vec<Dialect> {
     all
 }
 
-fn module(kernel: &Kernel, dialect: Dialect, text: &str) -> naga::Module {
+fn module(kernel: &Kernel, dialect: Dialect, text: &str) -> (naga::Module, ModuleInfo) {
     let fail = |what: String| -> ! { panic!("{} ({dialect:?}): {what}\n{text}", kernel.label()) };
     let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| fail(e.emit_to_string(text)));
     let mut capabilities = Capabilities::IMMEDIATES | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
@@ -37,10 +39,10 @@ fn module(kernel: &Kernel, dialect: Dialect, text: &str) -> naga::Module {
     };
     let mut validator = Validator::new(ValidationFlags::all(), capabilities);
     validator.subgroup_stages(ShaderStages::COMPUTE).subgroup_operations(subgroups);
-    if let Err(e) = validator.validate(&module) {
-        fail(e.emit_to_string(text));
+    match validator.validate(&module) {
+        Ok(info) => (module, info),
+        Err(e) => fail(e.emit_to_string(text)),
     }
-    module
 }
 
 /// The reading of the text that backends bind by, besides naga's.
@@ -49,7 +51,7 @@ fn every_variant_is_valid_portable_and_takes_what_its_text_says() {
     for kernel in Kernel::all(COLUMNS) {
         for dialect in dialects(&kernel) {
             let said = source(&kernel, dialect).unwrap();
-            let module = module(&kernel, dialect, &said.text);
+            let (module, _) = module(&kernel, dialect, &said.text);
             portable(&kernel, &said, &module);
             let mut found = Vec::new();
             let mut words = None;

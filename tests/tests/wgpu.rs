@@ -14,6 +14,7 @@ use conformance::named;
 use conformance::oracle::moe;
 use conformance::poison::{Grid, Lay};
 use conformance::trials::{self, Named};
+use engraft_core::Error;
 use engraft_core::backend::{Backend, Coverage};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
@@ -43,6 +44,7 @@ const ON_ADAPTERS: &[Named] = &named![
     weights_that_no_binding_holds_are_split_and_keep_their_bits,
     keys_that_no_binding_holds_are_refused_when_the_engine_is_made,
     models_keep_the_laws_and_equal_the_cpu,
+    command_buffers_that_a_watchdog_gives_up_end_the_requests,
 ];
 const ANYWHERE: &[Named] = &named![required_adapters_are_strict];
 
@@ -409,6 +411,21 @@ fn keys_that_no_binding_holds_are_refused_when_the_engine_is_made() {
         let sizes = EngineConfig { max_seqs: 64, kv_pages: Some(1 << 16), ..EngineConfig::default() };
         let text = Engine::new(gpu, model, sizes).map(|_| ()).unwrap_err().to_string();
         assert!(text.contains("keys or values in a layer") && text.contains("see 1 MiB"), "{text}");
+    }
+}
+
+/// No token is made up where a driver drops work without a word: whichever step it was, the run ends.
+fn command_buffers_that_a_watchdog_gives_up_end_the_requests() {
+    for name in adapters() {
+        for others in 0..6 {
+            let gpu = wgpu(Some(&name), false).unwrap();
+            let mut engine = open(&gpu, &golden(CASES[0]), config());
+            let request = Request { prompt: vec![5; 9], max_new_tokens: 8, ..Request::default() };
+            engine.put(request).unwrap();
+            gpu.lose_command_buffer(others);
+            let ended = engine.run().map(|_| ()).unwrap_err();
+            assert!(matches!(ended, Error::DeviceLost { .. }), "{name}, {others} before: {ended}");
+        }
     }
 }
 

@@ -28,8 +28,9 @@ fn open(name: &WgpuOptions) -> Result<Arc<Wgpu>> {
             op: "mode reference".into(),
             backend: gpu.name().into(),
             reason: format!(
-                "the driver's arithmetic is not the CPU's: {:?}; it promises invariant",
-                gpu.arithmetic()
+                "the driver's arithmetic is not the CPU's: {:?}; the most it allows is {:?}",
+                gpu.arithmetic(),
+                gpu.numerics().mode
             ),
         });
     }

@@ -1,0 +1,352 @@
+//! Every variant through the writers of all native APIs, with the options that wgpu 30 gives them for the
+//! modules of this backend: checked, workgroup memory left as it is, one entry point.
+//!
+//! Each API is written twice: for the oldest and for the newest devices that the writer tells apart. SPIR-V
+//! goes through `spirv-val` where it is installed; `ENGRAFT_REQUIRE=spirv-val` makes its absence a failure.
+//! That takes far longer than all else, so of the newer SPIR-V, which leaves checks out and multiplies bytes,
+//! every eighth module is validated, by `ENGRAFT_SEED`; all of them under `ENGRAFT_FULL`.
+
+use super::{COLUMNS, dialects, module};
+use crate::{Access, Carrier, Dialect, Kernel, Source, source};
+use naga::back::spv::Capability;
+use naga::back::{hlsl, msl, spv};
+use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
+use naga::valid::ModuleInfo;
+use naga::{ResourceBinding, ShaderStage};
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a variant is written for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Target {
+    /// Vulkan 1.1 without robustBufferAccess2 and without products of bytes.
+    Spirv13,
+    /// Vulkan 1.3 with both.
+    Spirv16,
+    /// macOS 10.14.
+    Msl21,
+    Msl40,
+    /// FXC: no f16, no subgroups.
+    Hlsl51,
+    /// DXC.
+    Hlsl66,
+}
+
+const TARGETS: [Target; 6] =
+    [Target::Spirv13, Target::Spirv16, Target::Msl21, Target::Msl40, Target::Hlsl51, Target::Hlsl66];
+
+/// Modules of the newer SPIR-V of which one is validated, unless all are.
+const EVERY: usize = 8;
+
+/// A variant, read and validated.
+struct Variant {
+    kernel: Kernel,
+    dialect: Dialect,
+    said: Source,
+    module: naga::Module,
+    info: ModuleInfo,
+}
+
+impl Variant {
+    fn read(kernel: Kernel, dialect: Dialect) -> Self {
+        let said = source(&kernel, dialect).unwrap();
+        let (module, info) = module(&kernel, dialect, &said.text);
+        Self { kernel, dialect, said, module, info }
+    }
+
+    /// Where the arena is bound.
+    fn arena(&self) -> Option<ResourceBinding> {
+        (self.dialect.carrier == Carrier::Uniform).then_some(ResourceBinding { group: 1, binding: 0 })
+    }
+
+    fn storage(&self) -> impl Iterator<Item = (ResourceBinding, Access)> {
+        (0..)
+            .zip(&self.said.bindings)
+            .map(|(binding, access)| (ResourceBinding { group: 0, binding }, *access))
+    }
+
+    /// Whether devices of this kind are asked for the variant.
+    fn is_for(&self, target: Target) -> bool {
+        target != Target::Hlsl51 || !self.dialect.f16 && !self.kernel.subgroups()
+    }
+
+    /// Writes the variant; words of SPIR-V come back.
+    fn written(&self, target: Target) -> Result<Vec<u32>, String> {
+        match target {
+            Target::Spirv13 => self.spirv(false),
+            Target::Spirv16 => self.spirv(true),
+            Target::Msl21 => self.msl((2, 1)),
+            Target::Msl40 => self.msl((4, 0)),
+            Target::Hlsl51 => self.hlsl(hlsl::ShaderModel::V5_1),
+            Target::Hlsl66 => self.hlsl(hlsl::ShaderModel::V6_6),
+        }
+    }
+
+    fn spirv(&self, newest: bool) -> Result<Vec<u32>, String> {
+        let all = self.storage().map(|(from, _)| from).chain(self.arena());
+        let to = |b: ResourceBinding| spv::BindingInfo {
+            descriptor_set: b.group,
+            binding: b.binding,
+            binding_array_size: None,
+        };
+        let options = spv::Options {
+            lang_version: if newest { (1, 6) } else { (1, 3) },
+            flags: spv::WriterFlags::LABEL_VARYINGS | spv::WriterFlags::FORCE_POINT_SIZE,
+            fake_missing_bindings: false,
+            binding_map: all.map(|from| (from, to(from))).collect(),
+            capabilities: Some(self.capabilities(newest).collect()),
+            bounds_check_policies: BoundsCheckPolicies {
+                index: BoundsCheckPolicy::Restrict,
+                buffer: if newest { BoundsCheckPolicy::Unchecked } else { BoundsCheckPolicy::Restrict },
+                image_load: BoundsCheckPolicy::Restrict,
+                binding_array: BoundsCheckPolicy::Unchecked,
+            },
+            zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
+            force_loop_bounding: true,
+            emit_int_div_checks: true,
+            ..spv::Options::default()
+        };
+        let entry = spv::PipelineOptions { shader_stage: ShaderStage::Compute, entry_point: "main".into() };
+        spv::write_vec(&self.module, &self.info, &options, Some(&entry)).map_err(|e| e.to_string())
+    }
+
+    /// What a device that was opened for the variant may use.
+    fn capabilities(&self, newest: bool) -> impl Iterator<Item = Capability> {
+        let always = [Capability::Shader, Capability::Matrix];
+        let f16 = self.dialect.f16.then_some(Capability::Float16);
+        let subgroups = [
+            Capability::GroupNonUniform,
+            Capability::GroupNonUniformVote,
+            Capability::GroupNonUniformArithmetic,
+            Capability::GroupNonUniformBallot,
+            Capability::GroupNonUniformShuffle,
+            Capability::GroupNonUniformShuffleRelative,
+            Capability::GroupNonUniformQuad,
+        ];
+        let dot = [
+            Capability::DotProductInputAllKHR,
+            Capability::DotProductInput4x8BitKHR,
+            Capability::DotProductInput4x8BitPackedKHR,
+            Capability::DotProductKHR,
+        ];
+        let subgroups = subgroups.into_iter().filter(|_| self.kernel.subgroups());
+        always.into_iter().chain(f16).chain(subgroups).chain(dot.into_iter().filter(move |_| newest))
+    }
+
+    fn msl(&self, lang_version: (u8, u8)) -> Result<Vec<u32>, String> {
+        let immediates_buffer = (self.dialect.carrier == Carrier::Immediate).then_some(0);
+        let mut next = u8::from(immediates_buffer.is_some());
+        let mut slot = |mutable| {
+            next += 1;
+            msl::BindTarget { buffer: Some(next - 1), mutable, ..Default::default() }
+        };
+        let mut resources: msl::BindingMap =
+            self.storage().map(|(from, access)| (from, slot(access == Access::Write))).collect();
+        resources.extend(self.arena().map(|from| (from, slot(false))));
+        let sizes_buffer = slot(false).buffer;
+        let resources = msl::EntryPointResources { immediates_buffer, sizes_buffer, resources };
+        let options = msl::Options {
+            lang_version,
+            per_entry_point_map: [("main".to_string(), resources)].into(),
+            fake_missing_bindings: false,
+            bounds_check_policies: BoundsCheckPolicies {
+                index: BoundsCheckPolicy::Restrict,
+                buffer: BoundsCheckPolicy::Restrict,
+                image_load: BoundsCheckPolicy::Restrict,
+                binding_array: BoundsCheckPolicy::Unchecked,
+            },
+            zero_initialize_workgroup_memory: false,
+            force_loop_bounding: true,
+            emit_int_div_checks: true,
+            ..msl::Options::default()
+        };
+        let entry = msl::PipelineOptions {
+            entry_point: Some((ShaderStage::Compute, "main".into())),
+            ..msl::PipelineOptions::default()
+        };
+        let (_, said) =
+            msl::write_string(&self.module, &self.info, &options, &entry).map_err(|e| e.to_string())?;
+        one_entry(said.entry_point_names)
+    }
+
+    fn hlsl(&self, shader_model: hlsl::ShaderModel) -> Result<Vec<u32>, String> {
+        let target = |space, register| hlsl::BindTarget { space, register, ..Default::default() };
+        let immediates = self.dialect.carrier == Carrier::Immediate;
+        // Read-only and writable buffers have registers of their own.
+        let (mut read, mut write) = (0.., 0..);
+        let mut register = |access| match access {
+            Access::Read => read.next().unwrap_or(u32::MAX),
+            Access::Write => write.next().unwrap_or(u32::MAX),
+        };
+        let mut binding_map: hlsl::BindingMap =
+            self.storage().map(|(from, access)| (from, target(0, register(access)))).collect();
+        let arena = hlsl::BindTarget { restrict_indexing: true, ..target(0, 0) };
+        binding_map.extend(self.arena().map(|from| (from, arena)));
+        let options = hlsl::Options {
+            shader_model,
+            binding_map,
+            fake_missing_bindings: false,
+            immediates_target: immediates.then(|| target(0, 0)),
+            zero_initialize_workgroup_memory: false,
+            restrict_indexing: true,
+            force_loop_bounding: true,
+            ..hlsl::Options::default()
+        };
+        let entry = hlsl::PipelineOptions { entry_point: Some((ShaderStage::Compute, "main".into())) };
+        let mut text = String::new();
+        let said = hlsl::Writer::new(&mut text, &options, &entry)
+            .write(&self.module, &self.info, None)
+            .map_err(|e| e.to_string())?;
+        one_entry(said.entry_point_names)
+    }
+}
+
+/// The one entry point that was asked for.
+fn one_entry<E: ToString>(names: Vec<Result<String, E>>) -> Result<Vec<u32>, String> {
+    match &names[..] {
+        [Ok(_)] => Ok(Vec::new()),
+        [Err(e)] => Err(e.to_string()),
+        all => Err(format!("{} entry points, 1 is wanted", all.len())),
+    }
+}
+
+/// Whether SPIR-V can be validated here. Said past the capture of tests where it cannot.
+fn validator() -> bool {
+    let there =
+        Command::new("spirv-val").arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
+    let required = std::env::var("ENGRAFT_REQUIRE").unwrap_or_default();
+    assert!(
+        there || !required.split(',').any(|name| name == "spirv-val"),
+        "spirv-val is required and not installed"
+    );
+    if !there {
+        let said = "SPIR-V was written but not validated: spirv-val is not installed (Debian: spirv-tools)";
+        writeln!(std::io::stderr(), "{said}").unwrap();
+    }
+    there
+}
+
+/// What spirv-val says against a module.
+fn validated(target: Target, words: &[u32]) -> Result<(), String> {
+    let environment = if target == Target::Spirv16 { "vulkan1.3" } else { "vulkan1.1" };
+    let mut child = Command::new("spirv-val")
+        .args(["--target-env", environment, "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| e.to_string())?;
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    child.stdin.take().unwrap().write_all(&bytes).map_err(|e| e.to_string())?;
+    let said = child.wait_with_output().map_err(|e| e.to_string())?;
+    match said.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).trim().to_string()),
+    }
+}
+
+/// What was done for a target, by one thread or by all.
+#[derive(Debug, Clone, Copy, Default)]
+struct Done {
+    variants: usize,
+    validated: usize,
+    writing: Duration,
+    validating: Duration,
+}
+
+/// Writes a variant for all targets; what is refused is named with the variant and the target.
+fn write(
+    variant: &Variant,
+    validate: &dyn Fn(Target) -> bool,
+    done: &mut [Done; TARGETS.len()],
+) -> Result<(), String> {
+    for (target, done) in TARGETS.into_iter().zip(done).filter(|(target, _)| variant.is_for(*target)) {
+        let refused = |what: &str, why: String| {
+            format!("{} ({:?}), {target:?}, {what}: {why}", variant.kernel.label(), variant.dialect)
+        };
+        let start = Instant::now();
+        let words = variant.written(target).map_err(|why| refused("naga's writer", why))?;
+        done.writing += start.elapsed();
+        if validate(target) && !words.is_empty() {
+            let start = Instant::now();
+            validated(target, &words).map_err(|why| refused("spirv-val", why))?;
+            done.validating += start.elapsed();
+            done.validated += 1;
+        }
+        done.variants += 1;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_variant_goes_through_the_writers_of_all_apis() {
+    let (validator, full) = (validator(), std::env::var_os("ENGRAFT_FULL").is_some());
+    let seed = std::env::var("ENGRAFT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0usize);
+    let all: Vec<_> = Kernel::all(COLUMNS)
+        .into_iter()
+        .flat_map(|k| dialects(&k).into_iter().map(move |d| (k, d)))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let sums = Mutex::new(([Done::default(); TARGETS.len()], Vec::new()));
+    let work = || {
+        let (mut done, mut refused) = ([Done::default(); TARGETS.len()], Vec::new());
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some((kernel, dialect)) = all.get(at) else { break };
+            let taken = full || at % EVERY == seed % EVERY;
+            let validate = |target| validator && (target != Target::Spirv16 || taken);
+            refused.extend(write(&Variant::read(*kernel, *dialect), &validate, &mut done).err());
+        }
+        let mut sums = sums.lock().unwrap();
+        for (sum, own) in sums.0.iter_mut().zip(done) {
+            sum.variants += own.variants;
+            sum.validated += own.validated;
+            sum.writing += own.writing;
+            sum.validating += own.validating;
+        }
+        sums.1.extend(refused);
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let (done, refused) = sums.into_inner().unwrap();
+    for (target, done) in TARGETS.into_iter().zip(done) {
+        let [writing, validating] = [done.writing, done.validating].map(|time| time.as_secs_f64());
+        println!(
+            "{target:?}: {} variants written in {writing:.1} s, {} validated in {validating:.1} s",
+            done.variants, done.validated
+        );
+    }
+    assert!(
+        refused.is_empty(),
+        "{} are refused, such as {}",
+        refused.len(),
+        refused[..refused.len().min(5)].join("\n")
+    );
+    assert!(done.iter().all(|done| done.variants > 3000), "{done:?}");
+    assert!(
+        !validator || done[0].validated == all.len() && done[1].validated >= all.len() / EVERY,
+        "{done:?}"
+    );
+}
+
+/// What a writer or spirv-val refuses fails by the names of the variant and the target.
+#[test]
+fn what_is_refused_is_named() {
+    let dialect = Dialect { carrier: Carrier::Immediate, f16: false, dot: true };
+    let mut done = [Done::default(); TARGETS.len()];
+    let mut variant = Variant::read(Kernel::Sample, dialect);
+    write(&variant, &|_| false, &mut done).unwrap();
+    variant.said.bindings.pop();
+    let refused = write(&variant, &|_| false, &mut done).unwrap_err();
+    assert!(refused.contains("sample") && refused.contains("Spirv13, naga's writer"), "{refused}");
+    if validator() {
+        let variant = Variant::read(Kernel::Sample, dialect);
+        let words = variant.written(Target::Spirv13).unwrap();
+        validated(Target::Spirv13, &words).unwrap();
+        let refused = validated(Target::Spirv13, &words[..words.len() - 1]).unwrap_err();
+        assert!(refused.contains("error"), "{refused}");
+    }
+}
