@@ -113,9 +113,12 @@ pub trait Lanes: Copy + 'static {
     unsafe fn load_bf16(p: *const u16) -> Self;
     /// 8 signed bytes.
     unsafe fn load_i8(p: *const u8) -> Self;
-    /// The low and the high nibbles of 8 bytes, each minus `offset`.
-    unsafe fn nibbles(p: *const u8, offset: i32) -> (Self, Self);
-    /// As `nibbles`, with bit i of `low` (`high`) as bit 4 of lane i.
+    /// The low and the high nibbles of 8 bytes.
+    unsafe fn nibbles(p: *const u8) -> (Self, Self);
+    /// The low nibbles of 8 bytes as numbers with a sign, times 2^28, and the high ones as they are: what two
+    /// shifts make of them.
+    unsafe fn signed_nibbles(p: *const u8) -> (Self, Self);
+    /// As `nibbles`, with bit i of `low` (`high`) as bit 4 of lane i, and minus `offset`.
     unsafe fn five_bits(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self);
     /// Rounds to binary16 (nearest even) and writes 8.
     unsafe fn store_f16(self, p: *mut u16);
@@ -182,6 +185,10 @@ mod many {
         fn signed(q: [u8; WIDTH]) -> [f32; WIDTH] {
             q.map(|q| f32::from(q as i8))
         }
+        /// Low nibbles with a sign times 2^28, and high ones.
+        fn signed_nibbles(q: [u8; WIDTH]) -> ([f32; WIDTH], [f32; WIDTH]) {
+            (q.map(|q| (i32::from(q) << 28) as f32), q.map(|q| f32::from(q as i8 >> 4)))
+        }
         /// Low and high nibbles with a fifth bit from `low` and `high`, minus `offset`.
         fn five_bits(q: [u8; WIDTH], low: u8, high: u8, offset: i32) -> ([f32; WIDTH], [f32; WIDTH]) {
             let bit = |bits: u8, i: usize| i32::from(bits >> i & 1) << 4;
@@ -236,9 +243,15 @@ impl<M: MulAdd> Lanes for Portable<M> {
         Portable(many::signed(unsafe { p.cast::<[u8; WIDTH]>().read() }), PhantomData)
     }
     #[inline(always)]
-    unsafe fn nibbles(p: *const u8, offset: i32) -> (Self, Self) {
+    unsafe fn nibbles(p: *const u8) -> (Self, Self) {
         // SAFETY: as above.
-        unsafe { Self::five_bits(p, 0, 0, offset) }
+        unsafe { Self::five_bits(p, 0, 0, 0) }
+    }
+    #[inline(always)]
+    unsafe fn signed_nibbles(p: *const u8) -> (Self, Self) {
+        // SAFETY: as above.
+        let (low, high) = many::signed_nibbles(unsafe { p.cast::<[u8; WIDTH]>().read() });
+        (Portable(low, PhantomData), Portable(high, PhantomData))
     }
     #[inline(always)]
     unsafe fn five_bits(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self) {
@@ -353,13 +366,21 @@ mod avx2 {
             wrap(unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) })
         }
         #[inline(always)]
-        unsafe fn nibbles(p: *const u8, offset: i32) -> (Self, Self) {
+        unsafe fn nibbles(p: *const u8) -> (Self, Self) {
             // SAFETY: as above.
             unsafe {
                 let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
-                let off = _mm256_set1_epi32(offset);
-                let low = _mm256_sub_epi32(_mm256_and_si256(wide, _mm256_set1_epi32(15)), off);
-                let high = _mm256_sub_epi32(_mm256_srli_epi32::<4>(wide), off);
+                let low = _mm256_and_si256(wide, _mm256_set1_epi32(15));
+                let high = _mm256_srli_epi32::<4>(wide);
+                (wrap(_mm256_cvtepi32_ps(low)), wrap(_mm256_cvtepi32_ps(high)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn signed_nibbles(p: *const u8) -> (Self, Self) {
+            // SAFETY: as above.
+            unsafe {
+                let wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()));
+                let (low, high) = (_mm256_slli_epi32::<28>(wide), _mm256_srai_epi32::<4>(wide));
                 (wrap(_mm256_cvtepi32_ps(low)), wrap(_mm256_cvtepi32_ps(high)))
             }
         }
@@ -493,9 +514,10 @@ mod tests {
                 put(V::load_f16(h.as_ptr()));
                 put(V::load_bf16(h.as_ptr()));
                 put(V::load_i8(q.as_ptr()));
-                let (a, b) = V::nibbles(q.as_ptr(), 8);
-                put(a);
-                put(b);
+                for (a, b) in [V::nibbles(q.as_ptr()), V::signed_nibbles(q.as_ptr())] {
+                    put(a);
+                    put(b);
+                }
                 let (a, b) = V::five_bits(q.as_ptr(), q[0], q[1], 16);
                 put(a);
                 put(b);

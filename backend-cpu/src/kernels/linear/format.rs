@@ -3,7 +3,8 @@
 //! A panel holds 16 output columns. Plain formats: `[k][16]` elements. Block formats: per 32 k, the scales
 //! (f16 x 16), the minima (f16 x 16, `_1` formats only), the fifth bits (one u16 mask per k, 5-bit formats
 //! only), and the codes:
-//! `[32][16]` bytes for Q8_0, `[16][16]` bytes for the others, low nibble = even k, high nibble = odd k.
+//! `[32][16]` bytes for Q8_0, `[16][16]` bytes for the others, low nibble = even k, high nibble = odd k. The
+//! codes of Q4_0 have their 8 subtracted, as nibbles with a sign.
 //!
 //! A weight is `d * q` (exact: 11 + 8 bits at most) or `d * q + m` (the product is exact, so it is rounded
 //! once in both kinds of multiply-add), with q after its offset. Invariant: `one`, `pair` and `value` agree
@@ -98,6 +99,8 @@ impl Source for Bytes8 {
 }
 
 impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Nibbles<OFFSET, MIN, FIVE> {
+    /// Codes of four bits without a minimum have a sign of their own.
+    const SIGNED: bool = !MIN && !FIVE;
     const BITS: usize = 32 + if MIN { 32 } else { 0 };
     const CODES: usize = Self::BITS + if FIVE { SPAN * 2 } else { 0 };
     const BLOCK: usize = Self::CODES + SPAN * PANEL / 2;
@@ -126,7 +129,12 @@ impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Source for Nibbles<OF
         // SAFETY: the caller's promise.
         unsafe {
             let b = panel.add(k / SPAN * Self::BLOCK);
-            let d = sixteen(b);
+            let d = sixteen::<V>(b);
+            if Self::SIGNED {
+                // The low nibbles come times 2^28. Both products are exact: no f16 is so small.
+                let small = V::splat(1.0 / (1u32 << 28) as f32);
+                return [d, [d[0].mul(small), d[1].mul(small)]];
+            }
             [d, if MIN { sixteen(b.add(32)) } else { d }]
         }
     }
@@ -140,11 +148,16 @@ impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Source for Nibbles<OF
         // SAFETY: the caller's promise; the fifth bits end where the codes begin.
         unsafe {
             let q = codes.add(i * Self::STRIDE);
+            if Self::SIGNED {
+                let ((a0, b0), (a1, b1)) = (V::signed_nibbles(q), V::signed_nibbles(q.add(8)));
+                let [d, small] = s;
+                return [[a0.mul(small[0]), a1.mul(small[1])], [b0.mul(d[0]), b1.mul(d[1])]];
+            }
             let ((a0, b0), (a1, b1)) = if FIVE {
                 let m = codes.sub(SPAN * 2).add(i * 2);
                 (V::five_bits(q, *m, *m.add(2), OFFSET), V::five_bits(q.add(8), *m.add(1), *m.add(3), OFFSET))
             } else {
-                (V::nibbles(q, OFFSET), V::nibbles(q.add(8), OFFSET))
+                (V::nibbles(q), V::nibbles(q.add(8)))
             };
             let [d, m] = s;
             [

@@ -149,7 +149,7 @@ impl<const PARTS: usize, const MIN: bool, const NIBBLES: bool> Source for Large<
                 return [Self::one(codes, i, s), Self::one(codes, i + 1, s)];
             }
             let q = codes.add(i * Self::STRIDE);
-            let ((a0, b0), (a1, b1)) = (V::nibbles(q, 0), V::nibbles(q.add(8), 0));
+            let ((a0, b0), (a1, b1)) = (V::nibbles(q), V::nibbles(q.add(8)));
             let [d, m] = s;
             [
                 [Self::weigh(a0, d[0], m[0]), Self::weigh(a1, d[1], m[1])],

@@ -401,6 +401,8 @@ fn pack_block(b: Block, stored: &[u8], out: &mut [u8], j: usize) {
             out[at + i * PANEL + j] = q;
             continue;
         }
+        // With the sign that 8 less gives.
+        let q = if b == Block::Q4_0 { q ^ 8 } else { q };
         let nibble = &mut out[at + i / 2 * PANEL + j];
         let shift = (i % 2) * 4;
         *nibble = *nibble & !(15 << shift) | (q & 15) << shift;
