@@ -75,7 +75,7 @@ fn after_bad(bad: Bad) -> Seen {
     // Two rows, which requests and calls take in turns: the second and third request wait.
     let first = [submit(&mut worker, 0), submit(&mut worker, 1), submit(&mut worker, 2)];
     let (sender, scores) = channel();
-    let reply = Reply { sender, cancel: CancelToken::default() };
+    let reply = Reply { sender, cancel: CancelToken::default(), caller: Caller::default() };
     worker.handle_command(Command::Score { sequences: vec![vec![1, 2, 3]], reply });
     *planted.lock().unwrap() = Some(bad);
     worker.step();
