@@ -282,7 +282,7 @@ fn write(
 }
 
 #[test]
-fn every_variant_goes_through_the_writers_of_all_apis() {
+fn writers_of_all_apis_take_every_variant() {
     let (validator, full) = (validator(), std::env::var_os("ENGRAFT_FULL").is_some());
     let seed = std::env::var("ENGRAFT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0usize);
     let all: Vec<_> = Kernel::all(COLUMNS)
