@@ -10,9 +10,9 @@
 //!
 //! Not every API says that a command buffer was given up (Metal's watchdog does it, and wgpu counts it as
 //! completed). So work is followed by a mark: a dispatch that notes its number, if the mark before it was
-//! noted. It stands in the pass of that work, whose dispatches run one after the other. Whatever is copied for
-//! the host has a mark of its own, and a copy of the number noted last is put behind it: results with another
-//! number are none (`readback`).
+//! noted. It stands in the pass of that work, whose dispatches run one after the other. Whatever is copied
+//! for the host has a mark of its own, and a copy of the number noted last is put behind it: results with
+//! another number are none (`readback`).
 
 use crate::WgpuMem;
 use crate::arena::Arena;
@@ -137,8 +137,8 @@ impl Encoding {
         self.encoder.get_or_insert_with(|| gpu.device.create_command_encoder(&Default::default()))
     }
 
-    /// Encodes what `copy` copies to `to`, where the host will read it. Gives the numbers of the command buffer
-    /// and of the mark that must stand behind it then.
+    /// Encodes what `copy` copies to `to`, where the host will read it. Gives the numbers of the command
+    /// buffer and of the mark that must stand behind it then.
     pub fn read(
         &mut self,
         gpu: &Gpu,

@@ -34,8 +34,14 @@ const WORDS: [(&[&str], &str); 16] = [
 ];
 
 /// Identifiers that hold one of [`WORDS`] for a reason.
-const ALLOWED: [(&str, &str); 2] =
-    [("dot_product", "the field's own word"), ("dot_products", "the field's own word")];
+const ALLOWED: [(&str, &str); 6] = [
+    ("dot_product", "the field's own word"),
+    ("dot_products", "the field's own word"),
+    ("DotProductInputAllKHR", "SPIR-V's name"),
+    ("DotProductInput4x8BitKHR", "SPIR-V's name"),
+    ("DotProductInput4x8BitPackedKHR", "SPIR-V's name"),
+    ("DotProductKHR", "SPIR-V's name"),
+];
 
 /// Words that pages may use: products of two numbers.
 const PHRASES: [&str; 7] = [
