@@ -4,17 +4,17 @@
 //! `limits`, `faults`, `mem` (buffers), `device` (an opened adapter, allocations); `staging` fills buffers,
 //! `weight` packs; `kernel` and `select` (which variant of a kernel runs); `pipelines` compiles kernels of
 //! `engraft-shaders` once; `command` is one dispatch with everything it touches; `arena` holds parameters
-//! where these cannot be immediates; `readback` are buffers that the host maps; `encoding` is the open command
-//! buffer; `scores` are small buffers that attention reads; `backend` is what a device's streams share; `clock`
-//! and `stream` are one rank's queue, and its captured steps (graphs in software); `ops` ties ops to kernels;
-//! `probe` finds out what the driver does to arithmetic and so which promise about bits can be kept; `measure`
-//! what the device can do at most; `open` puts it all together.
+//! where these cannot be immediates; `readback` are buffers that the host reads; `encoding` is the open
+//! command buffer; `scores` are small buffers that attention reads; `backend` is what a device's streams
+//! share; `clock` and `stream` are one rank's queue, and its captured steps (graphs in software); `ops` ties
+//! ops to kernels; `probe` finds out what the driver does to arithmetic and so which promise about bits can
+//! be kept; `measure` what the device can do at most; `open` puts it all together.
 //!
 //! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add and guards
 //! against reassociation. Where that is the contract's order (`select` decides) and the driver's division and
 //! square root are correctly rounded, the bits are the CPU's; elsewhere they do not depend on the batch, the
-//! chunks or the pages, unless the probe found that the driver keeps no order. One pass and one submit per step:
-//! ops only encode, `download` and `sync` hand over.
+//! chunks or the pages, unless the probe found that the driver keeps no order. One pass and one submit per
+//! step: ops only encode, `download` and `sync` hand over.
 
 mod adapter;
 mod arena;

@@ -300,7 +300,11 @@ fn texts_have_priorities_too() {
         ("/rerank", json!({"query": "This", "documents": ["package"]})),
     ];
     for ((path, body), priority) in calls.into_iter().flat_map(|call| [(call.clone(), -3), (call, 5)]) {
+        let running =
+            |count: f64| eventually("the place", || metric(&server, "vllm:num_requests_running") == count);
+        running(0.0);
         let first = server.open("/v1/completions", &long(1));
+        running(1.0);
         let order = std::sync::Mutex::new(Vec::new());
         let post = |path: &str, mut body: Value, priority: i32| {
             body["priority"] = json!(priority);

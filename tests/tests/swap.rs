@@ -171,10 +171,10 @@ fn a_store_that_loses_pages_costs_time_alone() {
     assert_eq!(held.load(Ordering::Relaxed), of_page * engine.prefix_stats().stored);
 }
 
-/// A store that cuts every third page that is asked for.
-struct Cuts(HostPages, usize);
+/// A store that truncates every third page that is asked for.
+struct Truncates(HostPages, usize);
 
-impl PageStore for Cuts {
+impl PageStore for Truncates {
     fn put(&mut self, number: u64, page: Vec<u8>, dropped: &mut Vec<u64>) {
         self.0.put(number, page, dropped);
     }
@@ -194,7 +194,7 @@ fn a_page_of_another_size_is_computed_anew() {
     let cpu = cpu();
     let want = served(&mut engine(&cpu, "llama", config(Float::F32, 24, 0)));
     let mut engine = engine(&cpu, "llama", config(Float::F32, 8, 0));
-    engine.set_page_store(Cuts(HostPages::new(1 << 20), 0)).unwrap();
+    engine.set_page_store(Truncates(HostPages::new(1 << 20), 0)).unwrap();
     for _ in 0..3 {
         assert_eq!(served(&mut engine), want);
     }
@@ -203,7 +203,7 @@ fn a_page_of_another_size_is_computed_anew() {
 
 /// What pages go through is allocated with the store and counted; steps that move pages take nothing.
 #[test]
-fn pages_move_through_memory_that_is_set_aside() {
+fn pages_move_by_memory_that_is_set_aside() {
     let null = Null::new();
     let mut engine = engine(&null, "llama", config(Float::F32, 8, 0));
     let (before, counted) = (engine.memory().total(), null.allocated());

@@ -1,13 +1,14 @@
 //! Keys and values as plain rows: read from pages, and written to them.
 //!
-//! The canonical layout, for saved requests and pages in a store, is what the ops `KvRead` and `KvAppend` have
-//! on the side of the step: layer by layer, keys then values, `[position][head][column]` in the element type
-//! of the slab. They are its export and import on every backend; ops of their own would do the same. Bytes
-//! are moved as they are, whatever their element type.
+//! The canonical layout, for saved requests and pages in a store, is what the ops `KvRead` and `KvAppend`
+//! have on the side of the step: layer by layer, keys then values, `[position][head][column]` in the element
+//! type of the slab. They are its export and import on every backend; ops of their own would do the same.
+//! Bytes are moved as they are, whatever their element type.
 
 use super::api::Engine;
 use super::order::lost;
 use super::runner::Runner;
+use super::staging::Staging;
 use crate::backend::{Backend, Mem, Stream, block_on};
 use crate::mem::{Buf, Float, KvLayout, MatLayout, MatMut, MatRef, Table};
 use crate::ops::{Checked, KvAppend, KvRead, Run};
@@ -92,15 +93,6 @@ fn widened(bytes: &[u8], dtype: Float) -> Vec<f32> {
         Float::F16 => pairs().map(f16::from_le_bytes).map(f16::to_f32).collect(),
         Float::Bf16 => pairs().map(bf16::from_le_bytes).map(bf16::to_f32).collect(),
     }
-}
-
-/// Device memory that keys and values of so many positions go through, a slab at a time, in the order of the
-/// stream.
-pub(super) struct Staging<B: Backend> {
-    keys: Mem<B>,
-    values: Mem<B>,
-    /// Pages or slots of the positions.
-    places: Buf<Mem<B>, u32>,
 }
 
 /// A read in flight of so many bytes.

@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// The owner of requests and calls of no tenant.
-const NOBODY: u64 = 0;
+const NO_TENANT: u64 = 0;
 /// The call that requests belong to: each is by itself, and all are admitted by deadline.
 const REQUESTS: u64 = 0;
 
@@ -465,7 +465,7 @@ impl Live {
 /// The owner that a tenant's name stands for.
 fn owner_of(tenant: &str) -> u64 {
     if tenant.is_empty() {
-        return NOBODY;
+        return NO_TENANT;
     }
     let mut hasher = DefaultHasher::new();
     tenant.hash(&mut hasher);

@@ -32,8 +32,8 @@ pub struct Memory {
     pub rotary: u64,
     /// Pages of keys and values, and what filters keep next to them.
     pub keys_and_values: u64,
-    /// What ops leave for each other, tables of pages and of sampling parameters, what pages go through on their
-    /// way to a store.
+    /// What ops leave for each other, tables of pages and of sampling parameters, what pages go through on
+    /// their way to a store.
     pub scratch: u64,
     /// Words of steps: of those that run op by op, and of every captured size.
     pub steps: u64,

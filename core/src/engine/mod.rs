@@ -28,6 +28,7 @@ mod runner;
 mod session;
 mod siblings;
 mod sizes;
+mod staging;
 mod step;
 mod swap;
 mod texts;

@@ -5,7 +5,7 @@ use super::executor::{StreamExecutor, Tap};
 use super::order::{Admitted, StepOrder, StepResult, lost};
 use super::request::Layers;
 use super::sizes::{fits, sizes, steps_ahead};
-use super::swap::Swap;
+use super::staging::Swap;
 use crate::backend::{AttnPlan, Backend, Communicator, Mem, Stream};
 use crate::config::EngineConfig;
 use crate::graph::GraphSet;

@@ -3,13 +3,14 @@
 //! The coordinator says which: evicted pages go out, and pages that an admitted prompt begins with come back,
 //! both before the step is launched that uses them. A page is bytes in the layout of saved requests
 //! (`cached.rs`). They go through device memory that is set aside with the store, some pages at a time: what
-//! is waited for is the reads of those that go out, all slabs at once; those that come back are only enqueued.
+//! is waited for is the reads of those that go out, all slabs at once; those that come back are enqueued.
 
 use super::api::Engine;
-use super::cached::{Kept, Staging, widths};
+use super::cached::{Kept, widths};
 use super::coordinator::Coordinator;
 use super::order::lost;
 use super::runner::Runner;
+use super::staging::{Staging, Swap};
 use crate::backend::{Backend, Stream};
 use crate::kv::{KvManager, PageStore};
 use crate::mem::KvLayout;
@@ -18,13 +19,6 @@ use crate::{Error, Result};
 /// Bytes of device memory that pages go through at once, if one has not more: host memory of as many times
 /// that as there are slabs is in flight.
 const AT_ONCE: usize = 1 << 20;
-
-/// Device memory that pages go through.
-pub(super) struct Swap<B: Backend> {
-    /// Pages at once.
-    pages: usize,
-    staging: Staging<B>,
-}
 
 impl<B: Backend> Engine<B> {
     /// Sends the pages that the prefix cache gives up to a store, and takes them from there for prompts that

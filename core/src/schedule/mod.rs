@@ -156,9 +156,9 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Queues a sequence by its [`Sequence::standing`]: priorities first, then owners share what there is, then
-    /// calls of one owner take turns, so that many texts of one do not keep others waiting; those of one call
-    /// are admitted by deadline, then in the order in which they came.
+    /// Queues a sequence by its [`Sequence::standing`]: priorities first, then owners share what there is,
+    /// then calls of one owner take turns, so that many texts of one do not keep others waiting; those of one
+    /// call are admitted by deadline, then in the order in which they came.
     ///
     /// # Errors
     /// `KvFull` when the pool could not hold its worst case even if it were empty.

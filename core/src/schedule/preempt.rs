@@ -49,8 +49,9 @@ impl<T> Scheduler<T> {
     }
 
     /// Whether the decoding sequence in request slot `row` goes without a page that it needs for `positions`
-    /// positions: prompts of smaller priority, whose missing pages are in `lacking` once somebody asked, would
-    /// lack it, and could not take it back while the step has a part of this one. The oldest waits for nobody.
+    /// positions: prompts of smaller priority, whose missing pages are in `lacking` once somebody asked,
+    /// would lack it, and could not take it back while the step has a part of this one. The oldest waits for
+    /// nobody.
     pub(super) fn yields(
         &self,
         row: u32,

@@ -2,9 +2,10 @@
 //! modules of this backend: checked, workgroup memory left as it is, one entry point.
 //!
 //! Each API is written twice: for the oldest and for the newest devices that the writer tells apart. SPIR-V
-//! goes through `spirv-val` where it is installed. `ENGRAFT_REQUIRE=spirv-val`, which the wgpu lane sets, makes
-//! its absence a failure and writes every variant; elsewhere every eighth is, by `ENGRAFT_SEED`. To validate
-//! takes far longer than all else: every eighth is in any case, and all of them under `ENGRAFT_FULL`.
+//! goes through `spirv-val` where it is installed. `ENGRAFT_REQUIRE=spirv-val`, which the wgpu lane sets,
+//! makes its absence a failure and writes every variant; elsewhere every eighth is, by `ENGRAFT_SEED`. To
+//! validate takes far longer than all else: every eighth is in any case, and all of them under
+//! `ENGRAFT_FULL`.
 
 use super::{COLUMNS, dialects, module};
 use crate::{Access, Carrier, Dialect, Kernel, Source, source};
