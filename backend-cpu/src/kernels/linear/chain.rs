@@ -4,6 +4,9 @@
 //! given, so a sum may be split anywhere in k without a change of bits. [`fold`] is the tree over the 8
 //! leaves as a binary counter: leaf l is added to as many waiting sums as l has trailing ones.
 
+// Of closures intrinsics are calls: see `large`.
+#![allow(clippy::needless_range_loop)]
+
 use super::panel::{Source, Wide};
 use crate::simd::Lanes;
 use crate::simd::wide::Lanes16;

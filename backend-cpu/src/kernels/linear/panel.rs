@@ -29,7 +29,7 @@ pub trait Source: Copy + 'static {
     /// The first k that shares scales with this one.
     #[inline(always)]
     fn begin(k: usize) -> usize {
-        if Self::SHARE == 0 { 0 } else { k / Self::SHARE * Self::SHARE }
+        k.checked_div(Self::SHARE).unwrap_or(0) * Self::SHARE
     }
     /// The codes from k on, which is a multiple of [`Source::SHARE`].
     unsafe fn codes(panel: *const u8, k: usize) -> *const u8;
