@@ -281,7 +281,7 @@ fn write(variant: &Variant, validate: bool, done: &mut [Done; TARGETS.len()]) ->
 }
 
 #[test]
-fn writers_of_all_apis_take_every_variant() {
+fn writers_of_all_apis_take_the_variants() {
     let (validator, full) = (validator(), std::env::var_os("ENGRAFT_FULL").is_some());
     let seed = std::env::var("ENGRAFT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0usize);
     let all: Vec<_> = Kernel::all(COLUMNS)
