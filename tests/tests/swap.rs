@@ -211,6 +211,9 @@ fn pages_move_by_memory_that_is_set_aside() {
     let aside = engine.memory().total() - before;
     assert_eq!(null.allocated() - counted, aside);
     assert!(aside > 0);
+    // Another store takes its place, and no more memory.
+    engine.set_page_store(HostPages::new(1 << 20)).unwrap();
+    assert_eq!((engine.memory().total() - before, null.allocated() - counted), (aside, aside));
     // The first round captures steps.
     served(&mut engine);
     let (restored, allocated) = (engine.prefix_stats().restored, null.allocated());

@@ -103,11 +103,14 @@ impl<B: Backend> Runner<B> {
         }
     }
 
-    /// Makes the memory that pages go through; how many bytes it has.
+    /// Makes the memory that pages go through, unless another store had it made; bytes that it takes more.
     ///
     /// # Errors
     /// `OutOfMemory`.
     fn make_swap(&mut self, pool: usize) -> Result<usize> {
+        if self.swap.is_some() {
+            return Ok(0);
+        }
         let of = |pages: usize| self.staging_bytes(pages * self.page_size).iter().sum::<usize>();
         let pages = (AT_ONCE / of(1).max(1)).clamp(1, pool.max(1));
         let swap = Swap { pages, staging: self.staging(pages * self.page_size)? };
@@ -168,8 +171,8 @@ impl<B: Backend> Runner<B> {
             let mut part = |width: usize| {
                 let range = at..at + self.page_size * width;
                 at = range.end;
-                let own = |(_, content): &(u32, Vec<u8>)| content.get(range.clone()).map(<[u8]>::to_vec);
-                let all = pages.iter().map(own).collect::<Option<Vec<_>>>();
+                let own = pages.iter().map(|(_, content)| content.get(range.clone()));
+                let all = own.collect::<Option<Vec<&[u8]>>>();
                 all.map(|all| all.concat()).ok_or_else(|| lost("a part of a page from the store"))
             };
             let [k, v] = widths(&layout);
