@@ -12,25 +12,25 @@
 mod message;
 mod over;
 mod protocol;
+mod tokens;
 mod worker;
 
-pub use message::{CancelToken, EngineStats, Event, ModelInfo};
+pub use message::{CancelToken, EngineStats, Event, ModelInfo, Saved};
+pub use tokens::Tokens;
 
 use crate::backends::with_backend;
 use crate::embed::EmbedOptions;
 use crate::options::{Options, Progress};
-use crate::wait::wait;
 use engraft_core::checkpoint::ModelFiles;
 use engraft_core::engine::{Caller, Encoded, EncoderInput, ForwardWant, Forwarded, Layers, Pick, Request};
 use engraft_core::policy::HeadSpec;
 use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
-use message::{Begun, Command, Events, Limits, Near, Post, Ready, Reply, SharedStats, TimedEvent, gone};
+use message::{Begin, Command, Limits, Near, Post, Ready, Reply, SharedStats, gone};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::task::{self, Poll};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A running engine; clones share it, from any thread.
 ///
@@ -170,9 +170,22 @@ impl EngineHandle {
         request.check(first, &self.limits.spec, &self.limits.config)?;
         request.check_several(first, count)?;
         request.fits(&self.limits.config)?;
-        let began = Instant::now();
-        let lines = self.submitter.submit(first, count, request).map_err(|_| gone())?;
-        Ok(lines.into_iter().map(|events| Tokens { events, began, last: began, begun: None }).collect())
+        Tokens::begin(&self.submitter, first, count, Begin::Put(request))
+    }
+
+    /// Continues a request that [`Tokens::save`] has saved, of this handle's engine or of another one with the
+    /// same weights. Its first event is a token that was not sampled yet.
+    ///
+    /// What is wrong with the bytes is the only event: `Format` where they are damaged or of another version,
+    /// `Config` naming what differs for those of other weights, element types or numerics, `Request` or
+    /// `KvFull` for a request that this engine could never serve.
+    ///
+    /// # Errors
+    /// `Internal` when the engine's thread has ended.
+    pub fn restore(&self, saved: impl Into<Vec<u8>>) -> Result<Tokens> {
+        let first = self.submitter.keys(1);
+        let tokens = Tokens::begin(&self.submitter, first, 1, Begin::Restore(saved.into()))?;
+        tokens.into_iter().next().ok_or_else(gone)
     }
 
     /// Encodes texts (models without a causal direction) and keeps the hidden states of `layers`. Blocks
@@ -408,56 +421,6 @@ impl EngineHandle {
         // A thread that is gone drops `reply`, and `recv` says so.
         let _ = self.submitter.call(command(reply));
         received.recv().unwrap_or_else(|_| Err(gone()))
-    }
-}
-
-/// The events of one request as they happen; dropping it cancels the request.
-///
-/// Waits in [`Iterator::next`]; [`Tokens::into_stream`] gives the same events to an async runtime.
-///
-/// [`EngineHandle::submit`] has an example.
-#[derive(Debug)]
-pub struct Tokens {
-    events: Events,
-    began: Instant,
-    last: Instant,
-    begun: Option<Begun>,
-}
-
-impl Tokens {
-    /// Prompt tokens that came from the prefix cache; none before the first event, and for continuations that
-    /// joined a prompt that had run.
-    pub fn cached_tokens(&self) -> Option<usize> {
-        self.begun.map(|begun| begun.cached)
-    }
-
-    /// Time from the request to its admission; none where [`Tokens::cached_tokens`] is.
-    pub fn queued(&self) -> Option<Duration> {
-        self.begun.map(|begun| begun.at.saturating_duration_since(self.began))
-    }
-
-    /// Time from the request to the event returned last, as the engine sent it.
-    pub fn elapsed(&self) -> Duration {
-        self.last - self.began
-    }
-
-    /// The next event, or the promise to wake `context`'s task when there is one.
-    pub(crate) fn poll(&mut self, context: &mut task::Context<'_>) -> Poll<Option<Result<Event>>> {
-        self.events.poll(context).map(|timed| {
-            let TimedEvent { at, begun, event } = timed?;
-            self.last = at;
-            self.begun = self.begun.or(begun);
-            Some(event)
-        })
-    }
-}
-
-impl Iterator for Tokens {
-    type Item = Result<Event>;
-
-    /// Waits for the next event; none after `Finished` or an error.
-    fn next(&mut self) -> Option<Result<Event>> {
-        wait(|context| self.poll(context))
     }
 }
 

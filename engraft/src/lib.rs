@@ -87,7 +87,7 @@ pub use async_stream::{AsyncTextStream, AsyncTokens};
 pub use demo::demo_files;
 pub use embed::EmbedOptions;
 pub use generator::{GenerateOptions, Generator, TextGenerator};
-pub use handle::{CancelToken, EngineHandle, EngineStats, Event, ModelInfo, Tokens};
+pub use handle::{CancelToken, EngineHandle, EngineStats, Event, ModelInfo, Saved, Tokens};
 pub use labels::{Classification, Label, Labels};
 pub use load::load_engine;
 pub use options::Options;

@@ -7,8 +7,8 @@ use engraft::engraft_core::checkpoint::TokenizerFiles;
 use engraft::engraft_core::engine::{Layers, Want};
 use engraft::{
     AsyncTextStream, AsyncTokens, EmbedOptions, EncoderInput, EngineHandle, Error, Event, Finish,
-    ForwardWant, GenerateOptions, Generator, Message, Options, Pick, Pooling, Request, TextFinish,
-    TextGenerator, TextStream,
+    ForwardWant, GenerateOptions, Generator, Message, ModelSource, Options, Pick, Pooling, Request,
+    SamplingParams, TextFinish, TextGenerator, TextStream,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,6 +79,66 @@ fn a_stream_outlives_its_generator() {
     assert!(stream.text().unwrap().contains("D-Bus"));
     assert_eq!(stream.stats().finish, Some(TextFinish::EndOfText));
     assert!(stream.next().is_none());
+}
+
+/// Tokens of events that end well.
+fn tokens(events: impl Iterator<Item = engraft::Result<Event>>) -> Vec<u32> {
+    let events: Vec<Event> = events.collect::<Result<_, _>>().unwrap();
+    assert_eq!(events.last(), Some(&Event::Finished(Finish::Length)));
+    events.iter().filter_map(|event| if let Event::Token(id) = event { Some(*id) } else { None }).collect()
+}
+
+#[test]
+fn a_request_is_saved_restored_forked_and_preempted_while_it_runs() {
+    let handle = Options::new().start(ModelSource::Demo).unwrap();
+    let (prompt, new) = ([5, 6, 7], 300);
+    let alone = sampled_by(&handle, &prompt, new);
+    let mut events = handle.submit(request(&prompt, new)).unwrap();
+    let first = events.next().unwrap().unwrap();
+    assert_eq!(first, Event::Token(alone[0]));
+    assert!(events.preempt().unwrap(), "it runs");
+    let saved = events.save().unwrap();
+    assert!((1..new).contains(&saved.sampled), "{}", saved.sampled);
+    // Once preempted it reads its text again: a fork is refused until then, by its one event.
+    let greedy = SamplingParams::default();
+    let (said, sampled, fork) = loop {
+        let mut fork = events.fork(greedy, 0).unwrap();
+        let before = events.save().unwrap().sampled;
+        match fork.next().unwrap() {
+            Ok(Event::Token(id)) => break (before, id, fork),
+            other => assert!(matches!(other, Err(Error::Request { .. })), "{other:?}"),
+        }
+    };
+    let forked = [vec![sampled], tokens(fork)].concat();
+    assert!(alone.ends_with(&forked) && forked.len() >= new - said, "{} behind {said}", forked.len());
+    assert_eq!(tokens(handle.restore(saved.bytes.clone()).unwrap()), alone[saved.sampled..]);
+    assert_eq!([vec![alone[0]], tokens(events)].concat(), alone);
+    assert!(handle.stats().preemptions >= 1);
+}
+
+#[test]
+fn what_is_wrong_with_a_verb_is_said_by_name() {
+    let handle = Options::new().start(ModelSource::Demo).unwrap();
+    let mut ended = handle.submit(request(&[5], 1)).unwrap();
+    while ended.next().is_some() {}
+    let said = ended.save().unwrap_err();
+    assert!(matches!(&said, Error::Request { what, .. } if what.contains("ended")), "{said}");
+    assert!(ended.preempt().is_err());
+    let events: Vec<_> = ended.fork(SamplingParams::default(), 0).unwrap().collect();
+    assert!(matches!(&events[..], [Err(Error::Request { .. })]), "{events:?}");
+    let hot = SamplingParams { temperature: -1.0, ..SamplingParams::default() };
+    assert!(matches!(ended.fork(hot, 0).map(|_| ()), Err(Error::Config { .. })));
+
+    let mut running = handle.submit(request(&[5, 6], 400)).unwrap();
+    running.next().unwrap().unwrap();
+    let mut saved = running.save().unwrap().bytes;
+    *saved.last_mut().unwrap() ^= 1;
+    for bytes in [saved, vec![], b"engraft\x02".to_vec()] {
+        let events: Vec<_> = handle.restore(bytes).unwrap().collect();
+        assert!(matches!(&events[..], [Err(Error::Format { .. })]), "{events:?}");
+    }
+    // Nothing of that has touched what runs.
+    assert_eq!(running.count(), 400);
 }
 
 #[test]

@@ -183,6 +183,13 @@ impl<B: Backend> Engine<B> {
         self.coordinator.preempt(id)
     }
 
+    /// Tokens of a running or waiting request that are sampled and collected; none of one that is neither.
+    pub fn sampled(&self, id: u64) -> Option<&[u32]> {
+        let scheduler = &self.coordinator.scheduler;
+        let mut all = scheduler.running().chain(scheduler.leaving()).chain(scheduler.waiting());
+        all.find(|seq| seq.id == id).map(|seq| seq.sampled())
+    }
+
     /// Whether nothing runs, nothing waits, and nothing is left to be reported.
     pub fn is_idle(&self) -> bool {
         let reported = self.backlog.is_empty() && self.unreported.is_none();

@@ -35,6 +35,8 @@ struct Node {
     stored: u32,
     /// When it was last used, by the tree's own count.
     used: u64,
+    /// Of a root: what leads to it.
+    key: Option<Box<PrefixKey>>,
 }
 
 /// Where the page of a node is.
@@ -169,6 +171,7 @@ impl PrefixTree {
             None => {
                 pool.keep(page)?;
                 let root = self.add(None, Place::Nowhere, Box::default());
+                self.node_mut(root)?.key = Some(Box::new(key.clone()));
                 self.roots.insert(key.clone(), root);
                 return Ok(self.hang(root, tokens, page));
             }
@@ -198,7 +201,7 @@ impl PrefixTree {
     }
 
     fn add(&mut self, parent: Option<u32>, place: Place, edge: Box<[u32]>) -> u32 {
-        let node = Some(Node { parent, place, edge, children: 0, stored: 0, used: self.clock });
+        let node = Some(Node { parent, place, edge, children: 0, stored: 0, used: self.clock, key: None });
         match self.free.pop() {
             Some(number) => {
                 self.nodes[number as usize] = node;
@@ -238,7 +241,7 @@ impl PrefixTree {
             path.push(&edge[1..]);
             at = *parent;
         }
-        let (key, _) = self.roots.iter().find(|(_, root)| **root == at)?;
+        let key = self.nodes.get(at as usize)?.as_ref()?.key.as_deref()?;
         path.reverse();
         Some((key, path.concat(), self.page(number)?))
     }
@@ -314,9 +317,9 @@ impl PrefixTree {
     fn drop_root(&mut self, root: u32) {
         let bare = |node: &Node| node.parent.is_none() && node.children + node.stored == 0;
         if self.nodes.get(root as usize).and_then(Option::as_ref).is_some_and(bare) {
-            self.nodes[root as usize] = None;
+            let key = self.nodes[root as usize].take().and_then(|node| node.key);
             self.free.push(root);
-            self.roots.retain(|_, other| *other != root);
+            key.map(|key| self.roots.remove(&key));
         }
     }
 

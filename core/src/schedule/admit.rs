@@ -30,11 +30,18 @@ impl<T> Scheduler<T> {
         let coming = self.coming(kv);
         while self.running.len() < self.budget.seqs {
             let Some(seq) = self.waiting.front(&self.tenants) else { break };
+            let room = kv.pool.available() + coming;
+            let (runs, share) = (!self.running.is_empty(), self.share);
+            let lacks = |wanted, growth| runs && wanted + share.of(growth) > room;
+            // Without a look at its prompt, which may be long and blocked for many steps.
+            if lacks(wanted, growth + Self::outstanding(seq, usize::MAX, kv)[1]) {
+                break;
+            }
             // Of the pages that it finds, those that others use cost nothing.
             let in_use = seq.prefix.as_ref().map_or(0, |prefix| kv.found_in_use(prefix, &seq.tokens));
             let [known, may_follow] = Self::outstanding(seq, in_use, kv);
             (wanted, growth) = (wanted + known, growth + may_follow);
-            if wanted + self.share.of(growth) > kv.pool.available() + coming && !self.running.is_empty() {
+            if lacks(wanted, growth) {
                 break;
             }
             let before = kv.pool.available();

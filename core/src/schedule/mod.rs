@@ -27,6 +27,7 @@ pub use sequence::{Phase, Sequence, Standing, Token};
 use crate::kv::KvManager;
 use crate::{Error, Result};
 use pace::Pace;
+use preempt::Coming;
 use queue::Queue;
 use share::GrowthShare;
 use std::time::Duration;
@@ -261,7 +262,7 @@ impl<T> Scheduler<T> {
         batch.clear();
         self.admit(kv, &mut batch.admitted)?;
         self.share.step();
-        let (mut promised, mut decoding, mut prompts, mut urgent) = (0, 0, false, None);
+        let (mut coming, mut decoding, mut prompts, mut urgent) = (Coming::default(), 0, false, None);
         // Decoding sequences first: a long prompt may not stall the others' next token.
         for wanted in [Phase::Decode, Phase::Prefill] {
             if wanted == Phase::Prefill && !prompts {
@@ -279,11 +280,11 @@ impl<T> Scheduler<T> {
                 if wanted == Phase::Decode && self.yields(row, slice.end(), &mut urgent, kv) {
                     continue;
                 }
-                if wanted == Phase::Prefill && promised == 0 {
+                if wanted == Phase::Prefill && coming.promised == 0 {
                     slice = shortened(slice, kv);
                 }
                 // Those preempted for it are behind it.
-                if slice.len == 0 || !self.make_room(row, slice.end(), &mut promised, batch, kv)? {
+                if slice.len == 0 || !self.make_room(row, slice.end(), &mut coming, batch, kv)? {
                     continue;
                 }
                 let rows = self.sequence(row).map_or(0, |seq| rows(seq, &slice));

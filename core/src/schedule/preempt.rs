@@ -11,6 +11,15 @@ use super::{Phase, Retiring, Scheduler, Sequence, StepBatch};
 use crate::kv::KvManager;
 use crate::{Error, Result};
 
+/// Pages that come back when steps in flight are collected, as a step is planned.
+#[derive(Debug, Default)]
+pub(super) struct Coming {
+    /// How many, once somebody lacks one; none again where a preemption has changed that.
+    pages: Option<usize>,
+    /// Those of them that sequences wait for already.
+    pub(super) promised: usize,
+}
+
 impl<T> Scheduler<T> {
     /// Pages that come back when the steps in flight are collected: those that no row but an ended or a
     /// preempted one owns.
@@ -20,12 +29,12 @@ impl<T> Scheduler<T> {
     }
 
     /// Whether the sequence in request slot `row` has pages for `positions` positions now; where it has not,
-    /// later ones are preempted as far as that helps. `promised` pages that come back are for others.
+    /// later ones are preempted as far as that helps. Pages that come back and are promised are for others.
     pub(super) fn make_room(
         &mut self,
         row: u32,
         positions: usize,
-        promised: &mut usize,
+        coming: &mut Coming,
         batch: &StepBatch,
         kv: &mut KvManager,
     ) -> Result<bool> {
@@ -38,13 +47,15 @@ impl<T> Scheduler<T> {
                 kv.grow(row, positions)?;
                 return Ok(true);
             }
-            if missing + *promised <= kv.pool.available() + self.coming(kv) {
-                *promised += missing;
+            let pages = *coming.pages.get_or_insert_with(|| self.coming(kv));
+            if missing + coming.promised <= kv.pool.available() + pages {
+                coming.promised += missing;
                 return Ok(false);
             }
             let Some(victim) = self.victim(row, batch) else { return Ok(false) };
             self.share.preempted();
             self.preempt(victim, kv)?;
+            coming.pages = None;
         }
     }
 

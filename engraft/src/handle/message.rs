@@ -10,9 +10,10 @@ use engraft_core::engine::{
 use engraft_core::inject::{GroupPlan, InjectionPlan};
 use engraft_core::policy::{Family, ModelSpec};
 use engraft_core::profile::Profile;
+use engraft_core::sample::SamplingParams;
 use engraft_core::{Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -180,12 +181,31 @@ impl<T> Reply<T> {
     }
 }
 
+impl<T> Reply<T> {
+    /// A reply to nobody by name, who waits for it in any case; the end where it arrives.
+    pub fn plain() -> (Self, Receiver<Result<Vec<T>>>) {
+        let (sender, received) = channel();
+        (Self { sender, cancel: CancelToken::default(), caller: Caller::default() }, received)
+    }
+}
+
+/// What begins a request.
+#[derive(Debug)]
+pub(super) enum Begin {
+    /// A prompt.
+    Put(Request),
+    /// What a request has come to that was saved.
+    Restore(Vec<u8>),
+    /// What a running request, known by its key, has come to.
+    Fork { of: u64, sampling: SamplingParams, subsequence: u32 },
+}
+
 /// What goes through the channel.
-pub(super) type Post = Message<Request, TimedEvent, Command>;
+pub(super) type Post = Message<Begin, TimedEvent, Command>;
 /// The near end of the channel.
-pub(super) type Near = Submitter<Request, TimedEvent, Command>;
+pub(super) type Near = Submitter<Begin, TimedEvent, Command>;
 /// The near end of one request.
-pub(super) type Events = Line<Request, TimedEvent, Command>;
+pub(super) type Events = Line<Begin, TimedEvent, Command>;
 
 /// What a handle asks of the engine's thread besides requests.
 #[derive(Debug)]
@@ -195,6 +215,8 @@ pub(super) enum Command {
     Forward { texts: Vec<EncoderInput>, want: ForwardWant, reply: Reply<Forwarded> },
     Embed { texts: Vec<EncoderInput>, options: EmbedOptions, reply: Reply<Vec<f32>> },
     Score { sequences: Vec<Vec<u32>>, reply: Reply<Vec<f32>> },
+    Save { key: u64, reply: Reply<Saved> },
+    Preempt { key: u64, reply: Reply<bool> },
     SetProfiling { on: bool },
     TakeProfile { reply: Reply<Profile> },
 }
@@ -230,6 +252,16 @@ impl Said for TimedEvent {
     fn gone() -> Self {
         Self::now(Err(gone()))
     }
+}
+
+/// A request as it stood, made by [`Tokens::save`](crate::Tokens::save), which has an example.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Saved {
+    /// What [`EngineHandle::restore`](crate::EngineHandle::restore) takes.
+    pub bytes: Vec<u8>,
+    /// Tokens sampled so far: as many of the request's events say those that the bytes have already.
+    pub sampled: usize,
 }
 
 /// What is left to say when the thread no longer answers.

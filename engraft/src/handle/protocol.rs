@@ -89,7 +89,7 @@ impl<R, E: Said, C> Submitter<R, E, C> {
             ends.push((key, received));
         }
         self.messages.send(Message::Submit { request, lines }).map_err(|_| Gone)?;
-        let line = |(key, events)| Line { key, events, messages: self.messages.clone(), open: true };
+        let line = |(key, events)| Line { key, events, submitter: self.clone(), open: true };
         Ok(ends.into_iter().map(line).collect())
     }
 
@@ -104,11 +104,21 @@ impl<R, E: Said, C> Submitter<R, E, C> {
 pub struct Line<R, E, C> {
     key: u64,
     events: UnboundedReceiver<E>,
-    messages: Sender<Message<R, E, C>>,
+    submitter: Submitter<R, E, C>,
     open: bool,
 }
 
 impl<R, E: Said, C> Line<R, E, C> {
+    /// The request's key.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// What it was handed in by: its key means nothing to any other one.
+    pub fn submitter(&self) -> &Submitter<R, E, C> {
+        &self.submitter
+    }
+
     /// The next event, or the promise to wake `context`'s task when there is one; none behind the last.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<E>> {
         if !self.open {
@@ -124,7 +134,7 @@ impl<R, E, C> Drop for Line<R, E, C> {
     fn drop(&mut self) {
         if self.open {
             // A thread that is gone has nothing to cancel.
-            let _ = self.messages.send(Message::Cancel { key: self.key });
+            let _ = self.submitter.messages.send(Message::Cancel { key: self.key });
         }
     }
 }
@@ -173,6 +183,11 @@ impl<E, T> Clients<E, T> {
     pub fn open(&mut self, id: u64, key: u64, events: UnboundedSender<E>, data: T) {
         self.numbers.insert(key, id);
         self.clients.insert(id, Client { key, events, data });
+    }
+
+    /// The number of a request by its key, unless it has ended.
+    pub fn number(&self, key: u64) -> Option<u64> {
+        self.numbers.get(&key).copied()
     }
 
     /// A request that has not ended.

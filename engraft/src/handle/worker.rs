@@ -4,8 +4,8 @@
 //! An engine or a backend that panics is never touched again: whoever waits is told, and so is whoever comes.
 
 use super::message::{
-    Begun, CancelToken, Command, EngineStats, Event, Limits, ModelInfo, Post, Ready, Reply, SharedStats,
-    TimedEvent,
+    Begin, Begun, CancelToken, Command, EngineStats, Event, Limits, ModelInfo, Post, Ready, Reply, Saved,
+    SharedStats, TimedEvent,
 };
 use super::protocol::{Clients, Message, Work, serve};
 use crate::backends::Visitor;
@@ -17,7 +17,7 @@ use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{ModelFiles, stored_float};
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::Warning;
-use engraft_core::engine::{Caller, Engine, Finish, Output, Pooling, Request, Texts, Want};
+use engraft_core::engine::{Caller, Engine, Finish, Output, Pooling, Texts, Want};
 use engraft_core::inject::{GroupPlan, InjectionPlan, describe};
 use engraft_core::kv::HostPages;
 use engraft_core::policy::{Family, ModelSpec, Registry};
@@ -238,6 +238,29 @@ impl<B: Backend> Work for Worker<B> {
     }
 }
 
+/// Why requests end: as text, whether the device is lost, and whether nothing can be served any more.
+struct Reason {
+    text: String,
+    lost: bool,
+    broken: bool,
+}
+
+impl Reason {
+    fn of(error: &Error) -> Self {
+        // What is left of a group runs nothing.
+        let lost = matches!(error, Error::DeviceLost { .. } | Error::Comm { .. });
+        Self { text: error.to_string(), lost, broken: lost || matches!(error, Error::Internal { .. }) }
+    }
+}
+
+/// The error of a request, by the handle's number instead of the engine's.
+fn numbered(key: u64, error: Error) -> Error {
+    match error {
+        Error::Request { what, .. } => Error::Request { id: key, what },
+        other => other,
+    }
+}
+
 /// What a panic said.
 fn said(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
@@ -316,23 +339,66 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    fn submit(&mut self, request: Request, lines: Vec<(u64, UnboundedSender<TimedEvent>)>) {
-        let (want, count) = (request.want, lines.len());
-        let put = |worker: &mut Self| worker.serving().and_then(|engine| engine.put_several(request, count));
-        match self.guarded(put) {
-            Ok(ids) => {
+    fn submit(&mut self, begin: Begin, lines: Vec<(u64, UnboundedSender<TimedEvent>)>) {
+        let count = lines.len();
+        match self.guarded(|worker| worker.begin(begin, count)) {
+            Ok((ids, want)) => {
                 for (id, (key, events)) in ids.into_iter().zip(lines) {
                     self.clients.open(id, key, events, Asked { want, begun: Cell::new(None) });
                 }
             }
             Err(error) => {
                 let (text, mut first) = (error.to_string(), Some(error));
-                for (_, events) in lines {
+                for (key, events) in lines {
                     let error = first.take().unwrap_or_else(|| Error::internal(text.clone()));
+                    let error = numbered(key, error);
                     let _ = events.unbounded_send(TimedEvent::now(Err(error)));
                 }
             }
         }
+    }
+
+    /// Begins `count` requests: their numbers, and what each wants to keep.
+    fn begin(&mut self, begin: Begin, count: usize) -> Result<(Vec<u64>, Want)> {
+        match begin {
+            Begin::Put(request) => {
+                let want = request.want;
+                Ok((self.serving()?.put_several(request, count)?, want))
+            }
+            Begin::Restore(bytes) => {
+                let id = self.as_it_stands(|engine| engine.restore(&bytes))?;
+                Ok((vec![id], Want::default()))
+            }
+            Begin::Fork { of, sampling, subsequence } => {
+                let id = self.number(of)?;
+                let fork = self.as_it_stands(|engine| engine.fork(id, sampling, subsequence))?;
+                Ok((vec![fork], Want::default()))
+            }
+        }
+    }
+
+    /// The engine's number of a request.
+    fn number(&self, key: u64) -> Result<u64> {
+        let ended = || Error::Request { id: key, what: "it has ended".into() };
+        self.clients.number(key).ok_or_else(ended)
+    }
+
+    fn save(&mut self, key: u64) -> Result<Saved> {
+        let id = self.number(key)?;
+        let bytes = self.as_it_stands(|engine| engine.save(id)).map_err(|error| numbered(key, error))?;
+        Ok(Saved { bytes, sampled: self.engine.sampled(id).map_or(0, <[u32]>::len) })
+    }
+
+    /// Does something that first collects the steps in flight: requests that one of these ends are told.
+    fn as_it_stands<T>(&mut self, work: impl FnOnce(&mut Engine<B>) -> Result<T>) -> Result<T> {
+        let done = self.serving().and_then(work);
+        if let Err(error) = &done {
+            let failed = self.engine.take_failed();
+            if !failed.is_empty() {
+                self.end_failed(failed, Reason::of(error), None);
+            }
+        }
+        done
     }
 
     fn handle_command(&mut self, command: Command) {
@@ -357,6 +423,14 @@ impl<B: Backend> Worker<B> {
             Command::Score { sequences, reply } => {
                 let queued = self.serving_for(&reply.caller).and_then(|e| e.submit_score(&sequences));
                 self.queue(queued, reply, move |engine, texts| engine.take_scored(texts, &sequences));
+            }
+            Command::Save { key, reply } => {
+                let saved = self.save(key);
+                reply.send(saved.map(|saved| vec![saved]));
+            }
+            Command::Preempt { key, reply } => {
+                let ran = self.number(key).and_then(|id| self.serving()?.preempt(id));
+                reply.send(ran.map(|ran| vec![ran]));
             }
             Command::SetProfiling { on } => {
                 let _ = self.serving().map(|engine| engine.set_profiling(on));
@@ -484,17 +558,18 @@ impl<B: Backend> Worker<B> {
     /// A failed step fails the requests that were in it, and a broken engine all: the first gets the error
     /// itself, the others its text.
     fn fail(&mut self, error: Error) {
-        let text = error.to_string();
-        // What is left of a group runs nothing.
-        let lost = matches!(error, Error::DeviceLost { .. } | Error::Comm { .. });
-        let broken = lost || matches!(error, Error::Internal { .. });
-        let mut failed = self.engine.take_failed();
+        let failed = self.engine.take_failed();
+        self.end_failed(failed, Reason::of(&error), Some(error));
+    }
+
+    /// Ends requests and calls for a reason, which the first of them gets itself where it is given.
+    fn end_failed(&mut self, mut failed: Vec<u64>, reason: Reason, mut first: Option<Error>) {
+        let Reason { text, lost, broken } = reason;
         if broken {
             self.broken.get_or_insert(text.clone());
             failed = self.clients.numbers().collect();
             failed.extend(self.calls.iter().flat_map(|call| call.texts.ids()));
         }
-        let mut first = Some(error);
         let mut next = || match (first.take(), lost) {
             (Some(error), _) => error,
             (None, true) => Error::DeviceLost { what: text.clone() },

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
+use crate::Request;
 use engraft_core::mem::Device;
 use engraft_core::model::{Exec, OwnBlock, Place};
 use engraft_cpu::{Cpu, CpuConfig};
@@ -69,7 +70,7 @@ fn after_bad(bad: Bad) -> Seen {
     let request = || Request { prompt: vec![5, 6, 7], max_new_tokens: 2, ..Request::default() };
     let submit = |worker: &mut Worker<Cpu>, key| {
         let (events, receiver) = unbounded();
-        worker.take(Message::Submit { request: request(), lines: vec![(key, events)] });
+        worker.take(Message::Submit { request: Begin::Put(request()), lines: vec![(key, events)] });
         receiver
     };
     // Two rows, which requests and calls take in turns: the second and third request wait.
