@@ -95,6 +95,7 @@ impl Wgpu {
         limits.binding = limits.binding.min(config.binding_bytes.unwrap_or(u64::MAX));
         // Kernels bind a layer's slab whole.
         self.caps.slab_bytes = Some(limits.binding.min(limits.buffer));
+        self.encoding().limit(config.submit_groups);
         if let Some(reason) = inexact {
             self.select.unpack_by_hand(&reason);
             self.pipelines = Pipelines::new(Dialect { f16: false, ..self.pipelines.dialect });

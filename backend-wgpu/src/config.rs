@@ -24,4 +24,7 @@ pub struct WgpuConfig {
     /// Bytes that one binding may span, where less than the adapter allows is wanted: weights are split into
     /// more pieces. No bit depends on it.
     pub binding_bytes: Option<u64>,
+    /// Workgroups that one command buffer may have, a single dispatch aside; none: as many as take 75 ms, by
+    /// what the device took for those before, so that no watchdog gives one up. No bit depends on it.
+    pub submit_groups: Option<u64>,
 }

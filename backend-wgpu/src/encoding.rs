@@ -5,6 +5,9 @@
 //! stream that follows work on another in the program follows it on the device. What one dispatch writes the
 //! next one sees, since wgpu puts a barrier between uses of a buffer that conflict.
 //!
+//! A command buffer is handed over once it has as much work as it may (`budget`), so that a step of a large
+//! model is several.
+//!
 //! Where parameters cannot be immediates they are written to an arena, one slot per dispatch, before each
 //! submit.
 //!
@@ -15,7 +18,9 @@
 //! another number are none (`readback`).
 
 use crate::WgpuMem;
+use crate::adapter::IN_BROWSER;
 use crate::arena::Arena;
+use crate::budget::SubmitBudget;
 use crate::command::{Call, Dispatch, Groups, Slot};
 use crate::device::Gpu;
 use crate::pipelines::Pipelines;
@@ -23,6 +28,7 @@ use crate::readback::Staging;
 use engraft_core::{Error, Result};
 use engraft_shaders::{Carrier, Kernel};
 use std::collections::VecDeque;
+use std::time::Instant;
 
 /// Command buffers whose end can be waited for apart from later ones': as many as steps in flight hand over.
 const RECENT: usize = 16;
@@ -39,7 +45,15 @@ pub(crate) struct Encoding {
     /// Command buffers handed over so far.
     handed_over: u64,
     /// The latest of them, the oldest first.
-    recent: VecDeque<(u64, wgpu::SubmissionIndex)>,
+    recent: VecDeque<HandedOver>,
+    budget: SubmitBudget,
+    /// Workgroups encoded so far, in those handed over, and in those known to have run.
+    groups_encoded: u64,
+    groups_handed_over: u64,
+    groups_run: u64,
+    /// Since when the device has had work that is not known to have run. Browsers have no such clock: there
+    /// the first guess stays.
+    busy: Option<Instant>,
     /// Where marks note their numbers.
     noted: WgpuMem,
     mark: Dispatch,
@@ -49,6 +63,15 @@ pub(crate) struct Encoding {
     unmarked: bool,
     /// How many command buffers are submitted until one is dropped.
     lost_after: Option<u64>,
+}
+
+/// A command buffer that was handed over.
+#[derive(Debug)]
+struct HandedOver {
+    number: u64,
+    index: wgpu::SubmissionIndex,
+    /// Workgroups in it and in all before it.
+    groups: u64,
 }
 
 impl Encoding {
@@ -72,6 +95,11 @@ impl Encoding {
             arena,
             handed_over: 0,
             recent: VecDeque::with_capacity(RECENT),
+            budget: SubmitBudget::new(None),
+            groups_encoded: 0,
+            groups_handed_over: 0,
+            groups_run: 0,
+            busy: None,
             noted,
             marks: 0,
             unmarked: false,
@@ -91,9 +119,14 @@ impl Encoding {
 
     /// Encodes a dispatch.
     pub fn encode(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<()> {
-        self.make_room(gpu)?;
+        let groups = dispatch.grid.map(u64::from).iter().product::<u64>();
+        let open = self.groups_encoded - self.groups_handed_over;
+        match open > 0 && open + groups > self.budget.groups() {
+            true => self.hand_over(gpu)?,
+            false => self.make_room(gpu)?,
+        }
         self.dispatch(gpu, dispatch)?;
-        self.unmarked = true;
+        (self.unmarked, self.groups_encoded) = (true, self.groups_encoded + groups);
         gpu.tally.count(|c| c.dispatches += 1);
         Ok(())
     }
@@ -178,7 +211,26 @@ impl Encoding {
 
     /// What to wait for where the command buffer of this number is wanted; none: everything.
     pub fn submission(&self, number: u64) -> Option<wgpu::SubmissionIndex> {
-        self.recent.iter().find(|(handed_over, _)| *handed_over >= number).map(|(_, index)| index.clone())
+        self.recent.iter().find(|one| one.number >= number).map(|one| one.index.clone())
+    }
+
+    /// Workgroups that a command buffer may have from now on; none: by the time that they take.
+    pub fn limit(&mut self, groups: Option<u64>) {
+        self.budget = SubmitBudget::new(groups);
+    }
+
+    /// The command buffer of this number has run, and whoever waited for it has just seen that.
+    pub fn has_run(&mut self, number: u64) {
+        let Some(groups) = self.recent.iter().find(|one| one.number == number).map(|one| one.groups) else {
+            return;
+        };
+        if let Some(busy) = self.busy.filter(|_| groups > self.groups_run) {
+            let ms = busy.elapsed().as_secs_f64() * 1e3;
+            self.budget.observe(groups - self.groups_run, ms);
+            self.groups_run = groups;
+            // What was handed over behind it runs by now.
+            self.busy = (self.handed_over > number).then(Instant::now);
+        }
     }
 
     /// Ends the pass, submits what was encoded, and reports what went wrong so far.
@@ -198,7 +250,15 @@ impl Encoding {
             if self.recent.len() == RECENT {
                 self.recent.pop_front();
             }
-            self.recent.push_back((self.handed_over, index));
+            self.groups_handed_over = self.groups_encoded;
+            self.recent.push_back(HandedOver {
+                number: self.handed_over,
+                index,
+                groups: self.groups_encoded,
+            });
+            if !IN_BROWSER {
+                self.busy.get_or_insert_with(Instant::now);
+            }
             gpu.tally.count(|c| c.submits += 1);
         }
         self.groups.bury(gpu);

@@ -20,6 +20,7 @@ mod adapter;
 mod arena;
 mod arithmetic;
 mod backend;
+mod budget;
 mod clock;
 mod command;
 mod config;

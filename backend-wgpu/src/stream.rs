@@ -106,7 +106,9 @@ impl WgpuStream {
     async fn read(&mut self, handed_over: Result<()>, ticket: Ticket, out: &mut [u8]) -> Result<()> {
         handed_over?;
         let submission = self.gpu.encoding().submission(ticket.number);
+        let number = ticket.number;
         let staging = ticket.read(&self.gpu.gpu, submission, out).await?;
+        self.gpu.encoding().has_run(number);
         self.spare.push(staging);
         Ok(())
     }

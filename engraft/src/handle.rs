@@ -12,7 +12,9 @@
 mod message;
 mod over;
 mod protocol;
+mod reason;
 mod tokens;
+mod verbs;
 mod worker;
 
 pub use message::{CancelToken, EngineStats, Event, ModelInfo, Saved};
@@ -173,8 +175,8 @@ impl EngineHandle {
         Tokens::begin(&self.submitter, first, count, Begin::Put(request))
     }
 
-    /// Continues a request that [`Tokens::save`] has saved, of this handle's engine or of another one with the
-    /// same weights. Its first event is a token that was not sampled yet.
+    /// Continues a request that [`Tokens::save`] has saved, of this handle's engine or of another one with
+    /// the same weights. Its first event is a token that was not sampled yet.
     ///
     /// What is wrong with the bytes is the only event: `Format` where they are damaged or of another version,
     /// `Config` naming what differs for those of other weights, element types or numerics, `Request` or

@@ -81,41 +81,6 @@ fn a_stream_outlives_its_generator() {
     assert!(stream.next().is_none());
 }
 
-/// Tokens of events that end well.
-fn tokens(events: impl Iterator<Item = engraft::Result<Event>>) -> Vec<u32> {
-    let events: Vec<Event> = events.collect::<Result<_, _>>().unwrap();
-    assert_eq!(events.last(), Some(&Event::Finished(Finish::Length)));
-    events.iter().filter_map(|event| if let Event::Token(id) = event { Some(*id) } else { None }).collect()
-}
-
-#[test]
-fn a_request_is_saved_restored_forked_and_preempted_while_it_runs() {
-    let handle = Options::new().start(ModelSource::Demo).unwrap();
-    let (prompt, new) = ([5, 6, 7], 300);
-    let alone = sampled_by(&handle, &prompt, new);
-    let mut events = handle.submit(request(&prompt, new)).unwrap();
-    let first = events.next().unwrap().unwrap();
-    assert_eq!(first, Event::Token(alone[0]));
-    assert!(events.preempt().unwrap(), "it runs");
-    let saved = events.save().unwrap();
-    assert!((1..new).contains(&saved.sampled), "{}", saved.sampled);
-    // Once preempted it reads its text again: a fork is refused until then, by its one event.
-    let greedy = SamplingParams::default();
-    let (said, sampled, fork) = loop {
-        let mut fork = events.fork(greedy, 0).unwrap();
-        let before = events.save().unwrap().sampled;
-        match fork.next().unwrap() {
-            Ok(Event::Token(id)) => break (before, id, fork),
-            other => assert!(matches!(other, Err(Error::Request { .. })), "{other:?}"),
-        }
-    };
-    let forked = [vec![sampled], tokens(fork)].concat();
-    assert!(alone.ends_with(&forked) && forked.len() >= new - said, "{} behind {said}", forked.len());
-    assert_eq!(tokens(handle.restore(saved.bytes.clone()).unwrap()), alone[saved.sampled..]);
-    assert_eq!([vec![alone[0]], tokens(events)].concat(), alone);
-    assert!(handle.stats().preemptions >= 1);
-}
-
 #[test]
 fn what_is_wrong_with_a_verb_is_said_by_name() {
     let handle = Options::new().start(ModelSource::Demo).unwrap();
@@ -129,16 +94,12 @@ fn what_is_wrong_with_a_verb_is_said_by_name() {
     let hot = SamplingParams { temperature: -1.0, ..SamplingParams::default() };
     assert!(matches!(ended.fork(hot, 0).map(|_| ()), Err(Error::Config { .. })));
 
-    let mut running = handle.submit(request(&[5, 6], 400)).unwrap();
-    running.next().unwrap().unwrap();
-    let mut saved = running.save().unwrap().bytes;
-    *saved.last_mut().unwrap() ^= 1;
-    for bytes in [saved, vec![], b"engraft\x02".to_vec()] {
+    for bytes in [vec![], b"engraft\x02".to_vec(), vec![7; 4096]] {
         let events: Vec<_> = handle.restore(bytes).unwrap().collect();
         assert!(matches!(&events[..], [Err(Error::Format { .. })]), "{events:?}");
     }
-    // Nothing of that has touched what runs.
-    assert_eq!(running.count(), 400);
+    // Nothing of that has touched what it serves.
+    assert_eq!(sampled_by(&handle, &[5, 6], 4).len(), 4);
 }
 
 #[test]

@@ -45,6 +45,7 @@ const ON_ADAPTERS: &[Named] = &named![
     keys_that_no_binding_holds_are_refused_when_the_engine_is_made,
     models_keep_the_laws_and_equal_the_cpu,
     command_buffers_that_a_watchdog_gives_up_end_the_requests,
+    command_buffers_short_enough_for_any_watchdog_give_the_same_bits,
 ];
 const ANYWHERE: &[Named] = &named![required_adapters_are_strict];
 
@@ -426,6 +427,25 @@ fn command_buffers_that_a_watchdog_gives_up_end_the_requests() {
             let ended = engine.run().map(|_| ()).unwrap_err();
             assert!(matches!(ended, Error::DeviceLost { .. }), "{name}, {others} before: {ended}");
         }
+    }
+}
+
+/// Every dispatch in a command buffer of its own.
+fn command_buffers_short_enough_for_any_watchdog_give_the_same_bits() {
+    for name in adapters() {
+        let config_of = |submit_groups| WgpuConfig {
+            adapter: Some(name.clone()),
+            software: true,
+            submit_groups,
+            ..WgpuConfig::default()
+        };
+        let [few, many] = [Some(u64::MAX), Some(1)].map(|groups| Wgpu::new(config_of(groups)).unwrap());
+        let greedy = SamplingParams::default();
+        let [a, b] = [&few, &many].map(|gpu| run(gpu, CASES[0], config(), greedy, true));
+        same(&format!("{name}: {} in short command buffers", CASES[0]), &a, &b, true);
+        let [few, many] = [few, many].map(|gpu| gpu.counters());
+        assert_eq!(few.dispatches, many.dispatches);
+        assert!(many.submits >= many.dispatches && few.submits * 5 < few.dispatches, "{few:?}, {many:?}");
     }
 }
 

@@ -186,7 +186,9 @@ impl<B: Backend> Engine<B> {
     /// Tokens of a running or waiting request that are sampled and collected; none of one that is neither.
     pub fn sampled(&self, id: u64) -> Option<&[u32]> {
         let scheduler = &self.coordinator.scheduler;
-        let mut all = scheduler.running().chain(scheduler.leaving()).chain(scheduler.waiting());
+        let siblings = self.coordinator.siblings.values().flatten();
+        let mut all =
+            scheduler.running().chain(scheduler.leaving()).chain(scheduler.waiting()).chain(siblings);
         all.find(|seq| seq.id == id).map(|seq| seq.sampled())
     }
 

@@ -27,9 +27,10 @@ impl<B: Backend> Engine<B> {
         // Its next token has to be known.
         self.drain()?;
         let no = |what: &str| Error::Request { id, what: what.into() };
-        let Coordinator { scheduler, kv, next_id, unwritten, copies, .. } = &mut self.coordinator;
+        let Coordinator { scheduler, kv, next_id, unwritten, copies, siblings, .. } = &mut self.coordinator;
         let Some(from) = scheduler.running().find(|seq| seq.id == id) else {
-            return Err(no(match scheduler.is_waiting(id) {
+            let waits = siblings.values().flatten().any(|seq| seq.id == id) || scheduler.is_waiting(id);
+            return Err(no(match waits {
                 true => "waits for its next step: it can be forked once all of its tokens are read",
                 false => "not running",
             }));

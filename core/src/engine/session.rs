@@ -77,7 +77,9 @@ impl<B: Backend> Engine<B> {
         self.has_whole_rows("saving a request")?;
         self.settle_copies()?;
         let scheduler = &self.coordinator.scheduler;
-        let sequence = scheduler.running().chain(scheduler.waiting()).find(|seq| seq.id == id);
+        let siblings = self.coordinator.siblings.values().flatten();
+        let mut all = scheduler.running().chain(scheduler.waiting()).chain(siblings);
+        let sequence = all.find(|seq| seq.id == id);
         let no = |what: &str| Error::Request { id, what: what.into() };
         let seq = sequence.ok_or_else(|| no("neither running nor waiting: it cannot be saved"))?;
         let live = &seq.data;
@@ -295,6 +297,9 @@ fn parse(bytes: &[u8]) -> Result<(Header, &[u8])> {
         let what = format!("{prompt} tokens of prompt, {len} in all, at most {limit}, {positions} computed");
         return Err(no(what));
     }
+    if len == *limit && len > *prompt {
+        return Err(no(format!("it has ended: {len} tokens of at most {limit}")));
+    }
     Ok((header, rows))
 }
 
@@ -320,6 +325,33 @@ mod tests {
             mode: mode.into(),
             madd: "fused".into(),
         }
+    }
+
+    #[test]
+    fn a_request_that_has_ended_is_refused() {
+        let header = |limit| Header {
+            origin: origin("cuda:0", "NVIDIA H200", "invariant"),
+            tokens: vec![1; 33],
+            prompt: 1,
+            limit,
+            positions: 33,
+            sampling: SamplingParams::default(),
+            subsequence: 0,
+            stop_ids: Vec::new(),
+            cache_salt: String::new(),
+            skip_prefix_cache: false,
+            priority: 0,
+            owner: 0,
+        };
+        let bytes = |limit| {
+            let json = serde_json::to_vec(&header(limit)).unwrap();
+            let bytes = [&MAGIC[..], &(json.len() as u32).to_le_bytes(), &json].concat();
+            let sum = crc32fast::hash(&bytes);
+            [bytes, sum.to_le_bytes().to_vec()].concat()
+        };
+        assert!(parse(&bytes(34)).is_ok());
+        let said = parse(&bytes(33)).map(|_| ()).unwrap_err().to_string();
+        assert!(said.contains("ended") && said.contains("33"), "{said}");
     }
 
     #[test]

@@ -220,10 +220,12 @@ impl PrefixTree {
         self.leaves.iter().map(|(_, node)| *node).filter(idle)
     }
 
-    /// A node without children in the pool that has one of these pages.
+    /// A node without children in the pool that has one of these pages, or is below one that has.
     pub(super) fn lowest_of(&self, pages: &[u32]) -> Option<u32> {
-        let is = |node: &u32| self.page(*node).is_some_and(|page| pages.contains(&page));
-        self.leaves.iter().map(|(_, node)| *node).find(is)
+        let above = |node: &u32| self.nodes.get(*node as usize).and_then(Option::as_ref)?.parent;
+        let is = |node: u32| self.page(node).is_some_and(|page| pages.contains(&page));
+        let below = |leaf: &u32| std::iter::successors(Some(*leaf), above).any(is);
+        self.leaves.iter().map(|(_, node)| *node).find(below)
     }
 
     /// Every page of the tree with its request's key and the tokens that lead to it, its own included; in
@@ -492,6 +494,24 @@ mod tests {
         assert_eq!((tree.len(), tree.roots.len()), (0, 1));
         tree.forget(only, &mut Vec::new()).unwrap();
         assert_eq!((pool.free(), tree.roots.len(), tree.free.len()), (4, 0, tree.nodes.len()));
+    }
+
+    #[test]
+    fn what_is_behind_a_lost_page_is_lost_before_it() {
+        let (mut tree, mut pool, key) = (PrefixTree::new(1), PagePool::new(3, None), key("", 0));
+        let mut add = |tree: &mut PrefixTree, parent, token| {
+            let page = pool.take().unwrap();
+            (page, tree.insert(&key, parent, &[token], page, &mut pool).unwrap())
+        };
+        let (other, _) = add(&mut tree, None, 9);
+        let (lost, first) = add(&mut tree, None, 1);
+        let (_, behind) = add(&mut tree, Some(first), 2);
+        for node in [behind, first] {
+            assert_eq!(tree.lowest_of(&[lost]), Some(node));
+            tree.remove(node, &mut pool, &mut Vec::new()).unwrap();
+        }
+        assert_eq!((tree.lowest_of(&[lost]), tree.len()), (None, 1));
+        assert!(tree.lowest_of(&[other]).is_some());
     }
 
     #[test]

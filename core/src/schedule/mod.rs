@@ -14,6 +14,7 @@
 
 mod admit;
 mod audit;
+mod coming;
 mod pace;
 mod preempt;
 mod queue;
@@ -26,8 +27,8 @@ pub use sequence::{Phase, Sequence, Standing, Token};
 
 use crate::kv::KvManager;
 use crate::{Error, Result};
+use coming::Coming;
 use pace::Pace;
-use preempt::Coming;
 use queue::Queue;
 use share::GrowthShare;
 use std::time::Duration;

@@ -7,18 +7,10 @@
 //! whatever its priority, so that everyone ends; nobody is for a sequence of a later priority, or one of the
 //! same that came later, and nobody while pages that are coming back would do.
 
+use super::coming::Coming;
 use super::{Phase, Retiring, Scheduler, Sequence, StepBatch};
 use crate::kv::KvManager;
 use crate::{Error, Result};
-
-/// Pages that come back when steps in flight are collected, as a step is planned.
-#[derive(Debug, Default)]
-pub(super) struct Coming {
-    /// How many, once somebody lacks one; none again where a preemption has changed that.
-    pages: Option<usize>,
-    /// Those of them that sequences wait for already.
-    pub(super) promised: usize,
-}
 
 impl<T> Scheduler<T> {
     /// Pages that come back when the steps in flight are collected: those that no row but an ended or a

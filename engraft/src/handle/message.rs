@@ -5,7 +5,7 @@ use crate::embed::EmbedOptions;
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::Warning;
 use engraft_core::engine::{
-    Caller, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Memory, Request,
+    Caller, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Memory, Request, Want,
 };
 use engraft_core::inject::{GroupPlan, InjectionPlan};
 use engraft_core::policy::{Family, ModelSpec};
@@ -198,6 +198,15 @@ pub(super) enum Begin {
     Restore(Vec<u8>),
     /// What a running request, known by its key, has come to.
     Fork { of: u64, sampling: SamplingParams, subsequence: u32 },
+}
+
+/// Requests that have begun.
+pub(super) struct Opened {
+    /// The engine's numbers.
+    pub ids: Vec<u64>,
+    pub want: Want,
+    /// Tokens that each had already.
+    pub before: usize,
 }
 
 /// What goes through the channel.

@@ -226,6 +226,9 @@ pub trait Work {
     fn step(&mut self);
 }
 
+/// Messages that are taken before the next step at most: whoever goes on asking does not keep others waiting.
+const TAKEN: usize = 64;
+
 /// Works until every submitter and every line is gone; sleeps while there is nothing to do.
 pub fn serve<W: Work>(work: &mut W, inbox: &Receiver<W::Message>) {
     loop {
@@ -235,7 +238,7 @@ pub fn serve<W: Work>(work: &mut W, inbox: &Receiver<W::Message>) {
                 Err(_) => return,
             }
         }
-        loop {
+        for _ in 0..TAKEN {
             match inbox.try_recv() {
                 Ok(message) => work.take(message),
                 Err(TryRecvError::Empty) => break,

@@ -50,9 +50,10 @@ impl Tokens {
     ///
     /// # Errors
     /// `Request` for one that has ended, or that keeps logits or hidden states; `Unsupported` where ranks
-    /// share the model, and for a model with blocks of its own; `Internal` when the engine's thread has ended.
+    /// share the model, and for a model with blocks of its own; `Internal` when the engine's thread has
+    /// ended.
     ///
-    /// ```
+    /// ```no_run
     /// # fn main() -> engraft::Result<()> {
     /// use engraft::{Event, ModelSource, Options, Request};
     ///
@@ -79,12 +80,12 @@ impl Tokens {
     /// and stop tokens are the request's.
     ///
     /// What is wrong is the only event: `Request` for a request that has ended, that waits, whose tokens are
-    /// still being read, or where as many run as may; `KvFull` without a page for it.
+    /// still being read, or where others wait or as many run as may; `KvFull` without a page for it.
     ///
     /// # Errors
     /// `Config` for sampling parameters out of range; `Internal` when the engine's thread has ended.
     ///
-    /// ```
+    /// ```no_run
     /// # fn main() -> engraft::Result<()> {
     /// use engraft::{Event, ModelSource, Options, Request, SamplingParams};
     ///

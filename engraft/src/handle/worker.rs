@@ -4,10 +4,11 @@
 //! An engine or a backend that panics is never touched again: whoever waits is told, and so is whoever comes.
 
 use super::message::{
-    Begin, Begun, CancelToken, Command, EngineStats, Event, Limits, ModelInfo, Post, Ready, Reply, Saved,
+    Begin, Begun, CancelToken, Command, EngineStats, Event, Limits, ModelInfo, Opened, Post, Ready, Reply,
     SharedStats, TimedEvent,
 };
 use super::protocol::{Clients, Message, Work, serve};
+use super::reason::{Reason, numbered};
 use crate::backends::Visitor;
 use crate::embed::EmbedOptions;
 use crate::load::load_engine;
@@ -165,18 +166,20 @@ struct Call<B: Backend> {
 type Finisher<B> = Box<dyn FnOnce(&mut Engine<B>, Result<Texts>)>;
 
 /// What the thread keeps of a request.
-struct Asked {
+pub(super) struct Asked {
     want: Want,
+    /// Tokens that it had before its first event: those of the request that it continues.
+    pub before: usize,
     /// How it was begun, until its first event takes it along.
     begun: Cell<Option<Begun>>,
 }
 
 /// Owns the engine, runs its steps and handles commands in between.
 pub(super) struct Worker<B: Backend> {
-    engine: Engine<B>,
+    pub(super) engine: Engine<B>,
     outputs: Vec<Output>,
     /// By the engine's number of the request.
-    clients: Clients<TimedEvent, Asked>,
+    pub(super) clients: Clients<TimedEvent, Asked>,
     /// Calls whose texts ride in the steps.
     calls: Vec<Call<B>>,
     /// Why no request can be served any more: the engine runs no step.
@@ -235,29 +238,6 @@ impl<B: Backend> Work for Worker<B> {
             Ok(())
         });
         self.outputs = outputs;
-    }
-}
-
-/// Why requests end: as text, whether the device is lost, and whether nothing can be served any more.
-struct Reason {
-    text: String,
-    lost: bool,
-    broken: bool,
-}
-
-impl Reason {
-    fn of(error: &Error) -> Self {
-        // What is left of a group runs nothing.
-        let lost = matches!(error, Error::DeviceLost { .. } | Error::Comm { .. });
-        Self { text: error.to_string(), lost, broken: lost || matches!(error, Error::Internal { .. }) }
-    }
-}
-
-/// The error of a request, by the handle's number instead of the engine's.
-fn numbered(key: u64, error: Error) -> Error {
-    match error {
-        Error::Request { what, .. } => Error::Request { id: key, what },
-        other => other,
     }
 }
 
@@ -342,9 +322,9 @@ impl<B: Backend> Worker<B> {
     fn submit(&mut self, begin: Begin, lines: Vec<(u64, UnboundedSender<TimedEvent>)>) {
         let count = lines.len();
         match self.guarded(|worker| worker.begin(begin, count)) {
-            Ok((ids, want)) => {
+            Ok(Opened { ids, want, before }) => {
                 for (id, (key, events)) in ids.into_iter().zip(lines) {
-                    self.clients.open(id, key, events, Asked { want, begun: Cell::new(None) });
+                    self.clients.open(id, key, events, Asked { want, before, begun: Cell::new(None) });
                 }
             }
             Err(error) => {
@@ -356,49 +336,6 @@ impl<B: Backend> Worker<B> {
                 }
             }
         }
-    }
-
-    /// Begins `count` requests: their numbers, and what each wants to keep.
-    fn begin(&mut self, begin: Begin, count: usize) -> Result<(Vec<u64>, Want)> {
-        match begin {
-            Begin::Put(request) => {
-                let want = request.want;
-                Ok((self.serving()?.put_several(request, count)?, want))
-            }
-            Begin::Restore(bytes) => {
-                let id = self.as_it_stands(|engine| engine.restore(&bytes))?;
-                Ok((vec![id], Want::default()))
-            }
-            Begin::Fork { of, sampling, subsequence } => {
-                let id = self.number(of)?;
-                let fork = self.as_it_stands(|engine| engine.fork(id, sampling, subsequence))?;
-                Ok((vec![fork], Want::default()))
-            }
-        }
-    }
-
-    /// The engine's number of a request.
-    fn number(&self, key: u64) -> Result<u64> {
-        let ended = || Error::Request { id: key, what: "it has ended".into() };
-        self.clients.number(key).ok_or_else(ended)
-    }
-
-    fn save(&mut self, key: u64) -> Result<Saved> {
-        let id = self.number(key)?;
-        let bytes = self.as_it_stands(|engine| engine.save(id)).map_err(|error| numbered(key, error))?;
-        Ok(Saved { bytes, sampled: self.engine.sampled(id).map_or(0, <[u32]>::len) })
-    }
-
-    /// Does something that first collects the steps in flight: requests that one of these ends are told.
-    fn as_it_stands<T>(&mut self, work: impl FnOnce(&mut Engine<B>) -> Result<T>) -> Result<T> {
-        let done = self.serving().and_then(work);
-        if let Err(error) = &done {
-            let failed = self.engine.take_failed();
-            if !failed.is_empty() {
-                self.end_failed(failed, Reason::of(error), None);
-            }
-        }
-        done
     }
 
     fn handle_command(&mut self, command: Command) {
@@ -425,11 +362,12 @@ impl<B: Backend> Worker<B> {
                 self.queue(queued, reply, move |engine, texts| engine.take_scored(texts, &sequences));
             }
             Command::Save { key, reply } => {
-                let saved = self.save(key);
+                let saved = self.guarded(|worker| worker.save(key));
                 reply.send(saved.map(|saved| vec![saved]));
             }
             Command::Preempt { key, reply } => {
-                let ran = self.number(key).and_then(|id| self.serving()?.preempt(id));
+                let ran = self.guarded(|worker| worker.preempt(key));
+                self.publish();
                 reply.send(ran.map(|ran| vec![ran]));
             }
             Command::SetProfiling { on } => {
@@ -445,7 +383,7 @@ impl<B: Backend> Worker<B> {
     }
 
     /// The engine, unless it is broken.
-    fn serving(&mut self) -> Result<&mut Engine<B>> {
+    pub(super) fn serving(&mut self) -> Result<&mut Engine<B>> {
         match &self.broken {
             None => Ok(&mut self.engine),
             Some(what) => Err(Error::DeviceLost { what: what.clone() }),
@@ -563,8 +501,10 @@ impl<B: Backend> Worker<B> {
     }
 
     /// Ends requests and calls for a reason, which the first of them gets itself where it is given.
-    fn end_failed(&mut self, mut failed: Vec<u64>, reason: Reason, mut first: Option<Error>) {
+    pub(super) fn end_failed(&mut self, mut failed: Vec<u64>, reason: Reason, mut first: Option<Error>) {
         let Reason { text, lost, broken } = reason;
+        // Whoever learns of its end finds it in the counts.
+        self.publish();
         if broken {
             self.broken.get_or_insert(text.clone());
             failed = self.clients.numbers().collect();

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
-use crate::Request;
+use crate::handle::message::Saved;
+use crate::{Request, SamplingParams};
 use engraft_core::mem::Device;
 use engraft_core::model::{Exec, OwnBlock, Place};
 use engraft_cpu::{Cpu, CpuConfig};
@@ -186,4 +187,113 @@ fn a_handle_says_that_its_engine_panicked() {
     assert!(said.contains("a planted panic"), "{said}");
     let none = crate::EngineHandle::over::<Cpu>("none", || std::panic::resume_unwind(Box::new(1)));
     assert!(matches!(none, Err(Error::Internal { .. })), "{none:?}");
+}
+
+fn begin(
+    worker: &mut Worker<Cpu>,
+    keys: std::ops::Range<u64>,
+    begin: Begin,
+) -> Vec<UnboundedReceiver<TimedEvent>> {
+    let (lines, ends) = keys
+        .map(|key| {
+            let (events, receiver) = unbounded();
+            ((key, events), receiver)
+        })
+        .unzip();
+    worker.take(Message::Submit { request: begin, lines });
+    ends
+}
+
+fn begin_one(worker: &mut Worker<Cpu>, key: u64, what: Begin) -> UnboundedReceiver<TimedEvent> {
+    begin(worker, key..key + 1, what).remove(0)
+}
+
+fn saved(worker: &mut Worker<Cpu>, key: u64) -> Result<Saved> {
+    let (reply, received) = Reply::plain();
+    worker.take(Message::Call(Command::Save { key, reply }));
+    received.recv().unwrap().map(|mut saved| saved.remove(0))
+}
+
+fn finish(worker: &mut Worker<Cpu>) {
+    while !worker.is_idle() {
+        worker.step();
+    }
+}
+
+/// The tokens so far, and whether the last event is a good end.
+fn tokens(from: &mut UnboundedReceiver<TimedEvent>) -> (Vec<u32>, bool) {
+    let (mut tokens, mut ended) = (Vec::new(), false);
+    while let Ok(timed) = from.try_recv() {
+        match timed.event.unwrap() {
+            Event::Token(id) => tokens.push(id),
+            other => ended = other == Event::Finished(Finish::Length),
+        }
+    }
+    (tokens, ended)
+}
+
+fn long() -> Request {
+    Request { prompt: vec![5, 6, 7], max_new_tokens: 12, ..Request::default() }
+}
+
+#[test]
+fn a_request_is_saved_restored_forked_and_preempted_while_it_runs() {
+    let (mut worker, _) = worker();
+    let mut alone = begin_one(&mut worker, 0, Begin::Put(long()));
+    finish(&mut worker);
+    let (whole, ended) = tokens(&mut alone);
+    assert!(ended && whole.len() == 12);
+
+    let mut running = begin_one(&mut worker, 1, Begin::Put(long()));
+    (0..4).for_each(|_| worker.step());
+    let first = saved(&mut worker, 1).unwrap();
+    assert_eq!(first.sampled, 4);
+    let fork = Begin::Fork { of: 1, sampling: SamplingParams::default(), subsequence: 0 };
+    let mut fork = begin_one(&mut worker, 2, fork);
+    worker.step();
+    assert_eq!(saved(&mut worker, 2).unwrap().sampled, 1, "of the fork's own tokens");
+    let (reply, preempted) = Reply::plain();
+    worker.take(Message::Call(Command::Preempt { key: 1, reply }));
+    assert!(preempted.recv().unwrap().unwrap()[0]);
+    finish(&mut worker);
+    assert_eq!(tokens(&mut running), (whole.clone(), true));
+    assert_eq!(tokens(&mut fork), (whole[4..].to_vec(), true));
+
+    // Saved again where it was restored: its own events count.
+    let mut restored = begin_one(&mut worker, 3, Begin::Restore(first.bytes));
+    (0..3).for_each(|_| worker.step());
+    let second = saved(&mut worker, 3).unwrap();
+    assert_eq!(second.sampled, tokens(&mut restored).0.len());
+    let mut again = begin_one(&mut worker, 4, Begin::Restore(second.bytes));
+    finish(&mut worker);
+    assert_eq!(tokens(&mut again), (whole[4 + second.sampled..].to_vec(), true));
+    assert!(tokens(&mut restored).1);
+    assert!(saved(&mut worker, 3).unwrap_err().to_string().contains("ended"));
+}
+
+#[test]
+fn a_fork_does_not_go_before_those_that_wait_and_continuations_are_saved_before_they_run() {
+    let (mut worker, _) = worker();
+    let mut several = begin(&mut worker, 0..2, Begin::Put(long()));
+    // The second one waits for its leader's prompt.
+    let sibling = saved(&mut worker, 1).unwrap();
+    assert_eq!(sibling.sampled, 0);
+    worker.step();
+    let mut waiting = begin_one(&mut worker, 2, Begin::Put(long()));
+    worker.step();
+    let fork = Begin::Fork { of: 0, sampling: SamplingParams::default(), subsequence: 0 };
+    let refused = events(begin_one(&mut worker, 3, fork));
+    assert!(
+        matches!(&refused[..], [Err(Error::Request { id: 3, what })] if what.contains("wait")),
+        "{refused:?}"
+    );
+    finish(&mut worker);
+    let (whole, _) = tokens(&mut waiting);
+    assert_eq!(whole.len(), 12);
+    for of in &mut several {
+        assert_eq!(tokens(of), (whole.clone(), true));
+    }
+    let mut restored = begin_one(&mut worker, 4, Begin::Restore(sibling.bytes));
+    finish(&mut worker);
+    assert_eq!(tokens(&mut restored), (whole, true));
 }

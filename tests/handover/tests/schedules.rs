@@ -2,8 +2,8 @@
 //! lost leaves all threads asleep, which shuttle reports as a deadlock.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use handover::protocol::Gone;
-use handover::sync::{channel, thread};
+use handover::protocol::{Gone, Message, Work, serve};
+use handover::sync::{self, channel, thread};
 use handover::{Event, Events, Fate, Near, all, next, work};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
@@ -164,5 +164,40 @@ fn who_comes_late_is_refused_or_hears_of_the_end() {
         assert!(received.recv().is_err(), "{sent:?}");
         assert_eq!(thread.join().unwrap(), 0);
         assert_eq!(submit(&submitter, 1).map(drop), Err(Gone));
+    });
+}
+
+/// Calls that come as fast as they are answered.
+struct Asked {
+    submitter: Option<Near>,
+    stepped: bool,
+}
+
+impl Work for Asked {
+    type Message = Message<u32, Event, sync::Sender<usize>>;
+
+    fn is_idle(&self) -> bool {
+        self.stepped
+    }
+
+    fn take(&mut self, _: Self::Message) {
+        if let Some(submitter) = &self.submitter {
+            submitter.call(channel().0).unwrap();
+        }
+    }
+
+    fn step(&mut self) {
+        (self.stepped, self.submitter) = (true, None);
+    }
+}
+
+#[test]
+fn whoever_goes_on_asking_does_not_keep_steps_waiting() {
+    run(RandomScheduler::new_from_seed(seed(), 10), || {
+        let (submitter, inbox) = Near::new();
+        submitter.call(channel().0).unwrap();
+        let mut work = Asked { submitter: Some(submitter), stepped: false };
+        serve(&mut work, &inbox);
+        assert!(work.stepped);
     });
 }
