@@ -1,5 +1,5 @@
-//! How much work one command buffer has: drivers give up one that takes too long, on Windows after two seconds
-//! and for all programs.
+//! How much work one command buffer has: drivers give up one that takes too long, on Windows after two
+//! seconds and for all programs.
 //!
 //! Work is counted in workgroups. What one takes is found out by what the host waits for: so many of them had
 //! to run until then. Half the time that is allowed is aimed at, since some take longer than others. A single

@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Bytes that a compiled pattern may take, and patterns of a table: a table is input like any other file.
 const PATTERN_BYTES: usize = 1 << 16;
+/// Bytes of a pattern as it is written: before it is compiled, a parser keeps some 500 for each.
+const MOST_PATTERN: usize = 1024;
 const MOST_RULES: usize = 64;
 
 /// A policy that was read from a table.
@@ -194,6 +196,11 @@ impl Style {
 impl Asked {
     fn new(field: &'static str, pattern: &str, expression: &str, word: &str) -> Result<Self> {
         let style = Style::read(field, word)?;
+        if expression.len() > MOST_PATTERN {
+            let field = field.replace(".style", ".pattern");
+            let allowed = format!("at most {MOST_PATTERN} bytes; it has {}", expression.len());
+            return Err(Error::config(field, pattern, allowed));
+        }
         let regex = RegexBuilder::new(&format!("^(?:{expression})$"))
             .size_limit(PATTERN_BYTES)
             .dfa_size_limit(PATTERN_BYTES)

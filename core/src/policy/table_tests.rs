@@ -147,6 +147,8 @@ fn tables_are_refused_by_name() {
     assert!(slot.contains("`names.attention` is no slot; allowed: token_embed"), "{slot}");
     assert!(with("colour", json!(1)).contains("unknown field `colour`"));
     assert!(with("partition", json!([{"pattern": "(", "style": "row"}])).contains("partition.pattern"));
+    let long = with("partition", json!([{"pattern": "(".repeat(2000), "style": "row"}]));
+    assert!(long.contains("partition.pattern") && long.contains("at most 1024 bytes; it has 2000"), "{long}");
     assert!(with("partition", json!([{"pattern": ".*", "style": "diagonal"}])).contains("partition.style"));
     let e = with("partition", json!([{"pattern": ".*att\\.q.*", "style": "rowwise"}]));
     assert!(e.contains("`partition.style` is \"rowwise\"; allowed: outputs for layer 0 qkv.weight"), "{e}");

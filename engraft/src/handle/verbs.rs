@@ -53,7 +53,7 @@ impl<B: Backend> Worker<B> {
         self.clients.number(key).ok_or_else(ended)
     }
 
-    /// Does something to request `of` that may collect steps in flight. Where one of these fails, its requests
+    /// Does something to request `of` that may collect steps in flight. Where one fails, its requests
     /// are told; unless `of` is among them it is done all the same.
     fn as_it_stands<T>(&mut self, of: Option<u64>, work: impl Fn(&mut Engine<B>) -> Result<T>) -> Result<T> {
         loop {

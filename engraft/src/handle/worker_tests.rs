@@ -45,14 +45,20 @@ fn worker() -> (Worker<Cpu>, Planted) {
     });
     let backend = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
     let model = injector.inject(&backend, &crate::demo_files().unwrap(), &mut |_, _| {}).unwrap();
-    let config = EngineConfig {
-        max_context: 32,
-        max_seqs: 2,
-        logit_rows: Some(usize::MAX),
-        ..EngineConfig::default()
-    };
-    let engine = Engine::new(backend, model, config).unwrap();
-    (Worker::new(engine), planted)
+    (Worker::new(Engine::new(backend, model, config()).unwrap()), planted)
+}
+
+fn config() -> EngineConfig {
+    EngineConfig { max_context: 32, max_seqs: 2, logit_rows: Some(usize::MAX), ..EngineConfig::default() }
+}
+
+/// The same with the model's own blocks alone, without which no request is saved.
+fn plain() -> Worker<Cpu> {
+    let backend = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+    let (files, registry) = (crate::demo_files().unwrap(), Registry::default());
+    let load = LoadOptions::default();
+    let model = engraft_core::inject::inject(&backend, &files, &registry, 32, load, &mut |_, _| {}).unwrap();
+    Worker::new(Engine::new(backend, model, config()).unwrap())
 }
 
 /// What became of everybody after an error in the first step: a request and a call for scores that were in
@@ -238,7 +244,7 @@ fn long() -> Request {
 
 #[test]
 fn a_request_is_saved_restored_forked_and_preempted_while_it_runs() {
-    let (mut worker, _) = worker();
+    let mut worker = plain();
     let mut alone = begin_one(&mut worker, 0, Begin::Put(long()));
     finish(&mut worker);
     let (whole, ended) = tokens(&mut alone);
@@ -273,7 +279,7 @@ fn a_request_is_saved_restored_forked_and_preempted_while_it_runs() {
 
 #[test]
 fn a_fork_does_not_go_before_those_that_wait_and_continuations_are_saved_before_they_run() {
-    let (mut worker, _) = worker();
+    let mut worker = plain();
     let mut several = begin(&mut worker, 0..2, Begin::Put(long()));
     // The second one waits for its leader's prompt.
     let sibling = saved(&mut worker, 1).unwrap();
