@@ -18,6 +18,7 @@ mod hostile_text;
 mod meter;
 mod model;
 mod mutate;
+mod packed;
 #[path = "../../core/tests/support/samples.rs"]
 mod samples;
 #[path = "../../engraft/src/sentence.rs"]

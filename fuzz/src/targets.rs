@@ -1,6 +1,6 @@
 //! What is fuzzed: seeds, dictionary and body of each target.
 
-use crate::{folder, hostile_text, model, samples, session, torch, words};
+use crate::{folder, hostile_text, model, packed, samples, session, torch, words};
 use engraft_core::{
     Result,
     checkpoint::{self, Source, TokenizerFiles, gguf, index, ready::Manifest, safetensors},
@@ -25,7 +25,7 @@ pub struct Target {
     pub body: fn(Vec<u8>) -> bool,
 }
 
-const TARGETS: [Target; 12] = [
+const TARGETS: [Target; 13] = [
     Target {
         name: "safetensors",
         seeds: safetensors_seeds,
@@ -74,6 +74,13 @@ const TARGETS: [Target; 12] = [
         body: folder::read,
     },
     Target {
+        name: "packed",
+        seeds: packed::seeds,
+        words: words::PACKED,
+        text_header: true,
+        body: packed::read,
+    },
+    Target {
         name: "session",
         seeds: session::seeds,
         words: words::SESSION,
@@ -110,7 +117,7 @@ impl Target {
     pub fn least_cases(&self) -> u64 {
         match self.name {
             "render" => 20,
-            "tokenizer" | "folder" | "session" => 200,
+            "tokenizer" | "folder" | "session" | "packed" => 200,
             // Files of 200 KB are among the seeds.
             "config" | "table" => 50,
             _ => 1000,

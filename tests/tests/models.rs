@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 38] = [
+const DECODERS: [&str; 48] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -61,6 +61,16 @@ const DECODERS: [&str; 38] = [
     "starcoder2",
     "olmo2",
     "exaone4",
+    "smollm3",
+    "glm",
+    "glm4",
+    "ernie4_5",
+    "seed_oss",
+    "olmo3",
+    "cohere",
+    "cohere2",
+    "llama_gptq",
+    "llama_awq",
 ];
 
 const ENCODERS: [&str; 8] =

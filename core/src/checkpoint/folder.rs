@@ -10,7 +10,7 @@ use super::{
     Access, Layout, ModelFiles, Source, TokenizerFiles,
     contents::pytorch,
     deepspeed::{self, Description, Files, Order},
-    gguf, index, json,
+    gguf, index, json, packed,
     ready::{MANIFEST, Ready},
     safetensors, sentence,
     storage::{Storage, open_regular},
@@ -329,6 +329,7 @@ fn hugging_face(
         template,
     )?;
     let source = weights(&config)?;
+    let source = packed::unpacked(&mut config, source)?;
     Ok(ModelFiles {
         path: path.to_owned(),
         layout: Layout::HuggingFace,

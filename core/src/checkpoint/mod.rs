@@ -10,6 +10,8 @@
 //! storages, do not overlap). A header is never trusted: nothing is allocated by a number found in a file
 //! before that number has been compared with the file's length.
 //!
+//! What is published quantized in several tensors a matrix is handed out as plain ones (`packed`).
+//!
 //! Tensor bytes are mapped, read on demand or embedded in the program; only headers and tokenizers are kept
 //! in memory. Bytes have no alignment: readers must not cast them to wider types.
 
@@ -24,6 +26,7 @@ mod json;
 #[cfg_attr(feature = "mmap", path = "mapping/enabled.rs")]
 #[cfg_attr(not(feature = "mmap"), path = "mapping/disabled.rs")]
 mod mapping;
+mod packed;
 pub mod ready;
 pub mod safetensors;
 mod sentence;
@@ -98,14 +101,14 @@ pub fn open_bytes(
     safetensors: Cow<'static, [u8]>,
     tokenizer: TokenizerFiles,
 ) -> Result<ModelFiles> {
-    let config = json::object("config.json", config, json::MAX_CONFIG)?;
+    let mut config = json::object("config.json", config, json::MAX_CONFIG)?;
     let generation = match generation {
         Some(bytes) => json::object("generation_config.json", bytes, json::MAX_CONFIG)?,
         None => json::empty(),
     };
     let file = "model.safetensors";
     let storage = storage::Storage::memory(file, safetensors);
-    let source = Box::new(safetensors::single(storage)?);
+    let source = packed::unpacked(&mut config, Box::new(safetensors::single(storage)?))?;
     Ok(ModelFiles { path: file.into(), layout: Layout::HuggingFace, config, generation, tokenizer, source })
 }
 
@@ -118,9 +121,10 @@ pub fn open_torch_bytes(
     weights: Cow<'static, [u8]>,
     tokenizer: TokenizerFiles,
 ) -> Result<ModelFiles> {
-    let config = json::object("config.json", config, json::MAX_CONFIG)?;
+    let mut config = json::object("config.json", config, json::MAX_CONFIG)?;
     let file = "pytorch_model.bin";
     let source = Box::new(contents::pytorch(storage::Storage::memory(file, weights))?);
+    let source = packed::unpacked(&mut config, source)?;
     let generation = json::empty();
     Ok(ModelFiles { path: file.into(), layout: Layout::HuggingFace, config, generation, tokenizer, source })
 }

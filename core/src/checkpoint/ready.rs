@@ -204,8 +204,8 @@ fn tensor(entry: &Value) -> Option<TensorInfo> {
 }
 
 fn stored_named(name: &str) -> Option<Stored> {
-    use Stored::{Bf16, Bool, F16, F32, F64, I8, I16, I32, I64, U8};
-    let plain = [F64, F32, F16, Bf16, I64, I32, I16, I8, U8, Bool];
+    use Stored::{Bf16, Bool, F8E4m3, F8E5m2, F16, F32, F64, I8, I16, I32, I64, U8};
+    let plain = [F64, F32, F16, Bf16, I64, I32, I16, I8, U8, Bool, F8E4m3, F8E5m2];
     let blocks = Block::ALL.into_iter().map(Stored::Block);
     plain.into_iter().chain(blocks).find(|s| s.name() == name)
 }

@@ -165,6 +165,8 @@ fn stored(dtype: Dtype) -> Option<Stored> {
         Dtype::I8 => Stored::I8,
         Dtype::U8 => Stored::U8,
         Dtype::BOOL => Stored::Bool,
+        Dtype::F8_E4M3 => Stored::F8E4m3,
+        Dtype::F8_E5M2 => Stored::F8E5m2,
         _ => return None,
     })
 }

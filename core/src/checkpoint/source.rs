@@ -73,6 +73,11 @@ pub trait Source: Send + Sync {
     /// Bytes of all tensors together.
     fn total_bytes(&self) -> u64;
 
+    /// What became of tensors that are not stored as they are handed out, one sentence each; for reports.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+
     /// The operand of a role as every rank of a converted model has it ([`ready`](super::ready)); none where
     /// there are tensors to make it from.
     ///

@@ -14,6 +14,7 @@ pub fn describe(
     let config = ModelConfig::new(files.config.clone())?;
     let catalog = Catalog::new(files.source.tensors());
     let policy = registry.choose(&config, catalog)?;
-    let spec = policy.spec(&config, catalog)?;
+    let mut spec = policy.spec(&config, catalog)?;
+    spec.assumed.extend_from_slice(files.source.notes());
     Ok((spec, policy, config))
 }

@@ -95,6 +95,10 @@ pub enum Stored {
     U8,
     /// One byte, 0 or 1.
     Bool,
+    /// Eight bits: four of exponent, three of mantissa, no infinities (`float8_e4m3fn`).
+    F8E4m3,
+    /// Eight bits: five of exponent, two of mantissa.
+    F8E5m2,
     /// GGUF blocks along the last dimension.
     Block(Block),
 }
@@ -200,7 +204,7 @@ impl Stored {
             Stored::F64 | Stored::I64 => 8,
             Stored::F32 | Stored::I32 => 4,
             Stored::F16 | Stored::Bf16 | Stored::I16 => 2,
-            Stored::I8 | Stored::U8 | Stored::Bool => 1,
+            Stored::I8 | Stored::U8 | Stored::Bool | Stored::F8E4m3 | Stored::F8E5m2 => 1,
             Stored::Block(b) => {
                 return values
                     .is_multiple_of(b.values())
@@ -224,6 +228,8 @@ impl Stored {
             Stored::I8 => "i8",
             Stored::U8 => "u8",
             Stored::Bool => "bool",
+            Stored::F8E4m3 => "f8_e4m3",
+            Stored::F8E5m2 => "f8_e5m2",
             Stored::Block(b) => b.name(),
         }
     }

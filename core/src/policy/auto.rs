@@ -466,7 +466,7 @@ fn shape(
         spec.learn_positions();
     } else {
         assumed.push("halves of every head rotate, because the file has no table of positions".into());
-        spec.rotate_part(config, catalog, 1.0)?;
+        spec.rotate_part(config, catalog, RopeStyle::Half, 1.0)?;
     }
     let act = spec.blocks.first().map_or("none", |b| b.mlp.act.name());
     assumed.push(format!("the activation between the feed-forward matmuls is {act}"));

@@ -237,6 +237,7 @@ impl ModelSpec {
         &mut self,
         config: &ModelConfig,
         catalog: Catalog<'_>,
+        style: RopeStyle,
         default: f64,
     ) -> Result<()> {
         let fields =
@@ -246,7 +247,7 @@ impl ModelSpec {
             return Err(Error::config("partial_rotary_factor", factor, "a number above 0, at most 1"));
         }
         let width = self.blocks.first().map_or(0, |b| b.heads.k_dim);
-        self.rotate(config, catalog, RopeStyle::Half, Some((factor * width as f64) as usize))
+        self.rotate(config, catalog, style, Some((factor * width as f64) as usize))
     }
 
     /// Hides keys outside the window in the blocks that `layer_types` names, else in those that `by_default`
@@ -279,6 +280,21 @@ impl ModelSpec {
     /// Learned positions of the model's length.
     pub(crate) fn learn_positions(&mut self) {
         self.embed.positions = Some(LearnedPositions { rows: self.max_positions, offset: 0 });
+    }
+}
+
+/// Refuses a GGUF file of a family whose names and metadata there are not known.
+///
+/// # Errors
+/// `Config`, naming the family.
+pub(crate) fn refuse_gguf(config: &ModelConfig) -> Result<()> {
+    match config.is_gguf() {
+        true => Err(Error::config(
+            "general.architecture",
+            format!("\"{}\"", config.model_type()),
+            "a family that is read from GGUF; of this one the published folder is",
+        )),
+        false => Ok(()),
     }
 }
 

@@ -142,7 +142,7 @@ const NEUTRAL: &[(&str, f64)] = &[
 
 /// Types whose configuration has nothing but known fields, and whose code rotates neighbours instead of
 /// halves.
-const ROTATE_NEIGHBOURS: &[&str] = &["cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium"];
+const ROTATE_NEIGHBOURS: &[&str] = &["helium"];
 
 /// Refuses a configuration with a field that the automatic policy does not know and that says something;
 /// gives a sentence for each that is accepted.

@@ -361,7 +361,7 @@ fn the_automatic_policy_says_what_it_assumes_and_refuses_what_it_cannot_place() 
         ("use_parallel_residual", json!(true), json!(false)),
         ("quantization_config", json!({"bits": 4}), json!({})),
         ("rope_parameters", json!({"llama_4_scaling_beta": 0.3}), json!({"rope_type": "default"})),
-        ("model_type", json!("glm"), json!("unheard of")),
+        ("model_type", json!("helium"), json!("unheard of")),
         ("a_field_of_tomorrow", json!("on"), json!("")),
     ] {
         let mut case = Case::load("llama").set(field, value);
@@ -369,7 +369,8 @@ fn the_automatic_policy_says_what_it_assumes_and_refuses_what_it_cannot_place() 
         assert!(matches!(fit(&mut case.set(field, neutral)), Fit::Yes { .. }), "{field}");
     }
     // What a user accepts is let through and listed; what is not there cannot be accepted.
-    let mut case = Case::load("llama").set("no_rope_layers", json!([1, 0])).set("model_type", json!("glm"));
+    let mut case =
+        Case::load("llama").set("no_rope_layers", json!([1, 0])).set("model_type", json!("helium"));
     let accepting = |fields: &[&str]| Automatic::default().accepting(fields.iter().map(|f| f.to_string()));
     let spec = resolved(&accepting(&["model_type", "no_rope_layers"]), &mut case).unwrap();
     assert!(spec.assumed.iter().any(|said| said.contains("no_rope_layers` ([1,0])")), "{:?}", spec.assumed);

@@ -115,31 +115,43 @@ pub fn encode(block: Block, values: &[f32], out: &mut [u8]) {
 fn encode_one(block: Block, values: &[f32; VALUES], raw: &mut [u8]) {
     let format = format(block);
     let (d, m) = choose(block, values);
+    let low = if block == Block::Q8_0 { -format.top } else { -format.zero };
+    let (step, minimum) = (d.to_f32(), m.to_f32());
+    // 0 / 0 and NaN become code 0 by the saturating cast.
+    let code =
+        |v: f32| (libm::floorf((v - minimum) / step + 0.5) as i32).clamp(low, format.top - format.zero);
+    put(block, (d, m), &values.map(code), raw);
+}
+
+/// A block of `d` and codes as [`codes`] gives them, each within the format's range; `m`, where there is one,
+/// is zero.
+pub fn write(block: Block, d: f16, codes: &[i32; VALUES], raw: &mut [u8]) {
+    put(block, (d, f16::ZERO), codes, raw);
+}
+
+fn put(block: Block, (d, m): (f16, f16), codes: &[i32; VALUES], raw: &mut [u8]) {
+    let format = format(block);
     raw[..2].copy_from_slice(&d.to_le_bytes());
     let mut at = 2;
     if format.minimum {
         raw[2..4].copy_from_slice(&m.to_le_bytes());
         at = 4;
     }
-    let (d, m) = (d.to_f32(), m.to_f32());
-    // 0 / 0 and NaN become code 0 by the saturating cast.
-    let code = |v: f32| libm::floorf((v - m) / d + 0.5) as i32;
     if block == Block::Q8_0 {
-        for (byte, &v) in raw[at..].iter_mut().zip(values) {
-            *byte = code(v).clamp(-127, 127) as i8 as u8;
+        for (byte, code) in raw[at..].iter_mut().zip(codes) {
+            *byte = *code as i8 as u8;
         }
         return;
     }
-    let code = |v: f32| code(v).clamp(-format.zero, format.top - format.zero) + format.zero;
     let mut fifth = 0u32;
-    let codes = if format.fifth_bits { at + 4 } else { at };
+    let nibbles = if format.fifth_bits { at + 4 } else { at };
     for j in 0..NIBBLES {
-        let (low, high) = (code(values[j]) as u32, code(values[j + NIBBLES]) as u32);
-        raw[codes + j] = (low & 15 | (high & 15) << 4) as u8;
+        let [low, high] = [codes[j], codes[j + NIBBLES]].map(|code| (code + format.zero) as u32);
+        raw[nibbles + j] = (low & 15 | (high & 15) << 4) as u8;
         fifth |= low >> 4 << j | high >> 4 << (j + NIBBLES);
     }
     if format.fifth_bits {
-        raw[at..codes].copy_from_slice(&fifth.to_le_bytes());
+        raw[at..nibbles].copy_from_slice(&fifth.to_le_bytes());
     }
 }
 

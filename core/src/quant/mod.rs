@@ -2,13 +2,15 @@
 //!
 //! `block` has GGUF's blocks of 32 values, `large` its blocks of 256 (the K-quants), `group` the own integer
 //! formats;
-//! `activation` the rows that `w8a8` multiplies them with; `plain` widens every stored type to f32. Kernels
+//! `activation` the rows that `w8a8` multiplies them with; `small_float` floats of eight and four bits;
+//! `plain` widens every stored type to f32. Kernels
 //! that multiply packed weights must equal `decode` followed by the same multiplication.
 pub mod activation;
 pub mod block;
 pub mod group;
 pub mod large;
 pub mod plain;
+pub mod small_float;
 
 use crate::mem::{Block, Float, WeightFormat};
 use crate::{Error, Result};

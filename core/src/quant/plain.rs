@@ -1,6 +1,6 @@
 //! Stored elements of any type to f32, from bytes without alignment.
 
-use super::block;
+use super::{block, small_float};
 use crate::{Error, Result, mem::Stored};
 use half::{bf16, f16};
 
@@ -23,6 +23,8 @@ pub fn to_f32(stored: Stored, bytes: &[u8], out: &mut [f32]) -> Result<()> {
         Stored::I8 => each(bytes, out, |b| i8::from_le_bytes(b).into()),
         Stored::U8 => each(bytes, out, |[b]: [u8; 1]| b.into()),
         Stored::Bool => each(bytes, out, |[b]: [u8; 1]| if b == 0 { 0.0 } else { 1.0 }),
+        Stored::F8E4m3 => each(bytes, out, |[b]: [u8; 1]| small_float::e4m3(b)),
+        Stored::F8E5m2 => each(bytes, out, |[b]: [u8; 1]| small_float::e5m2(b)),
         Stored::Block(format) => block::decode(format, bytes, out),
     }
     Ok(())
@@ -60,6 +62,8 @@ mod tests {
         assert_eq!(one(Stored::I8, &[0x80]), -128.0);
         assert_eq!(one(Stored::U8, &[0x80]), 128.0);
         assert_eq!(one(Stored::Bool, &[1]), 1.0);
+        assert_eq!(one(Stored::F8E4m3, &[0x38]), 1.0);
+        assert_eq!(one(Stored::F8E5m2, &[0xbc]), -1.0);
     }
 
     #[test]

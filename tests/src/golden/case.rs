@@ -72,7 +72,7 @@ impl Case {
         let tensors = tensors(&dir.join("golden.safetensors"))?;
         let kind = text(golden.get("kind"));
         let (prompts, unpadded) = match kind.as_str() {
-            "causal" | "encoder" => (prompts(dir, &tensors)?, unpadded(&tensors)),
+            "causal" | "quantised" | "encoder" => (prompts(dir, &tensors)?, unpadded(&tensors)),
             _ => Default::default(),
         };
         Ok(Self { name, dir: dir.to_path_buf(), kind, architecture, prompts, unpadded, tensors })

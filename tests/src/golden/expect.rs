@@ -1,8 +1,8 @@
 //! The expectations file of a backend: what may be skipped, by name and with a reason.
 //!
 //! JSON: `{"skips": [{"architecture": "BloomForCausalLM", "reason": "..."}, ...]}`. An entry names an
-//! `architecture`, a `case`, or `weights: "pytorch"`. Whatever is skipped must stand here, and what stands
-//! here must not pass.
+//! `architecture`, a `case`, or `weights: "pytorch"`; with `from_ranks` it is meant where so many ranks or more
+//! share the model. Whatever is skipped must stand here, and what stands here must not pass.
 //!
 //! `"close_calls": [{"case": "mixtral", "dtype": "bf16", "rows": [4], "reason": "..."}]` names token rows
 //! whose experts are chosen by less than what rounding to `dtype` moves: they are judged apart, all others as
@@ -38,6 +38,7 @@ struct Skip {
     architecture: Option<String>,
     case: Option<String>,
     weights: Option<String>,
+    from_ranks: Option<usize>,
     reason: String,
 }
 
@@ -80,14 +81,15 @@ impl Expectations {
         call.map_or(&[], |c| &c.rows)
     }
 
-    /// Why `case` may be skipped, if it may.
-    pub fn reason(&self, case: &Case) -> Option<&str> {
-        let names = |skip: &Skip| {
+    /// Why `case`, shared by so many ranks, may be skipped, if it may.
+    pub fn reason(&self, case: &Case, ranks: usize) -> Option<&str> {
+        let is_named = |skip: &Skip| {
             skip.architecture.as_ref() == Some(&case.architecture)
                 || skip.case.as_ref() == Some(&case.name)
                 || (skip.weights.as_deref() == Some("pytorch") && case.is_pickled())
         };
-        self.skips.iter().find(|s| names(s)).map(|s| s.reason.as_str())
+        let meant = |skip: &&Skip| skip.from_ranks.is_none_or(|from| ranks >= from) && is_named(skip);
+        self.skips.iter().find(meant).map(|skip| skip.reason.as_str())
     }
 }
 
@@ -99,6 +101,7 @@ mod tests {
     fn an_entry_names_one_thing_and_a_reason() {
         let parse = |entry: &str| Expectations::parse(format!(r#"{{"skips": [{entry}]}}"#).as_bytes());
         assert!(parse(r#"{"case": "a", "reason": "b"}"#).is_ok());
+        assert!(parse(r#"{"case": "a", "from_ranks": 4, "reason": "b"}"#).is_ok());
         assert!(parse(r#"{"case": "a", "reason": ""}"#).is_err());
         assert!(parse(r#"{"reason": "b"}"#).is_err());
         assert!(parse(r#"{"case": "a", "architecture": "c", "reason": "b"}"#).is_err());

@@ -41,7 +41,7 @@ pub fn judge<B: Backend>(backend: &Arc<B>, dir: &Path, types: Types, expect: &Ex
     let (outcome, verdict, reason) = match Case::read(dir) {
         Err(e) => (Outcome::Failed, None, e.to_string()),
         Ok(case) => {
-            let (listed, close) = (expect.reason(&case), expect.close_calls(&case, dtype));
+            let (listed, close) = (expect.reason(&case, types.tp), expect.close_calls(&case, dtype));
             weigh(run(backend, &case, types, close).map_err(|e| e.to_string()), listed, dtype)
         }
     };

@@ -178,7 +178,7 @@ pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, types: Types, close: &[usi
     };
     let open = |config| open_with(backend, &case.dir, config, &Registry::default(), types);
     match case.kind.as_str() {
-        "causal" => causal(open(config)?, case, dtype, close),
+        "causal" | "quantised" => causal(open(config)?, case, dtype, close),
         "encoder" => encoder(open(config)?, case, dtype),
         "clip_text" | "clip_vision" | "clip" => super::clip::clip(backend, case, config, types),
         kind => Err(Error::Unsupported {

@@ -41,6 +41,6 @@ fn spec(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = decoder(config, Switches { tied: false, act: Act::Gelu, placement, ..GPT_LIKE })?;
     let bias = config.flag(&["attention_bias"], true)?;
     spec.each(|_, b| b.bias = [bias, bias, true, true]);
-    spec.rotate_part(config, catalog, 0.25)?;
+    spec.rotate_part(config, catalog, RopeStyle::Half, 0.25)?;
     Ok(spec)
 }

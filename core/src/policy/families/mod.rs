@@ -6,10 +6,13 @@ mod bert;
 mod bloom;
 mod chatglm;
 mod clip;
+mod cohere;
 mod distilbert;
 mod electra;
+mod ernie;
 mod falcon;
 mod gemma;
+mod glm;
 mod gpt2;
 mod gpt_neo;
 mod gpt_neox;
@@ -24,6 +27,8 @@ mod phi;
 mod post_norm;
 mod qwen;
 mod qwen1;
+mod seed_oss;
+mod smollm;
 mod stablelm;
 mod yuan;
 
@@ -46,7 +51,12 @@ macro_rules! families {
 
 families!(
     llama: LLAMA, MISTRAL;
-    post_norm: OLMO2, EXAONE4;
+    smollm: SMOLLM3;
+    ernie: ERNIE4_5;
+    seed_oss: SEED_OSS;
+    glm: GLM, GLM4;
+    cohere: COHERE, COHERE2;
+    post_norm: OLMO2, OLMO3, EXAONE4;
     qwen: QWEN2, QWEN3, QWEN2_MOE, QWEN3_MOE;
     mixtral: MIXTRAL;
     gemma: GEMMA, GEMMA2, GEMMA3;

@@ -36,13 +36,13 @@ fn phi(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     if let HeadSpec::Tokens { bias, .. } = &mut spec.head {
         *bias = true;
     }
-    spec.rotate_part(config, catalog, 0.5)?;
+    spec.rotate_part(config, catalog, RopeStyle::Half, 0.5)?;
     Ok(spec)
 }
 
 fn phi3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = decoder(config, Switches { eps: 1e-5, positions: 4096, ..LLAMA_LIKE })?;
-    spec.rotate_part(config, catalog, 1.0)?;
+    spec.rotate_part(config, catalog, RopeStyle::Half, 1.0)?;
     spec.slide(config, |_| true)?;
     Ok(spec)
 }

@@ -1,8 +1,9 @@
-//! OLMo 2 and EXAONE 4: LLaMA's blocks with norms behind both parts instead of before, and over queries and
-//! keys (OLMo 2: over all heads at once). EXAONE 4 rotates only the blocks that have a window.
+//! OLMo 2 and 3 and EXAONE 4: LLaMA's blocks with norms behind both parts instead of before, and over queries
+//! and keys (OLMo: over all heads at once). OLMo 3 stretches the rotation of the blocks without a window alone,
+//! EXAONE 4 rotates only those with one.
 
 use super::llama::{NAMES, llama_as};
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, sliding_layers};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf, sliding_layers};
 use crate::policy::*;
 
 /// Names of families that norm what attention gives under the name that LLaMA gives the norm before the
@@ -19,6 +20,9 @@ const POST_NAMES: Names<'_> = Names {
 /// `model_type` olmo2.
 pub const OLMO2: Described = Described::new(&["olmo2"], POST_NAMES, olmo2);
 
+/// `model_type` olmo3.
+pub const OLMO3: Described = Described::new(&["olmo3"], POST_NAMES, olmo3);
+
 /// `model_type` exaone4.
 pub const EXAONE4: Described = Described::new(&["exaone4"], POST_NAMES, exaone4);
 
@@ -34,6 +38,22 @@ fn post_normed(config: &ModelConfig, catalog: Catalog<'_>, span: QkSpan) -> Resu
 
 fn olmo2(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     post_normed(config, catalog, QkSpan::Whole)
+}
+
+/// Three of four blocks have a window, and a rotation that is not stretched.
+fn olmo3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    refuse_gguf(config)?;
+    let filled = match config.get("sliding_window") {
+        Some(_) => config.clone(),
+        None => config.with("sliding_window", 4096),
+    };
+    let mut spec = olmo2(&filled, catalog)?;
+    spec.slide(&filled, |i| (i + 1) % 4 != 0)?;
+    let global = spec.ropes.first().cloned().ok_or_else(|| Error::internal("a rotation"))?;
+    let local = RopeSpec { scaling: RopeScaling::None, ..global.clone() };
+    spec.ropes = vec![global, local];
+    spec.each(|_, b| b.rope = Some(b.scores.window.is_some().into()));
+    Ok(spec)
 }
 
 /// Only the blocks with a window rotate, as far as any block has one.

@@ -40,6 +40,6 @@ fn qwen(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         b.mlp.inner = inner;
         b.bias = [true, other, other, other];
     });
-    spec.rotate_part(config, catalog, 1.0)?;
+    spec.rotate_part(config, catalog, RopeStyle::Half, 1.0)?;
     Ok(spec)
 }

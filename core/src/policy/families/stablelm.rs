@@ -45,7 +45,7 @@ fn stablelm(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         b.qk_norm = norm.map(|norm| QkNorm { norm, span: QkSpan::OwnHead });
         b.mlp_norm = b.mlp_norm.filter(|_| !parallel);
     });
-    spec.rotate_part(config, catalog, 0.25)?;
+    spec.rotate_part(config, catalog, RopeStyle::Half, 0.25)?;
     Ok(spec)
 }
 

@@ -1,0 +1,133 @@
+//! Matrices of small floats: `value * factor` of eight bits, where a factor belongs to a block, a row or all,
+//! and NVFP4, `value * scale / global` with a scale of 16 inputs.
+//!
+//! Both round once, to f32: no kernel takes them as they are.
+
+use super::Part;
+use crate::checkpoint::Source;
+use crate::quant::{plain, small_float};
+use crate::{Error, Result};
+
+/// Inputs that share a scale in NVFP4.
+const NVFP4: usize = 16;
+
+/// A packed matrix `[rows, cols]`.
+#[derive(Debug, Clone)]
+pub(super) struct Floats {
+    /// Outputs.
+    pub(super) rows: usize,
+    /// Inputs.
+    pub(super) cols: usize,
+    /// The values.
+    pub(super) values: Part,
+    /// Their factors.
+    pub(super) factors: Factors,
+}
+
+/// What small floats are multiplied with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Factors {
+    /// A factor of every block of so many rows and columns.
+    Blocks(Part, [usize; 2]),
+    /// A scale of every 16 inputs; all divided by one number.
+    Nvfp4(Part, Part),
+}
+
+impl Floats {
+    /// Eight-bit floats whose factors are `scale`: one, one of every row, or one of every block of `block`.
+    ///
+    /// # Errors
+    /// `Tensor` for another shape of either.
+    pub(super) fn fp8(values: Part, scale: Part, block: [usize; 2]) -> Result<Self> {
+        let [rows, cols] = values.matrix()?;
+        let block = match (scale.elements, &scale.shape[..]) {
+            (1, _) => [rows.max(1), cols.max(1)],
+            (n, [_] | [_, 1]) if n == rows => [1, cols.max(1)],
+            (_, [down, across]) if [*down, *across] == [rows.div_ceil(block[0]), cols.div_ceil(block[1])] => {
+                block
+            }
+            _ => {
+                let what = format!(
+                    "shape {:?} of factors for [{rows}, {cols}]; one, one of each row, or one of each block of {} x {}",
+                    scale.shape, block[0], block[1]
+                );
+                return Err(Error::tensor(&scale.name, what));
+            }
+        };
+        Ok(Self { rows, cols, values, factors: Factors::Blocks(scale, block) })
+    }
+
+    /// NVFP4.
+    ///
+    /// # Errors
+    /// `Tensor` for shapes that do not go together.
+    pub(super) fn nvfp4(values: Part, scale: Part, global: Part) -> Result<Self> {
+        let [rows, half] = values.matrix()?;
+        let cols = half.saturating_mul(2);
+        if scale.shape != [rows, cols / NVFP4] || !cols.is_multiple_of(NVFP4) || global.elements != 1 {
+            let what = format!(
+                "shape {:?} of scales and {:?} of `{}` for [{rows}, {cols}]; [{rows}, {}] and one are expected",
+                scale.shape,
+                global.shape,
+                global.name,
+                cols / NVFP4
+            );
+            return Err(Error::tensor(&scale.name, what));
+        }
+        Ok(Self { rows, cols, values, factors: Factors::Nvfp4(scale, global) })
+    }
+
+    /// The tensors that it is made of.
+    pub(super) fn parts(&self) -> Vec<&Part> {
+        match &self.factors {
+            Factors::Blocks(scale, _) => vec![&self.values, scale],
+            Factors::Nvfp4(scale, global) => vec![&self.values, scale, global],
+        }
+    }
+
+    /// The values in f32.
+    ///
+    /// # Errors
+    /// What reading raises.
+    pub(super) fn read(&self, source: &dyn Source) -> Result<Vec<u8>> {
+        let cols = self.cols.max(1);
+        let mut values = match &self.factors {
+            Factors::Blocks(..) => read(source, &self.values)?,
+            Factors::Nvfp4(..) => source
+                .bytes(&self.values.name)?
+                .iter()
+                .flat_map(|byte| [byte & 15, byte >> 4])
+                .map(|code| small_float::E2M1[usize::from(code)])
+                .collect(),
+        };
+        match &self.factors {
+            Factors::Blocks(scale, [down, across]) => {
+                let (scales, wide) = (read(source, scale)?, cols.div_ceil(*across));
+                for (row, values) in values.chunks_mut(cols).enumerate() {
+                    let scales = &scales[row / down * wide..];
+                    for (values, scale) in values.chunks_mut(*across).zip(scales) {
+                        values.iter_mut().for_each(|value| *value *= scale);
+                    }
+                }
+            }
+            Factors::Nvfp4(scale, global) => {
+                let (scales, global) = (read(source, scale)?, read(source, global)?);
+                // A value of 2 bits times a scale of 4 is exact; the division rounds.
+                for (values, scale) in values.chunks_mut(NVFP4).zip(&scales) {
+                    values.iter_mut().for_each(|value| *value = *value * scale / global[0]);
+                }
+            }
+        }
+        Ok(values.into_iter().flat_map(f32::to_le_bytes).collect())
+    }
+}
+
+/// A tensor's elements, widened.
+///
+/// # Errors
+/// What reading raises.
+pub(super) fn read(source: &dyn Source, part: &Part) -> Result<Vec<f32>> {
+    let mut values = vec![0.0; part.elements];
+    plain::to_f32(part.stored, &source.bytes(&part.name)?, &mut values)?;
+    Ok(values)
+}

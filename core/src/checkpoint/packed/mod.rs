@@ -1,0 +1,328 @@
+//! Checkpoints whose weights are published quantized, under the names of plain ones.
+//!
+//! GPTQ, AWQ, compressed-tensors, FP8 and bitsandbytes keep a matrix in several tensors. Policies know
+//! `weight`: here is a source that has it, and makes its bytes when they are asked for. Where a format with a
+//! kernel holds the same values, it becomes that; else f32, and [`Source::notes`] says what became of what.
+//! Nothing is rounded to less than f32.
+//!
+//! The configuration of an unpacked model says nothing about packing any more: it describes what the source
+//! hands out.
+
+mod floats;
+mod integers;
+mod method;
+mod table;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests;
+
+use super::{Source, TensorInfo};
+use crate::mem::Stored;
+use crate::{Error, Result};
+use floats::Floats;
+use integers::{Integers, Order, Zeros};
+use method::{Method, Said};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use table::Table;
+
+/// A stored tensor that is a part of a matrix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Part {
+    name: String,
+    shape: Vec<usize>,
+    stored: Stored,
+    elements: usize,
+}
+
+impl Part {
+    /// The shape of a matrix.
+    fn matrix(&self) -> Result<[usize; 2]> {
+        match self.shape[..] {
+            [rows, cols] => Ok([rows, cols]),
+            _ => Err(Error::tensor(&self.name, format!("shape {:?}; a matrix is expected", self.shape))),
+        }
+    }
+}
+
+/// A matrix in several tensors.
+#[derive(Debug, Clone)]
+enum Packed {
+    Integers(Integers, Stored),
+    Floats(Floats),
+    Table(Table),
+}
+
+impl Packed {
+    fn parts(&self) -> Vec<&Part> {
+        match self {
+            Packed::Integers(all, _) => all.parts(),
+            Packed::Floats(all) => all.parts(),
+            Packed::Table(all) => all.parts(),
+        }
+    }
+
+    fn info(&self, name: String) -> TensorInfo {
+        let (rows, cols, stored) = match self {
+            Packed::Integers(all, target) => (all.rows, all.cols, *target),
+            Packed::Floats(all) => (all.rows, all.cols, Stored::F32),
+            Packed::Table(all) => (all.rows, all.cols, Stored::F32),
+        };
+        TensorInfo { name, shape: vec![rows, cols], stored }
+    }
+
+    fn read(&self, source: &dyn Source) -> Result<Vec<u8>> {
+        match self {
+            Packed::Integers(all, target) => all.read(source, *target),
+            Packed::Floats(all) => all.read(source),
+            Packed::Table(all) => all.read(source),
+        }
+    }
+
+    /// What is stored, for a report.
+    fn what(&self) -> String {
+        match self {
+            Packed::Integers(all, _) => format!("{}-bit integers", all.bits),
+            Packed::Floats(Floats { factors: floats::Factors::Nvfp4(..), .. }) => "4-bit floats".into(),
+            Packed::Floats(_) => "8-bit floats".into(),
+            Packed::Table(_) => "4-bit codes of a table".into(),
+        }
+    }
+}
+
+/// Puts plain matrices in the place of packed ones, where the configuration says that there are some.
+///
+/// # Errors
+/// `Config` for a way of packing that cannot be read, `Tensor` for parts that are missing or do not go
+/// together, both by name; what reading raises.
+pub(super) fn unpacked(config: &mut Value, source: Box<dyn Source>) -> Result<Box<dyn Source>> {
+    let Some(said) = method::read(config)? else { return Ok(source) };
+    let packed = find(source.as_ref(), said.method, block_of(config)?)?;
+    if packed.is_empty() {
+        return Ok(source);
+    }
+    let unpacked = Unpacked::new(source, packed, &said)?;
+    if let Some(fields) = config.as_object_mut() {
+        method::FIELDS.iter().for_each(|field| drop(fields.remove(*field)));
+    }
+    Ok(Box::new(unpacked))
+}
+
+/// Rows and columns of the blocks that share a factor.
+fn block_of(config: &Value) -> Result<[usize; 2]> {
+    let of = method::FIELDS.iter().find_map(|field| config.get(field)?.get("weight_block_size"));
+    let Some(of) = of.filter(|of| !of.is_null()) else { return Ok([128, 128]) };
+    let sides = of.as_array().map(|sides| sides.iter().map(Value::as_u64).collect::<Vec<_>>());
+    match sides.as_deref() {
+        Some([Some(rows @ 1..), Some(cols @ 1..)]) => Ok([*rows as usize, *cols as usize]),
+        _ => Err(Error::config("quantization_config.weight_block_size", of, "two positive numbers")),
+    }
+}
+
+fn part(source: &dyn Source, name: &str) -> Result<Part> {
+    let found = optional(source, name);
+    found.ok_or_else(|| Error::tensor(name, "is missing; the packed weight next to it needs it"))
+}
+
+fn optional(source: &dyn Source, name: &str) -> Option<Part> {
+    let TensorInfo { name, shape, stored } = source.find(name)?.clone();
+    let elements = shape.iter().product();
+    Some(Part { name, shape, stored, elements })
+}
+
+/// The packed matrices of a source, by the names of plain ones.
+fn find(source: &dyn Source, method: Method, block: [usize; 2]) -> Result<BTreeMap<String, Packed>> {
+    let mut found = BTreeMap::new();
+    for tensor in source.tensors() {
+        let name = tensor.name.as_str();
+        let of = match method {
+            Method::Gptq { bits, minus_one } => match name.strip_suffix(".qweight") {
+                Some(base) => Some((base, by_group(source, base, Order::Inputs, (bits, minus_one.into()))?)),
+                None => None,
+            },
+            Method::Awq => match name.strip_suffix(".qweight") {
+                Some(base) => Some((base, by_group(source, base, Order::Outputs, (4, 0))?)),
+                None => None,
+            },
+            Method::CompressedTensors => compressed(source, tensor, block)?,
+            Method::Fp8 => fp8(source, tensor, block)?,
+            Method::Bitsandbytes => {
+                let base = table::STATES.iter().find_map(|state| name.strip_suffix(state));
+                match base.and_then(|base| Some((base, base.strip_suffix(".weight")?))) {
+                    Some((weight, base)) => {
+                        Some((base, Packed::Table(Table::new(source, weight, part(source, name)?)?)))
+                    }
+                    None => None,
+                }
+            }
+        };
+        if let Some((base, packed)) = of {
+            found.insert(format!("{base}.weight"), packed);
+        }
+    }
+    Ok(found)
+}
+
+/// GPTQ and AWQ.
+fn by_group(source: &dyn Source, base: &str, order: Order, (bits, add): (u32, i32)) -> Result<Packed> {
+    let of = |ending: &str| part(source, &format!("{base}.{ending}"));
+    let (codes, scales) = (of("qweight")?, of("scales")?);
+    let [rows, cols] = integers::shape_of(source, &codes, order, bits)?;
+    let zeros = Zeros::ByGroup(of("qzeros")?, add);
+    let of = optional(source, &format!("{base}.g_idx"));
+    target(source, Integers { rows, cols, bits, order, codes, zeros, scales, of })
+}
+
+fn target(source: &dyn Source, all: Integers) -> Result<Packed> {
+    if all.rows == 0 || all.cols == 0 {
+        return Err(Error::tensor(&all.codes.name, format!("shape {:?} without values", all.codes.shape)));
+    }
+    let wanted = if all.order == Order::Bytes { Stored::I8 } else { Stored::I32 };
+    if all.codes.stored != wanted {
+        let what = format!("element type {}; {wanted} is expected", all.codes.stored);
+        return Err(Error::tensor(&all.codes.name, what));
+    }
+    let target = all.target(source)?;
+    Ok(Packed::Integers(all, target))
+}
+
+/// One tensor of compressed-tensors, where it is the one that holds a matrix's codes.
+fn compressed<'a>(
+    source: &dyn Source,
+    tensor: &'a TensorInfo,
+    block: [usize; 2],
+) -> Result<Option<(&'a str, Packed)>> {
+    let Some(base) = tensor.name.strip_suffix(".weight_packed") else {
+        let Some(base) = tensor.name.strip_suffix(".weight").filter(|_| tensor.stored == Stored::I8) else {
+            return fp8(source, tensor, block);
+        };
+        let (codes, scales) = (part(source, &tensor.name)?, part(source, &format!("{base}.weight_scale"))?);
+        let [rows, cols] = integers::shape_of(source, &codes, Order::Bytes, 8)?;
+        let zeros = optional(source, &format!("{base}.weight_zero_point"));
+        let zeros = zeros.map_or(Zeros::All(0), Zeros::Bytes);
+        let all = Integers { rows, cols, bits: 8, order: Order::Bytes, codes, zeros, scales, of: None };
+        return Ok(Some((base, target(source, all)?)));
+    };
+    let of = |ending: &str| part(source, &format!("{base}.{ending}"));
+    let (codes, scales) = (part(source, &tensor.name)?, of("weight_scale")?);
+    if let Some(global) = optional(source, &format!("{base}.weight_global_scale")) {
+        return Ok(Some((base, Packed::Floats(Floats::nvfp4(codes, scales, global)?))));
+    }
+    let shape = of("weight_shape")?;
+    let dims = floats::read(source, &shape)?;
+    let (&[rows, cols], [down, across]) = (&dims[..], codes.matrix()?) else {
+        return Err(Error::tensor(&shape.name, format!("{} numbers; two are expected", dims.len())));
+    };
+    let (rows, cols) = (rows as usize, cols as usize);
+    let fits = |bits: usize| cols.checked_mul(bits).is_some_and(|n| n.div_ceil(32) == across);
+    let Some(bits) = [4, 8].into_iter().find(|bits| fits(*bits)).filter(|_| rows == down) else {
+        let what = format!("[{rows}, {cols}] for words [{down}, {across}] of four or eight bits");
+        return Err(Error::tensor(&shape.name, what));
+    };
+    let zeros = optional(source, &format!("{base}.weight_zero_point"));
+    let zeros = zeros.map_or(Zeros::All(1 << (bits - 1)), Zeros::ByOutput);
+    let of = optional(source, &format!("{base}.weight_g_idx"));
+    let all = Integers { rows, cols, bits: bits as u32, order: Order::Rows, codes, zeros, scales, of };
+    Ok(Some((base, target(source, all)?)))
+}
+
+/// A matrix of eight-bit floats.
+fn fp8<'a>(
+    source: &dyn Source,
+    tensor: &'a TensorInfo,
+    block: [usize; 2],
+) -> Result<Option<(&'a str, Packed)>> {
+    let is_fp8 = matches!(tensor.stored, Stored::F8E4m3 | Stored::F8E5m2);
+    let Some(base) = tensor.name.strip_suffix(".weight").filter(|_| is_fp8) else { return Ok(None) };
+    let scale = optional(source, &format!("{base}.weight_scale_inv"));
+    let scale = scale.map_or_else(|| part(source, &format!("{base}.weight_scale")), Ok)?;
+    let all = Floats::fp8(part(source, &tensor.name)?, scale, block)?;
+    Ok(Some((base, Packed::Floats(all))))
+}
+
+/// A source with plain matrices.
+struct Unpacked {
+    inner: Box<dyn Source>,
+    tensors: Vec<TensorInfo>,
+    packed: BTreeMap<String, Packed>,
+    notes: Vec<String>,
+}
+
+/// Endings of what only belongs to packed weights, and is not read.
+const UNREAD: [&str; 4] = [".input_scale", ".input_global_scale", ".weight_shape", ".activation_scale"];
+
+impl Unpacked {
+    fn new(inner: Box<dyn Source>, packed: BTreeMap<String, Packed>, said: &Said) -> Result<Self> {
+        let parts = packed.values().flat_map(Packed::parts).map(|part| part.name.clone());
+        let mut hidden: BTreeSet<String> = parts.collect();
+        for base in packed.keys().filter_map(|name| name.strip_suffix(".weight")) {
+            hidden.extend(UNREAD.iter().map(|ending| format!("{base}{ending}")));
+        }
+        let mut tensors: Vec<TensorInfo> =
+            inner.tensors().iter().filter(|tensor| !hidden.contains(&tensor.name)).cloned().collect();
+        if let Some(twice) = tensors.iter().find(|tensor| packed.contains_key(&tensor.name)) {
+            return Err(Error::tensor(&twice.name, "is there both packed and plain"));
+        }
+        tensors.extend(packed.iter().map(|(name, packed)| packed.info(name.clone())));
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        let notes = notes(&packed, said);
+        Ok(Self { inner, tensors, packed, notes })
+    }
+}
+
+/// What became of the packed matrices, a sentence for each kind, and what else is not done.
+fn notes(packed: &BTreeMap<String, Packed>, said: &Said) -> Vec<String> {
+    let mut kinds: BTreeMap<(String, &str), (usize, u64, u64)> = BTreeMap::new();
+    let bytes = |stored: Stored, elements: usize| stored.bytes(elements).unwrap_or(0) as u64;
+    for one in packed.values() {
+        let info = one.info(String::new());
+        let before: u64 = one.parts().iter().map(|part| bytes(part.stored, part.elements)).sum();
+        let kind = kinds.entry((one.what(), info.stored.name())).or_default();
+        *kind = (kind.0 + 1, kind.1 + before, kind.2 + bytes(info.stored, info.elements()));
+    }
+    let sentence = |((what, target), (count, before, after)): ((String, &str), (usize, u64, u64))| {
+        let rest = match target == Stored::F32.name() {
+            false => "the same values".to_string(),
+            true => format!(
+                "no kernel takes them as they are, and this takes {:.1} times their memory; a format that \
+                 weights are quantized to takes less",
+                after as f64 / before.max(1) as f64
+            ),
+        };
+        format!("{count} matrices of {what} ({}) are multiplied from {target}: {rest}", said.method.name())
+    };
+    kinds.into_iter().map(sentence).chain(said.not_done.iter().cloned()).collect()
+}
+
+impl Source for Unpacked {
+    fn file(&self) -> &str {
+        self.inner.file()
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        match self.packed.get(name) {
+            Some(packed) => packed.read(self.inner.as_ref()).map(Cow::Owned),
+            None => self.inner.bytes(name),
+        }
+    }
+
+    fn release(&self, name: &str) {
+        match self.packed.get(name) {
+            Some(packed) => packed.parts().iter().for_each(|part| self.inner.release(&part.name)),
+            None => self.inner.release(name),
+        }
+    }
+
+    fn total_bytes(&self) -> u64 {
+        self.inner.total_bytes()
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}

@@ -1,0 +1,39 @@
+//! GLM 4 as transformers has it (`glm`) and GLM 4-0414 (`glm4`): LLaMA's blocks with gate and up in one
+//! matmul, which rotate neighbours in the first half of every head; the younger one norms what both parts give,
+//! too.
+
+use super::llama::{NAMES, llama_as};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
+use crate::policy::*;
+
+/// Four norms.
+const GLM4_NAMES: Names<'_> = Names {
+    slots: &[(Slot::AttnPostNorm, "post_self_attn_layernorm"), (Slot::MlpPostNorm, "post_mlp_layernorm")],
+    base: NAMES.slots,
+    ..NAMES
+};
+
+/// `model_type` glm.
+pub const GLM: Described = Described::new(&["glm"], NAMES, glm);
+
+/// `model_type` glm4.
+pub const GLM4: Described = Described::new(&["glm4"], GLM4_NAMES, glm4);
+
+fn base(config: &ModelConfig, catalog: Catalog<'_>, eps: f64) -> Result<ModelSpec> {
+    refuse_gguf(config)?;
+    let mut spec = llama_as(config, catalog, Switches { eps, positions: 131_072, ..LLAMA_LIKE })?;
+    let bias = config.flag(&["attention_bias"], false)?;
+    spec.each(|_, b| b.bias = [bias, false, false, false]);
+    spec.rotate_part(config, catalog, RopeStyle::Interleaved, 0.5)?;
+    Ok(spec)
+}
+
+fn glm(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    base(config, catalog, 1.5625e-7)
+}
+
+fn glm4(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    let mut spec = base(config, catalog, 1.5625e-7)?;
+    spec.each(|_, b| (b.attn_post, b.mlp_post) = (b.attn_norm, b.mlp_norm));
+    Ok(spec)
+}
