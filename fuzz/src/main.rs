@@ -43,7 +43,7 @@ use targets::Target;
 static METER: meter::Meter = meter::Meter;
 
 const CASE_LIMIT: Duration = Duration::from_secs(2);
-const USAGE: &str = "usage: fuzz <safetensors|gguf|torch|json|config|table|template|render|tokenizer|model|folder|session|all> [--seconds N] [--seed N] [FILE]";
+const USAGE: &str = "usage: fuzz <safetensors|gguf|torch|json|config|table|template|render|tokenizer|model|folder|packed|session|all> [--seconds N] [--seed N] [FILE]";
 
 /// The case that runs now, for the watchdog: a case that never ends cannot report itself.
 type Running = Arc<Mutex<Option<(Instant, &'static str, Vec<u8>)>>>;

@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 48] = [
+const DECODERS: [&str; 51] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -69,12 +69,25 @@ const DECODERS: [&str; 48] = [
     "olmo3",
     "cohere",
     "cohere2",
+    "granite",
+    "granitemoe",
+    "hunyuan_v1_dense",
     "llama_gptq",
     "llama_awq",
 ];
 
-const ENCODERS: [&str; 8] =
-    ["bert", "bert_classifier", "bert_model", "bert_old_names", "roberta", "distilbert", "electra", "albert"];
+const ENCODERS: [&str; 10] = [
+    "bert",
+    "bert_classifier",
+    "bert_model",
+    "bert_old_names",
+    "roberta",
+    "distilbert",
+    "electra",
+    "albert",
+    "eurobert",
+    "nomic_bert",
+];
 
 fn golden(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case)

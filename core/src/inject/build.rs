@@ -204,7 +204,7 @@ fn build_filter<D: Device>(
 }
 
 fn build_head_norms<D: Device>(
-    QkNorm { norm, span }: QkNorm,
+    QkNorm { norm, span, .. }: QkNorm,
     layer: usize,
     t: &mut Taker<D>,
 ) -> Result<(HeadNorms<D>, HeadNorms<D>)> {

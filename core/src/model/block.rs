@@ -3,7 +3,9 @@
 use super::input::Input;
 use super::{Exec, Experts, Filter, Fused, Norm, RowParallel, Scratch, StepInputs};
 use crate::mem::{Device, DeviceMem, Mat, MatMut, MatRef, copied};
-use crate::ops::{self, Add, AddNorm, AttendDense, Convert, Gate, HeadNorm, Linear, QkvRopeAppend, RopeView};
+use crate::ops::{
+    self, Add, AddNorm, AttendDense, Convert, Gate, HeadNorm, Linear, QkvRopeAppend, Rope, RopeView, Scale,
+};
 use crate::policy::{BlockSpec, Placement, QkSpan};
 use crate::{Error, Result};
 use std::ops::Range;
@@ -89,10 +91,10 @@ impl<D: Device> Block<D> {
             Placement::Post => (self.attn_norm.as_ref(), self.mlp_norm.as_ref()),
             _ => (self.mlp_norm.as_ref(), next),
         };
-        add_to_residual(x, tokens, placement, self.attn_post.as_ref(), first, s)?;
+        self.add_to_residual(x, tokens, placement, (self.attn_post.as_ref(), first), s)?;
         replace_residual(x, tokens, placement, s)?;
         self.feed_forward(x, tokens, input(&self.mlp_norm), s)?;
-        add_to_residual(x, tokens, placement, self.mlp_post.as_ref(), second, s)
+        self.add_to_residual(x, tokens, placement, (self.mlp_post.as_ref(), second), s)
     }
 
     /// The feed-forward part parallel to attention, whose result is in `partial`, or its node in the first
@@ -136,7 +138,7 @@ impl<D: Device> Block<D> {
                 x.run(Add { acc: partial.view_mut(tokens)?, x: normed.view(tokens)? })?;
             }
         }
-        add_to_residual(x, tokens, Placement::Parallel, None, next, s)
+        self.add_to_residual(x, tokens, Placement::Parallel, (None, next), s)
     }
 
     fn attention(
@@ -188,9 +190,7 @@ impl<D: Device> Block<D> {
         s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
         let (shape, heads) = (step.view.shape, self.spec.heads);
-        if self.qk_norm.is_some() && !normed || at.rope.is_some() {
-            return Err(Error::internal("rotation or norms of heads in an encoder"));
-        }
+        self.turn(x, step, at.rope, !normed, s)?;
         let qkv = s.qkv.shaped(shape.tokens, heads.qkv_cols())?;
         let out = s.attn.shaped_mut(shape.tokens, heads.out_cols())?;
         let rows = (step.view.bounds, shape.max_query);
@@ -208,7 +208,11 @@ impl<D: Device> Block<D> {
     ) -> Result<()> {
         let (tokens, heads, view) = (step.view.shape.tokens, self.spec.heads, step.view);
         let missing = || Error::internal(format!("no KV slab for layer {layer}"));
-        let norms = self.qk_norm.as_ref().filter(|_| !normed);
+        let apart = !normed && self.spec.qk_norm.is_some_and(|norm| norm.after_rope);
+        if apart {
+            self.turn(x, step, rope, true, s)?;
+        }
+        let (norms, rope) = (self.qk_norm.as_ref().filter(|_| !normed && !apart), rope.filter(|_| !apart));
         x.run(QkvRopeAppend {
             qkv: s.qkv.shaped_mut(tokens, heads.qkv_cols())?,
             heads,
@@ -229,6 +233,35 @@ impl<D: Device> Block<D> {
             table: step.table,
             out: s.attn.shaped_mut(tokens, heads.out_cols())?,
         })
+    }
+
+    /// Norms, with `norms`, and rotates the heads of queries and keys in place, in the order of the model.
+    fn turn(
+        &self,
+        x: &mut Exec<'_, D>,
+        step: &StepInputs<'_, D>,
+        rope: Option<RopeView<'_, D::Mem>>,
+        norms: bool,
+        s: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
+        let (tokens, h, positions) = (step.view.shape.tokens, self.spec.heads, step.view.positions);
+        let after = self.spec.qk_norm.is_some_and(|norm| norm.after_rope);
+        let norms = self.qk_norm.as_ref().filter(|_| norms);
+        let (q, k) = (0..h.q_cols(), h.q_cols()..h.q_cols() + h.k_cols());
+        for (columns, norms) in [(q, norms.map(|n| &n.0)), (k, norms.map(|n| &n.1))] {
+            let norm = norms.and_then(|norms| norms.first());
+            for turns in [after, !after] {
+                let part = s.qkv.shaped_mut(tokens, h.qkv_cols())?.columns(columns.clone())?;
+                match (turns, rope, norm) {
+                    (true, Some(rope), _) => x.run(Rope { x: part, width: h.k_dim, positions, rope })?,
+                    (false, _, Some(norm)) => {
+                        x.run(HeadNorm { x: part, width: h.k_dim, norm: norm.weights() })?;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Norms of all query heads at once and of all key heads, or with values of their own for every head:
@@ -346,6 +379,38 @@ impl<D: Device> Block<D> {
             }
         }
     }
+
+    /// Adds the partial result, normed by `post` where that is given, to the residual stream; `norm` of the
+    /// sum is left in `normed` or, post-norm, becomes the residual stream.
+    fn add_to_residual(
+        &self,
+        x: &mut Exec<'_, D>,
+        tokens: usize,
+        placement: Placement,
+        (post, norm): (Option<&Norm<D>>, Option<&Norm<D>>),
+        s: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
+        if let Some(post) = post {
+            x.run(ops::Norm {
+                x: s.partial.view(tokens)?,
+                norm: post.weights(),
+                out: s.normed.view_mut(tokens)?,
+            })?;
+            std::mem::swap(&mut s.partial, &mut s.normed);
+        }
+        if let Some(factor) = self.spec.branch_factor {
+            x.run(Scale { x: s.partial.view_mut(tokens)?, factor, cap: None })?;
+        }
+        let (residual, partial) = (s.residual.view_mut(tokens)?, s.partial.view(tokens)?);
+        let Some(norm) = norm else { return x.run(Add { acc: residual, x: partial }) };
+        x.run(AddNorm { residual, x: partial, norm: norm.weights(), out: s.normed.view_mut(tokens)? })?;
+        if post.is_none() && placement == Placement::Post {
+            // The normed sum is the new residual stream. Two swaps a block: buffers are back in place at its
+            // end.
+            std::mem::swap(&mut s.residual, &mut s.normed);
+        }
+        Ok(())
+    }
 }
 
 /// Where a rank leaves what it adds to a sum `[tokens, hidden]`; none where there are no others.
@@ -370,40 +435,4 @@ fn replace_residual<D: Device>(
         }
         _ => Ok(()),
     }
-}
-
-/// Adds the partial result, normed by `post` where that is given, to the residual stream; `norm` of the sum
-/// is left in `normed` or, post-norm, becomes the residual stream.
-fn add_to_residual<D: Device>(
-    x: &mut Exec<'_, D>,
-    tokens: usize,
-    placement: Placement,
-    post: Option<&Norm<D>>,
-    norm: Option<&Norm<D>>,
-    s: &mut Scratch<D::Mem>,
-) -> Result<()> {
-    if let Some(post) = post {
-        x.run(ops::Norm {
-            x: s.partial.view(tokens)?,
-            norm: post.weights(),
-            out: s.normed.view_mut(tokens)?,
-        })?;
-        std::mem::swap(&mut s.partial, &mut s.normed);
-        let (residual, partial) = (s.residual.view_mut(tokens)?, s.partial.view(tokens)?);
-        return match norm {
-            Some(norm) => {
-                let out = s.normed.view_mut(tokens)?;
-                x.run(AddNorm { residual, x: partial, norm: norm.weights(), out })
-            }
-            None => x.run(Add { acc: residual, x: partial }),
-        };
-    }
-    let (residual, partial) = (s.residual.view_mut(tokens)?, s.partial.view(tokens)?);
-    let Some(norm) = norm else { return x.run(Add { acc: residual, x: partial }) };
-    x.run(AddNorm { residual, x: partial, norm: norm.weights(), out: s.normed.view_mut(tokens)? })?;
-    if placement == Placement::Post {
-        // The normed sum is the new residual stream. Two swaps a block: buffers are back in place at its end.
-        std::mem::swap(&mut s.residual, &mut s.normed);
-    }
-    Ok(())
 }

@@ -452,7 +452,7 @@ fn shape(
     let qk = name(Slot::QNorm).is_some() && name(Slot::KNorm).is_some();
     spec.each(|_, b| {
         b.mlp_norm = b.mlp_norm.filter(|_| !parallel);
-        b.qk_norm = b.attn_norm.filter(|_| qk).map(|norm| QkNorm { norm, span: QkSpan::Head });
+        b.qk_norm = b.attn_norm.filter(|_| qk).map(|norm| QkNorm::new(norm, QkSpan::Head));
     });
     if let Some(head) = name(Slot::Head) {
         read_head(config, catalog, head, &mut spec.head)?;

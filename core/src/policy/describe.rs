@@ -298,6 +298,26 @@ pub(crate) fn refuse_gguf(config: &ModelConfig) -> Result<()> {
     }
 }
 
+/// A configuration whose rotation has this base where it names none.
+pub(crate) fn with_theta(config: &ModelConfig, theta: f64) -> ModelConfig {
+    match rope::BASES.iter().any(|field| config.get(field).is_some()) {
+        true => config.clone(),
+        false => config.with("rope_theta", theta),
+    }
+}
+
+/// A configuration whose windows are as long as this where it names no length.
+///
+/// # Errors
+/// `Config` for none: the family's local blocks have one.
+pub(crate) fn with_window(config: &ModelConfig, window: u64) -> Result<ModelConfig> {
+    match config.fields().find(|(name, _)| *name == "sliding_window") {
+        None => Ok(config.with("sliding_window", window)),
+        Some((_, value)) if value.as_u64().is_some_and(|n| n > 0) => Ok(config.clone()),
+        Some((_, value)) => Err(Error::config("sliding_window", value, "a whole number above 0")),
+    }
+}
+
 /// Per layer whether `layer_types` calls it sliding; none without the field.
 ///
 /// # Errors

@@ -6,6 +6,10 @@ use crate::config::ModelConfig;
 use crate::params::RopeStyle;
 use crate::{Error, Result};
 
+/// Where a configuration names the base.
+pub(crate) const BASES: [&str; 4] =
+    ["rope_parameters.rope_theta", "rope_theta", "rotary_emb_base", "rope_base"];
+
 /// Reads the rotary settings of a model whose heads rotate `columns` columns.
 pub(crate) fn read(
     config: &ModelConfig,
@@ -17,8 +21,13 @@ pub(crate) fn read(
     if columns == 0 || !columns.is_multiple_of(2) {
         return Err(Error::config("head_dim (rotated columns)", columns, "an even number above 0"));
     }
-    let bases = ["rope_parameters.rope_theta", "rope_theta", "rotary_emb_base", "rope_base"];
-    let theta = config.positive(&bases, 10_000.0)?;
+    if let Some(sections) = config.get("rope_parameters").and_then(|own| own.as_object())
+        && let Some((kind, section)) = sections.iter().find(|(_, section)| section.is_object())
+    {
+        let allowed = "one rotation for all blocks of this family";
+        return Err(Error::config(format!("rope_parameters.{kind}"), section, allowed));
+    }
+    let theta = config.positive(&BASES, 10_000.0)?;
     let kind = config
         .text_opt(&["rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"])?
         .unwrap_or("default");

@@ -59,11 +59,21 @@ pub enum QkSpan {
 
 /// Norms of queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct QkNorm {
     /// The norm.
     pub norm: NormSpec,
     /// What it spans.
     pub span: QkSpan,
+    /// Whether heads are normed after they are rotated (HunYuan), not before; with [`QkSpan::Head`] alone.
+    pub after_rope: bool,
+}
+
+impl QkNorm {
+    /// Norms before the rotation.
+    pub fn new(norm: NormSpec, span: QkSpan) -> Self {
+        Self { norm, span, after_rope: false }
+    }
 }
 
 /// A table of learned positions.
@@ -308,6 +318,8 @@ pub struct BlockSpec {
     pub moe: Option<MoeSpec>,
     /// Biases of qkv, attention output, gate/up or up, down.
     pub bias: [bool; 4],
+    /// Factor of what either part gives, before it joins the residual stream (Granite).
+    pub branch_factor: Option<f32>,
 }
 
 impl BlockSpec {
@@ -327,6 +339,7 @@ impl BlockSpec {
             mlp,
             moe: None,
             bias: [false; 4],
+            branch_factor: None,
         }
     }
 }

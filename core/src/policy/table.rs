@@ -392,7 +392,7 @@ impl TablePolicy {
             b.mlp.gated = change.gated.unwrap_or(b.mlp.gated);
             b.bias = change.bias.unwrap_or(b.bias);
             if let Some(on) = change.qk_norm {
-                b.qk_norm = b.attn_norm.filter(|_| on).map(|norm| QkNorm { norm, span: QkSpan::Head });
+                b.qk_norm = b.attn_norm.filter(|_| on).map(|norm| QkNorm::new(norm, QkSpan::Head));
             }
         });
         norm(&mut spec.final_norm);

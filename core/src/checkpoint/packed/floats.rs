@@ -5,6 +5,7 @@
 
 use super::Part;
 use crate::checkpoint::Source;
+use crate::mem::Stored;
 use crate::quant::{plain, small_float};
 use crate::{Error, Result};
 
@@ -40,6 +41,7 @@ impl Floats {
     /// `Tensor` for another shape of either.
     pub(super) fn fp8(values: Part, scale: Part, block: [usize; 2]) -> Result<Self> {
         let [rows, cols] = values.matrix()?;
+        scale.is_one_of(&[Stored::F32, Stored::F16, Stored::Bf16])?;
         let block = match (scale.elements, &scale.shape[..]) {
             (1, _) => [rows.max(1), cols.max(1)],
             (n, [_] | [_, 1]) if n == rows => [1, cols.max(1)],
@@ -63,6 +65,8 @@ impl Floats {
     /// `Tensor` for shapes that do not go together.
     pub(super) fn nvfp4(values: Part, scale: Part, global: Part) -> Result<Self> {
         let [rows, half] = values.matrix()?;
+        values.is_one_of(&[Stored::U8])?;
+        scale.is_one_of(&[Stored::F8E4m3])?;
         let cols = half.saturating_mul(2);
         if scale.shape != [rows, cols / NVFP4] || !cols.is_multiple_of(NVFP4) || global.elements != 1 {
             let what = format!(

@@ -35,8 +35,8 @@ pub(super) enum Order {
 pub(super) enum Zeros {
     /// One for all.
     All(i32),
-    /// Words `[groups, outputs / n]` in the order of the codes, and what is added to each.
-    ByGroup(Part, i32),
+    /// Words `[groups, outputs / n]` in the order of the codes, and whether they are stored minus one.
+    ByGroup(Part, bool),
     /// Words `[outputs / n, groups]`, the lowest bits first.
     ByOutput(Part),
     /// Signed bytes `[outputs, groups]`.
@@ -213,34 +213,40 @@ impl Integers {
     ) -> Result<Vec<i32>> {
         let (bits, per) = (self.bits as usize, self.per_word());
         let mask = ((1u64 << bits) - 1) as u32;
-        let sized = |part: &Part, want: usize| match part.elements == want {
-            true => source.bytes(&part.name),
-            false => {
-                let what = format!("{} elements; {want} are expected for {groups} groups", part.elements);
+        let sized = |part: &Part, want: usize, stored: Stored| match (part.elements, part.stored) {
+            (elements, found) if (elements, found) == (want, stored) => source.bytes(&part.name),
+            (elements, found) => {
+                let what = format!(
+                    "{elements} elements of {found}; {want} of {stored} are expected for {groups} groups"
+                );
                 Err(Error::tensor(&part.name, what))
             }
         };
         Ok(match &self.zeros {
             Zeros::All(zero) => each.map(|_| *zero).collect(),
-            Zeros::ByGroup(part, add) => {
+            Zeros::ByGroup(part, minus_one) => {
                 let words = self.rows.div_ceil(per);
-                let raw = sized(part, groups * words)?;
+                let raw = sized(part, groups * words, Stored::I32)?;
+                // What is stored minus one was so as a whole word: its carries are part of it.
+                let add = if *minus_one { u32::MAX / mask } else { 0 };
                 let nibble =
                     |row: usize| if self.order == Order::Outputs { AWQ[row % per] } else { row % per };
                 let zero = |(row, group)| {
-                    (word(&raw, group * words + row / per) >> (bits * nibble(row)) & mask) as i32 + add
+                    let word = word(&raw, group * words + row / per).wrapping_add(add);
+                    let shifted = word >> (bits * nibble(row));
+                    (shifted & mask) as i32
                 };
                 each.map(zero).collect()
             }
             Zeros::ByOutput(part) => {
-                let raw = sized(part, self.rows.div_ceil(per) * groups)?;
+                let raw = sized(part, self.rows.div_ceil(per) * groups, Stored::I32)?;
                 let zero = |(row, group)| {
                     (word(&raw, row / per * groups + group) >> (bits * (row % per)) & mask) as i32
                 };
                 each.map(zero).collect()
             }
             Zeros::Bytes(part) => {
-                let raw = sized(part, self.rows * groups)?;
+                let raw = sized(part, self.rows * groups, Stored::I8)?;
                 each.map(|(row, group)| i32::from(raw[row * groups + group] as i8)).collect()
             }
         })
@@ -249,17 +255,19 @@ impl Integers {
     /// The group of every input.
     fn groups(&self, source: &dyn Source, groups: usize) -> Result<Vec<usize>> {
         let bad = |name: &str, what: String| Err(Error::tensor(name, what));
-        let Some(part) = &self.of else {
-            let (size, name) = (self.cols.div_ceil(groups.max(1)).max(1), &self.scales.name);
-            return match self.cols.div_ceil(size) == groups {
-                true => Ok((0..self.cols).map(|col| col / size).collect()),
-                false => bad(name, format!("{groups} groups do not divide {} inputs", self.cols)),
-            };
+        let runs = || match groups > 0 && self.cols.is_multiple_of(groups) {
+            true => Ok((0..self.cols).map(|col| col / (self.cols / groups)).collect()),
+            false => bad(&self.scales.name, format!("{groups} groups do not divide {} inputs", self.cols)),
         };
+        let Some(part) = &self.of else { return runs() };
         if part.elements != self.cols {
             return bad(&part.name, format!("{} groups of {} inputs", part.elements, self.cols));
         }
         let of = floats::read(source, part)?;
+        // Writers that have no order of inputs leave it all zero, or all -1.
+        if groups > 1 && of.iter().all(|group| *group == 0.0) || of.iter().all(|group| *group == -1.0) {
+            return runs();
+        }
         match of.iter().find(|group| !(0.0..groups as f32).contains(*group)) {
             Some(group) => bad(&part.name, format!("an input's group is {group}; there are {groups}")),
             None => Ok(of.iter().map(|group| *group as usize).collect()),

@@ -1,7 +1,7 @@
 //! What a configuration says about how weights are packed.
 
 use crate::{Error, Result};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Where a configuration says it; the second is what older files of compressed-tensors have.
 pub(super) const FIELDS: [&str; 2] = ["quantization_config", "compression_config"];
@@ -48,53 +48,109 @@ pub(super) struct Said {
     pub(super) not_done: Vec<String>,
 }
 
+/// An object of a configuration, with its place there.
+struct Fields<'a> {
+    place: &'static str,
+    map: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    fn get(&self, name: &str) -> Option<&'a Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    fn text(&self, name: &str) -> Option<&'a str> {
+        self.get(name).and_then(Value::as_str)
+    }
+
+    fn refuse<T>(&self, name: &str, allowed: &str) -> Result<T> {
+        let got = self.get(name).map_or_else(|| "missing".to_string(), Value::to_string);
+        Err(Error::config(format!("{}.{name}", self.place), got, allowed))
+    }
+
+    /// The bits of a code, where it is one of `allowed`.
+    fn bits(&self, allowed: &[u32]) -> Result<u32> {
+        let bits = self.get("bits").and_then(Value::as_u64);
+        match allowed.iter().find(|n| bits == Some(u64::from(**n))) {
+            Some(bits) => Ok(*bits),
+            None => self.refuse("bits", &allowed.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
+        }
+    }
+}
+
 /// Reads a configuration; none where it says nothing about packed weights.
 ///
 /// # Errors
 /// `Config`, naming the field, for a method or a variant that cannot be read.
 pub(super) fn read(config: &Value) -> Result<Option<Said>> {
     let found = FIELDS.iter().find_map(|field| Some((*field, config.get(field)?.as_object()?)));
-    let Some((field, said)) = found.filter(|(_, said)| !said.is_empty()) else { return Ok(None) };
-    let get = |name: &str| said.get(name).filter(|value| !value.is_null());
-    let text = |name: &str| get(name).and_then(Value::as_str);
-    let refuse = |name: &str, allowed: &str| {
-        let got = get(name).map_or_else(|| "missing".to_string(), Value::to_string);
-        Err(Error::config(format!("{field}.{name}"), got, allowed))
-    };
-    let method = match text("quant_method") {
+    let Some((place, map)) = found.filter(|(_, map)| !map.is_empty()) else { return Ok(None) };
+    let said = Fields { place, map };
+    let method = match said.text("quant_method") {
         Some("gptq") => {
-            let minus_one = match text("checkpoint_format") {
+            let minus_one = match said.text("checkpoint_format") {
                 None | Some("gptq") => true,
                 Some("gptq_v2") => false,
-                Some(_) => return refuse("checkpoint_format", "gptq, gptq_v2"),
+                Some(_) => return said.refuse("checkpoint_format", "gptq, gptq_v2"),
             };
-            match get("bits").and_then(Value::as_u64) {
-                Some(bits @ (2 | 4 | 8)) => Method::Gptq { bits: bits as u32, minus_one },
-                _ => return refuse("bits", "2, 4, 8"),
-            }
+            Method::Gptq { bits: said.bits(&[2, 4, 8])?, minus_one }
         }
-        Some("awq") => match (text("version"), get("bits").and_then(Value::as_u64)) {
-            (None | Some("gemm" | "GEMM"), Some(4)) => Method::Awq,
-            (_, Some(4)) => return refuse("version", "gemm"),
-            _ => return refuse("bits", "4"),
-        },
-        Some("compressed-tensors") => {
-            let sparsity = get("sparsity_config").and_then(|s| s.get("format")).and_then(Value::as_str);
-            if sparsity.is_some_and(|format| format != "dense") {
-                return refuse("sparsity_config", "none, or the format dense");
-            }
-            Method::CompressedTensors
-        }
+        Some("auto-round" | "intel/auto-round" | "auto_round") => auto_round(&said)?,
+        Some("awq") => awq(&said)?,
+        Some("compressed-tensors") => compressed(&said)?,
         Some("fp8" | "fbgemm_fp8") => Method::Fp8,
-        Some("bitsandbytes") if get("load_in_8bit") != Some(&Value::Bool(true)) => Method::Bitsandbytes,
-        Some("bitsandbytes") => return refuse("load_in_8bit", "false: of bitsandbytes, four bits are read"),
-        _ => return refuse("quant_method", "gptq, awq, compressed-tensors, fp8, bitsandbytes"),
+        Some("bitsandbytes") if said.get("load_in_8bit") != Some(&Value::Bool(true)) => Method::Bitsandbytes,
+        Some("bitsandbytes") => {
+            return said.refuse("load_in_8bit", "false: of bitsandbytes, four bits are read");
+        }
+        _ => {
+            let known = "gptq, awq, auto-round, compressed-tensors, fp8, bitsandbytes";
+            return said.refuse("quant_method", known);
+        }
     };
-    Ok(Some(Said { method, not_done: not_done(method, said) }))
+    Ok(Some(Said { method, not_done: not_done(method, map) }))
+}
+
+/// GPTQ's or AWQ's tensors by another writer.
+fn auto_round(said: &Fields<'_>) -> Result<Method> {
+    let packing = said.text("packing_format").or(said.text("backend")).unwrap_or("auto_gptq");
+    if packing.contains("awq") {
+        return said.bits(&[4]).map(|_| Method::Awq);
+    }
+    match packing.contains("gptq") {
+        true => Ok(Method::Gptq { bits: said.bits(&[2, 4, 8])?, minus_one: true }),
+        false => said.refuse("packing_format", "one of gptq's or awq's"),
+    }
+}
+
+fn awq(said: &Fields<'_>) -> Result<Method> {
+    said.bits(&[4])?;
+    let layout = ["version", "checkpoint_format", "format"].into_iter().find(|name| said.get(name).is_some());
+    match layout.map(|name| (name, said.text(name))) {
+        None | Some((_, Some("gemm" | "GEMM"))) => Ok(Method::Awq),
+        Some((name, _)) => said.refuse(name, "gemm"),
+    }
+}
+
+fn compressed(said: &Fields<'_>) -> Result<Method> {
+    let sparsity = said.get("sparsity_config").and_then(|s| s.get("format")).and_then(Value::as_str);
+    if sparsity.is_some_and(|format| format != "dense") {
+        return said.refuse("sparsity_config", "none, or the format dense");
+    }
+    let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+    if said.get("transform_config").is_some_and(|value| !is_empty(value)) {
+        return said.refuse("transform_config", "none: rotations of activations are not there");
+    }
+    let groups = said.get("config_groups").and_then(Value::as_object);
+    let bits = |group: &Value| group.pointer("/weights/num_bits").and_then(Value::as_u64);
+    if groups.is_some_and(|all| all.values().filter_map(bits).any(|bits| !matches!(bits, 4 | 8))) {
+        return said.refuse("config_groups", "groups whose weights have a num_bits of 4 or 8");
+    }
+    Ok(Method::CompressedTensors)
 }
 
 /// What the configuration asks for beyond packed weights.
-fn not_done(method: Method, said: &serde_json::Map<String, Value>) -> Vec<String> {
+fn not_done(method: Method, said: &Map<String, Value>) -> Vec<String> {
     let there = |value: Option<&Value>| value.is_some_and(|value| !value.is_null());
     let of_groups = said.get("config_groups").and_then(Value::as_object);
     let inputs = of_groups.is_some_and(|all| all.values().any(|one| there(one.get("input_activations"))));
@@ -127,6 +183,11 @@ mod tests {
                 Method::Gptq { bits: 8, minus_one: false },
             ),
             (json!({"quant_method": "awq", "bits": 4, "version": "GEMM"}), Method::Awq),
+            (json!({"quant_method": "auto-round", "bits": 4}), Method::Gptq { bits: 4, minus_one: true }),
+            (
+                json!({"quant_method": "intel/auto-round", "bits": 4, "packing_format": "auto_round:auto_awq"}),
+                Method::Awq,
+            ),
             (
                 json!({"quant_method": "compressed-tensors", "kv_cache_scheme": null}),
                 Method::CompressedTensors,
@@ -155,6 +216,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_refused_by_name() {
+        let seven = json!({"weights": {"num_bits": 7}});
         for (said, field, value) in [
             (json!({"quant_method": "hqq"}), "quant_method", "\"hqq\""),
             (json!({"bits": 4}), "quant_method", "missing"),
@@ -167,6 +229,18 @@ mod tests {
             ),
             (json!({"quant_method": "awq", "bits": 4, "version": "gemv"}), "version", "gemv"),
             (json!({"quant_method": "awq", "bits": 8}), "bits", "8"),
+            (json!({"quant_method": "awq", "bits": 4, "format": "gemv_fast"}), "format", "gemv_fast"),
+            (json!({"quant_method": "auto-round", "bits": 3}), "bits", "3"),
+            (
+                json!({"quant_method": "compressed-tensors", "transform_config": {"config_groups": 1}}),
+                "transform_config",
+                "config_groups",
+            ),
+            (
+                json!({"quant_method": "compressed-tensors", "config_groups": {"a": seven}}),
+                "config_groups",
+                "7",
+            ),
             (json!({"quant_method": "bitsandbytes", "load_in_8bit": true}), "load_in_8bit", "true"),
             (
                 json!({"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24"}}),

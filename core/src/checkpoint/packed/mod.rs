@@ -44,6 +44,15 @@ impl Part {
             _ => Err(Error::tensor(&self.name, format!("shape {:?}; a matrix is expected", self.shape))),
         }
     }
+
+    /// Refuses another element type than these.
+    fn is_one_of(&self, allowed: &[Stored]) -> Result<()> {
+        if allowed.contains(&self.stored) {
+            return Ok(());
+        }
+        let allowed = allowed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        Err(Error::tensor(&self.name, format!("element type {}; allowed: {allowed}", self.stored)))
+    }
 }
 
 /// A matrix in several tensors.
@@ -138,11 +147,11 @@ fn find(source: &dyn Source, method: Method, block: [usize; 2]) -> Result<BTreeM
         let name = tensor.name.as_str();
         let of = match method {
             Method::Gptq { bits, minus_one } => match name.strip_suffix(".qweight") {
-                Some(base) => Some((base, by_group(source, base, Order::Inputs, (bits, minus_one.into()))?)),
+                Some(base) => Some((base, by_group(source, base, Order::Inputs, (bits, minus_one))?)),
                 None => None,
             },
             Method::Awq => match name.strip_suffix(".qweight") {
-                Some(base) => Some((base, by_group(source, base, Order::Outputs, (4, 0))?)),
+                Some(base) => Some((base, by_group(source, base, Order::Outputs, (4, false))?)),
                 None => None,
             },
             Method::CompressedTensors => compressed(source, tensor, block)?,
@@ -165,12 +174,17 @@ fn find(source: &dyn Source, method: Method, block: [usize; 2]) -> Result<BTreeM
 }
 
 /// GPTQ and AWQ.
-fn by_group(source: &dyn Source, base: &str, order: Order, (bits, add): (u32, i32)) -> Result<Packed> {
+fn by_group(source: &dyn Source, base: &str, order: Order, (bits, minus_one): (u32, bool)) -> Result<Packed> {
     let of = |ending: &str| part(source, &format!("{base}.{ending}"));
     let (codes, scales) = (of("qweight")?, of("scales")?);
-    let [rows, cols] = integers::shape_of(source, &codes, order, bits)?;
-    let zeros = Zeros::ByGroup(of("qzeros")?, add);
+    let zeros = Zeros::ByGroup(of("qzeros")?, minus_one);
     let of = optional(source, &format!("{base}.g_idx"));
+    // Some matrices may have other bits than the configuration says of all: a group of every input tells.
+    let inputs = of.as_ref().filter(|_| order == Order::Inputs).map_or(0, |of| of.elements);
+    let fits =
+        |bits: &u32| codes.shape.first().is_some_and(|n| n.checked_mul(32 / *bits as usize) == Some(inputs));
+    let bits = [2, 4, 8].into_iter().find(fits).unwrap_or(bits);
+    let [rows, cols] = integers::shape_of(source, &codes, order, bits)?;
     target(source, Integers { rows, cols, bits, order, codes, zeros, scales, of })
 }
 
@@ -178,11 +192,8 @@ fn target(source: &dyn Source, all: Integers) -> Result<Packed> {
     if all.rows == 0 || all.cols == 0 {
         return Err(Error::tensor(&all.codes.name, format!("shape {:?} without values", all.codes.shape)));
     }
-    let wanted = if all.order == Order::Bytes { Stored::I8 } else { Stored::I32 };
-    if all.codes.stored != wanted {
-        let what = format!("element type {}; {wanted} is expected", all.codes.stored);
-        return Err(Error::tensor(&all.codes.name, what));
-    }
+    all.codes.is_one_of(&[if all.order == Order::Bytes { Stored::I8 } else { Stored::I32 }])?;
+    all.scales.is_one_of(&[Stored::F32, Stored::F16, Stored::Bf16])?;
     let target = all.target(source)?;
     Ok(Packed::Integers(all, target))
 }
@@ -249,8 +260,19 @@ struct Unpacked {
     notes: Vec<String>,
 }
 
-/// Endings of what only belongs to packed weights, and is not read.
-const UNREAD: [&str; 4] = [".input_scale", ".input_global_scale", ".weight_shape", ".activation_scale"];
+/// Endings of what only belongs to packed weights, and is not read: of activations, which stay as they are.
+const UNREAD: [&str; 7] = [
+    ".input_scale",
+    ".input_zero_point",
+    ".input_global_scale",
+    ".output_scale",
+    ".output_zero_point",
+    ".activation_scale",
+    ".weight_shape",
+];
+
+/// Endings of scales of keys and values, which stay as they are.
+const OF_CACHE: [&str; 5] = [".k_scale", ".v_scale", ".q_scale", ".kv_scale", ".prob_scale"];
 
 impl Unpacked {
     fn new(inner: Box<dyn Source>, packed: BTreeMap<String, Packed>, said: &Said) -> Result<Self> {
@@ -258,7 +280,21 @@ impl Unpacked {
         let mut hidden: BTreeSet<String> = parts.collect();
         for base in packed.keys().filter_map(|name| name.strip_suffix(".weight")) {
             hidden.extend(UNREAD.iter().map(|ending| format!("{base}{ending}")));
+            // Some writers of GPTQ give every matrix a bias of zeros, whether its model has one or not.
+            let bias = optional(inner.as_ref(), &format!("{base}.bias"));
+            if let (Method::Gptq { .. }, Some(bias)) = (said.method, bias)
+                && floats::read(inner.as_ref(), &bias)?.iter().all(|value| *value == 0.0)
+            {
+                hidden.insert(bias.name);
+            }
         }
+        let of_cache = |tensor: &&TensorInfo| {
+            tensor.elements() == 1 && OF_CACHE.iter().any(|ending| tensor.name.ends_with(ending))
+        };
+        let cached = inner.tensors().iter().filter(of_cache).map(|tensor| tensor.name.clone());
+        let before = hidden.len();
+        hidden.extend(cached);
+        let scales = hidden.len() - before;
         let mut tensors: Vec<TensorInfo> =
             inner.tensors().iter().filter(|tensor| !hidden.contains(&tensor.name)).cloned().collect();
         if let Some(twice) = tensors.iter().find(|tensor| packed.contains_key(&tensor.name)) {
@@ -266,7 +302,11 @@ impl Unpacked {
         }
         tensors.extend(packed.iter().map(|(name, packed)| packed.info(name.clone())));
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
-        let notes = notes(&packed, said);
+        let mut notes = notes(&packed, said);
+        if scales > 0 {
+            notes
+                .push(format!("{scales} scales of keys and values are not read: the cache is not quantized"));
+        }
         Ok(Self { inner, tensors, packed, notes })
     }
 }

@@ -57,9 +57,10 @@ impl Table {
         let (rows, cols) = (*rows as usize, *cols as usize);
         let of = |ending: &str| part(source, &format!("{name}.{ending}"));
         let (codes, map, absmax) = (part(source, name)?, of("quant_map")?, of("absmax")?);
-        let all = rows.checked_mul(cols).filter(|n| n.div_ceil(2) == codes.elements);
+        let bytes = codes.stored.bytes(codes.elements);
+        let all = rows.checked_mul(cols).filter(|n| Some(n.div_ceil(2)) == bytes);
         let all = all.ok_or_else(|| {
-            Error::tensor(name, format!("{} bytes of codes for [{rows}, {cols}]", codes.elements))
+            Error::tensor(name, format!("{} bytes of codes for [{rows}, {cols}]", bytes.unwrap_or(0)))
         })?;
         let block = size("blocksize")?;
         sized(&map, 16)?;

@@ -92,7 +92,8 @@ fn code(bits: u32, r: usize, c: usize) -> u32 {
     noise(r * COLS + c) & ((1 << bits) - 1)
 }
 fn zero(bits: u32, r: usize, g: usize) -> u32 {
-    noise(7 * r + 1000 * g + 5) & ((1 << bits) - 1)
+    // Never all ones: one more would carry into the next.
+    noise(7 * r + 1000 * g + 5) % ((1 << bits) - 1)
 }
 fn scale(r: usize, g: usize) -> f32 {
     f16::from_f32((noise(3 * r + g) % 1000) as f32 / 30_000.0 + 0.001).to_f32()
@@ -126,6 +127,11 @@ fn formula(bits: u32, zero: impl Fn(usize, usize) -> i64, of: impl Fn(usize) -> 
     (0..ROWS).flat_map(|r| (0..COLS).map(move |c| (r, c))).map(|(r, c)| value(r, c) as f32).collect()
 }
 
+/// What is stored of a zero point minus one, where no neighbour's carry meets it.
+fn wrapped(bits: u32, stored: u32) -> i64 {
+    i64::from((stored + 1) % (1 << bits))
+}
+
 fn said_gptq(bits: u32) -> Value {
     json!({"quant_method": "gptq", "bits": bits})
 }
@@ -143,7 +149,7 @@ fn gptq_becomes_the_smallest_block_that_holds_its_values() {
         let source = gptq(bits, zero, None).open(said_gptq(bits)).unwrap();
         let got = weight(source.as_ref());
         // Zero points are stored minus one.
-        let values = formula(bits, |r, g| i64::from(zero(r, g)) + 1, |c| c / GROUP);
+        let values = formula(bits, |r, g| wrapped(bits, zero(r, g)), |c| c / GROUP);
         assert_eq!(got, (want, [ROWS, COLS], values), "{bits} bits");
         assert_eq!(source.tensors().len(), 1);
         let f32 = want == Stored::F32;
@@ -164,9 +170,50 @@ fn inputs_in_the_order_of_their_importance_keep_their_groups() {
         [(&swapped, Stored::Block(Block::Q5_0)), (&scattered, Stored::F32)];
     for (of, want) in cases {
         let source = gptq(4, |r, g| zero(4, r, g), Some(of)).open(said_gptq(4)).unwrap();
-        let values = formula(4, |r, g| i64::from(zero(4, r, g)) + 1, of);
+        let values = formula(4, |r, g| wrapped(4, zero(4, r, g)), of);
         assert_eq!(weight(source.as_ref()), (want, [ROWS, COLS], values));
     }
+}
+
+#[test]
+fn zero_points_minus_one_are_so_as_whole_words() {
+    // The smallest zero point borrows from its neighbour; one more gives both back.
+    let wanted: Vec<u32> = (0..ROWS as u32).map(|r| r * 5 % 16).collect();
+    let stored: Vec<u32> =
+        words(&wanted, 4, |i| i).iter().map(|word| word.wrapping_sub(0x1111_1111)).collect();
+    let all = (0..GROUPS).flat_map(|_| stored.clone());
+    let file = gptq(4, |_, _| 0, None).words("a.qzeros", &[GROUPS, ROWS / 8], all);
+    let got = weight(file.open(said_gptq(4)).unwrap().as_ref()).2;
+    assert_eq!(got, formula(4, |r, _| wanted[r].into(), |c| c / GROUP));
+}
+
+#[test]
+fn an_order_of_inputs_that_says_nothing_is_none() {
+    let minus_one = (-1i32).cast_unsigned();
+    for nothing in [0, minus_one] {
+        let file = gptq(4, |r, g| zero(4, r, g), None).words("a.g_idx", &[COLS], vec![nothing; COLS]);
+        let got = weight(file.open(said_gptq(4)).unwrap().as_ref()).2;
+        assert_eq!(got, formula(4, |r, g| wrapped(4, zero(4, r, g)), |c| c / GROUP));
+    }
+}
+
+#[test]
+fn one_matrix_may_have_bits_of_its_own_and_a_bias_of_zeros() {
+    let file = gptq(8, |_, _| 127, Some(&|c| c / GROUP)).halves("a.bias", &[ROWS], vec![0.0; ROWS]);
+    let source = file.open(said_gptq(4)).unwrap();
+    let values = formula(8, |_, _| 128, |c| c / GROUP);
+    assert_eq!(weight(source.as_ref()), (Stored::Block(Block::Q8_0), [ROWS, COLS], values));
+    assert!(source.find("a.bias").is_none());
+    let biased = gptq(4, |_, _| 7, None).halves("a.bias", &[ROWS], vec![0.5; ROWS]);
+    assert!(biased.open(said_gptq(4)).unwrap().find("a.bias").is_some());
+}
+
+#[test]
+fn scales_of_activations_and_of_the_cache_are_left_out_and_said() {
+    let file = compressed(false).floats("a.input_zero_point", &[1], [0.0]).floats("b.k_scale", &[1], [0.5]);
+    let source = file.open(said_compressed()).unwrap();
+    assert_eq!(source.tensors().len(), 1);
+    assert!(source.notes().iter().any(|note| note.contains("1 scales of keys and values")));
 }
 
 #[test]
@@ -373,12 +420,18 @@ fn parts_that_do_not_go_together_are_refused_by_name() {
         (whole().without("a.scales"), "a.scales", "is missing"),
         (whole().words("a.g_idx", &[COLS], vec![3; COLS]), "a.g_idx", "an input's group is 3; there are 3"),
         (whole().words("a.g_idx", &[4], vec![0; 4]), "a.g_idx", "4 groups of 96 inputs"),
-        (whole().words("a.qzeros", &[2, 9], vec![0; 18]), "a.qzeros", "18 elements; 27"),
+        (
+            whole().with("a.qzeros", Dtype::I8, &[3, 9], vec![0; 27]),
+            "a.qzeros",
+            "27 elements of i8; 27 of i32",
+        ),
+        (whole().with("a.scales", Dtype::I8, &[3, 72], vec![0; 216]), "a.scales", "element type i8"),
+        (whole().words("a.qzeros", &[2, 9], vec![0; 18]), "a.qzeros", "18 elements of i32; 27"),
         (whole().halves("a.scales", &[5], vec![1.0; 5]), "a.scales", "5 scales for 72 outputs"),
         (
             whole().floats("a.qweight", &[COLS / 8, ROWS], vec![0.0; 864]),
             "a.qweight",
-            "element type f32; i32",
+            "element type f32; allowed: i32",
         ),
         (whole().words("a.qweight", &[0, ROWS], []), "a.qweight", "without values"),
         (whole().words("a.qweight", &[ROWS], vec![0; ROWS]), "a.qweight", "a matrix is expected"),

@@ -125,7 +125,7 @@ fn gemma3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let width = spec.blocks.first().map_or(0, |b| b.heads.k_dim);
     spec.ropes = rope::local_and_global(config, catalog, width, spec.max_positions)?;
     spec.each(|_, b| {
-        b.qk_norm = b.attn_norm.map(|norm| QkNorm { norm, span: QkSpan::Head });
+        b.qk_norm = b.attn_norm.map(|norm| QkNorm::new(norm, QkSpan::Head));
         b.rope = Some(usize::from(b.scores.window.is_none()));
     });
     Ok(spec)

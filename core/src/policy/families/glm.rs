@@ -1,6 +1,6 @@
 //! GLM 4 as transformers has it (`glm`) and GLM 4-0414 (`glm4`): LLaMA's blocks with gate and up in one
-//! matmul, which rotate neighbours in the first half of every head; the younger one norms what both parts give,
-//! too.
+//! matmul, which rotate neighbours in the first half of every head; the younger one norms what both parts
+//! give, too.
 
 use super::llama::{NAMES, llama_as};
 use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
@@ -22,7 +22,7 @@ pub const GLM4: Described = Described::new(&["glm4"], GLM4_NAMES, glm4);
 fn base(config: &ModelConfig, catalog: Catalog<'_>, eps: f64) -> Result<ModelSpec> {
     refuse_gguf(config)?;
     let mut spec = llama_as(config, catalog, Switches { eps, positions: 131_072, ..LLAMA_LIKE })?;
-    let bias = config.flag(&["attention_bias"], false)?;
+    let bias = config.flag(&["attention_bias"], NAMES.has(config, catalog, Slot::Qkv, Part::Bias))?;
     spec.each(|_, b| b.bias = [bias, false, false, false]);
     spec.rotate_part(config, catalog, RopeStyle::Interleaved, 0.5)?;
     Ok(spec)

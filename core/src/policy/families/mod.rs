@@ -17,6 +17,8 @@ mod gpt2;
 mod gpt_neo;
 mod gpt_neox;
 mod gptj;
+mod granite;
+mod hunyuan;
 mod llama;
 mod megatron;
 mod meta;
@@ -27,6 +29,7 @@ mod phi;
 mod post_norm;
 mod qwen;
 mod qwen1;
+mod rotary_encoder;
 mod seed_oss;
 mod smollm;
 mod stablelm;
@@ -52,6 +55,8 @@ macro_rules! families {
 families!(
     llama: LLAMA, MISTRAL;
     smollm: SMOLLM3;
+    granite: GRANITE, GRANITE_MOE;
+    hunyuan: HUNYUAN;
     ernie: ERNIE4_5;
     seed_oss: SEED_OSS;
     glm: GLM, GLM4;
@@ -71,6 +76,7 @@ families!(
     falcon: FALCON;
     opt: OPT;
     bert: BERT, ROBERTA;
+    rotary_encoder: EUROBERT, NOMIC_BERT;
     distilbert: DISTILBERT;
     electra: ELECTRA;
     qwen1: QWEN;

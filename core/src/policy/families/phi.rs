@@ -31,7 +31,7 @@ fn phi(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let normed = config.flag(&["qk_layernorm"], false)?;
     spec.each(|_, b| {
         b.mlp_norm = None;
-        b.qk_norm = b.attn_norm.filter(|_| normed).map(|norm| QkNorm { norm, span: QkSpan::Head });
+        b.qk_norm = b.attn_norm.filter(|_| normed).map(|norm| QkNorm::new(norm, QkSpan::Head));
     });
     if let HeadSpec::Tokens { bias, .. } = &mut spec.head {
         *bias = true;

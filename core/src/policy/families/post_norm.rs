@@ -1,9 +1,11 @@
 //! OLMo 2 and 3 and EXAONE 4: LLaMA's blocks with norms behind both parts instead of before, and over queries
-//! and keys (OLMo: over all heads at once). OLMo 3 stretches the rotation of the blocks without a window alone,
-//! EXAONE 4 rotates only those with one.
+//! and keys (OLMo: over all heads at once). OLMo 3 stretches the rotation of the blocks without a window
+//! alone, EXAONE 4 rotates only those with one.
 
 use super::llama::{NAMES, llama_as};
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf, sliding_layers};
+use crate::policy::describe::{
+    Described, LLAMA_LIKE, Switches, refuse_gguf, sliding_layers, with_theta, with_window,
+};
 use crate::policy::*;
 
 /// Names of families that norm what attention gives under the name that LLaMA gives the norm before the
@@ -30,7 +32,7 @@ pub const EXAONE4: Described = Described::new(&["exaone4"], POST_NAMES, exaone4)
 fn post_normed(config: &ModelConfig, catalog: Catalog<'_>, span: QkSpan) -> Result<ModelSpec> {
     let mut spec = llama_as(config, catalog, Switches { eps: 1e-5, ..LLAMA_LIKE })?;
     spec.each(|_, b| {
-        b.qk_norm = b.attn_norm.map(|norm| QkNorm { norm, span });
+        b.qk_norm = b.attn_norm.map(|norm| QkNorm::new(norm, span));
         (b.attn_post, b.mlp_post) = (b.attn_norm.take(), b.mlp_norm.take());
     });
     Ok(spec)
@@ -43,14 +45,27 @@ fn olmo2(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 /// Three of four blocks have a window, and a rotation that is not stretched.
 fn olmo3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     refuse_gguf(config)?;
-    let filled = match config.get("sliding_window") {
-        Some(_) => config.clone(),
-        None => config.with("sliding_window", 4096),
+    let config = &with_window(config, 4096)?;
+    // The newer layout has a section for either kind of block.
+    let sections = ["rope_parameters.full_attention", "rope_parameters.sliding_attention"];
+    let of = |section: &str| -> Result<Option<ModelConfig>> {
+        let Some(own) = config.get(section) else { return Ok(None) };
+        Ok(Some(with_theta(&ModelConfig::new(serde_json::json!({ "rope_parameters": own }))?, 500_000.0)))
     };
-    let mut spec = olmo2(&filled, catalog)?;
-    spec.slide(&filled, |i| (i + 1) % 4 != 0)?;
+    let flat = config.with(
+        "rope_parameters",
+        match of(sections[0])? {
+            Some(own) => own.get("rope_parameters").cloned().unwrap_or_default(),
+            None => config.get("rope_parameters").cloned().unwrap_or_default(),
+        },
+    );
+    let mut spec = olmo2(&with_theta(&flat, 500_000.0), catalog)?;
+    spec.slide(config, |i| (i + 1) % 4 != 0)?;
     let global = spec.ropes.first().cloned().ok_or_else(|| Error::internal("a rotation"))?;
-    let local = RopeSpec { scaling: RopeScaling::None, ..global.clone() };
+    let local = match of(sections[1])? {
+        Some(own) => rope::read(&own, catalog, RopeStyle::Half, global.columns, spec.max_positions)?,
+        None => RopeSpec { scaling: RopeScaling::None, ..global.clone() },
+    };
     spec.ropes = vec![global, local];
     spec.each(|_, b| b.rope = Some(b.scores.window.is_some().into()));
     Ok(spec)

@@ -54,7 +54,7 @@ fn qwen2(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 
 fn qwen3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = llama(config, catalog)?;
-    spec.each(|_, b| b.qk_norm = b.attn_norm.map(|norm| QkNorm { norm, span: QkSpan::Head }));
+    spec.each(|_, b| b.qk_norm = b.attn_norm.map(|norm| QkNorm::new(norm, QkSpan::Head)));
     windows(config, &mut spec)?;
     Ok(spec)
 }

@@ -1,7 +1,7 @@
 //! SmolLM 3: LLaMA's blocks, every fourth without a rotation.
 
 use super::llama::{NAMES, llama_as};
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf, with_theta};
 use crate::policy::*;
 
 /// `model_type` smollm3.
@@ -9,6 +9,7 @@ pub const SMOLLM3: Described = Described::new(&["smollm3"], NAMES, smollm3);
 
 fn smollm3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     refuse_gguf(config)?;
+    let config = &with_theta(config, 2_000_000.0);
     let mut spec = llama_as(config, catalog, Switches { tied: true, positions: 32_768, ..LLAMA_LIKE })?;
     let rotated = rotated(config, spec.blocks.len())?;
     spec.each(|i, b| b.rope = b.rope.filter(|_| rotated[i]));
@@ -28,7 +29,7 @@ fn rotated(config: &ModelConfig, layers: usize) -> Result<Vec<bool>> {
     let entries = list.as_array().map(|all| all.iter().map(|v| v.as_u64().filter(|n| *n < 2)));
     let entries: Option<Vec<u64>> = entries.and_then(Iterator::collect);
     match entries {
-        Some(entries) if entries.len() == layers => Ok(entries.iter().map(|n| *n == 1).collect()),
-        _ => Err(Error::config("no_rope_layers", list, format!("{layers} times 0 or 1"))),
+        Some(entries) if entries.len() >= layers => Ok(entries.iter().map(|n| *n == 1).collect()),
+        _ => Err(Error::config("no_rope_layers", list, format!("at least {layers} times 0 or 1"))),
     }
 }

@@ -42,7 +42,7 @@ fn stablelm(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     spec.each(|_, b| {
         b.bias[0] = bias;
         let norm = b.attn_norm.filter(|_| own_norms).map(|norm| NormSpec { bias: false, ..norm });
-        b.qk_norm = norm.map(|norm| QkNorm { norm, span: QkSpan::OwnHead });
+        b.qk_norm = norm.map(|norm| QkNorm::new(norm, QkSpan::OwnHead));
         b.mlp_norm = b.mlp_norm.filter(|_| !parallel);
     });
     spec.rotate_part(config, catalog, RopeStyle::Half, 0.25)?;
