@@ -92,7 +92,7 @@ fn safetensors_headers() {
             &["dimensions"],
         ),
         ("unknown dtype", one("F31", "[2]", "[0,8]", 8), &["`w`", "F31"]),
-        ("unsupported dtype", one("F8_E4M3", "[8]", "[0,8]", 8), &["`w`", "F8_E4M3", "supported"]),
+        ("unsupported dtype", one("F8_E8M0", "[8]", "[0,8]", 8), &["`w`", "F8_E8M0", "supported"]),
         ("dtype that lies", one("F64", "[2]", "[0,8]", 8), &["`w`", "needs 16 bytes", "hold 8"]),
         ("empty shape that lies", one("F32", "[0]", "[0,8]", 8), &["`w`", "needs 0 bytes"]),
         ("shape missing", file(r#"{"w":{"dtype":"F32","data_offsets":[0,8]}}"#, &[0; 8]), &["`w`", "shape"]),

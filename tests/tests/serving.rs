@@ -155,7 +155,7 @@ fn story<B: Backend>(
         // Of all pages, or of a few.
         engine.set_page_store(HostPages::new(if dice.once_in(3) { 4000 } else { 1 << 20 })).unwrap();
     }
-    let other: Vec<u32> = whole[hit..].iter().map(|token| token + 1).chain([2]).collect();
+    let other: Vec<u32> = whole[hit..].iter().map(|token| 3 + (token - 2) % 50).chain([2]).collect();
     engine.put(request([&whole[..hit], &other[..]].concat(), 1)).unwrap();
     engine.run().unwrap();
     let found = hit.min(LEN - 1) / sizes.page_size * sizes.page_size;
@@ -167,7 +167,7 @@ fn story<B: Backend>(
     }
     let before = engine.prefix_stats().hit;
     for mate in 0..dice.below(3) as u32 {
-        let mate: Vec<u32> = (0..1 + dice.below(12) as u32).map(|at| 60 + mate + at).collect();
+        let mate: Vec<u32> = (0..1 + dice.below(12) as u32).map(|at| 3 + (17 * mate + at) % 50).collect();
         engine.put(Request { cache_salt: "another".into(), ..request(mate, 1 + dice.below(9)) }).unwrap();
     }
     let id = engine.put(request(whole.clone(), NEW)).unwrap();

@@ -1,8 +1,8 @@
 //! The expectations file of a backend: what may be skipped, by name and with a reason.
 //!
 //! JSON: `{"skips": [{"architecture": "BloomForCausalLM", "reason": "..."}, ...]}`. An entry names an
-//! `architecture`, a `case`, or `weights: "pytorch"`; with `from_ranks` it is meant where so many ranks or more
-//! share the model. Whatever is skipped must stand here, and what stands here must not pass.
+//! `architecture`, a `case`, or `weights: "pytorch"`; with `from_ranks` it is meant where so many ranks or
+//! more share the model. Whatever is skipped must stand here, and what stands here must not pass.
 //!
 //! `"close_calls": [{"case": "mixtral", "dtype": "bf16", "rows": [4], "reason": "..."}]` names token rows
 //! whose experts are chosen by less than what rounding to `dtype` moves: they are judged apart, all others as

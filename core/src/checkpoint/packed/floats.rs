@@ -3,7 +3,7 @@
 //!
 //! Both round once, to f32: no kernel takes them as they are.
 
-use super::Part;
+use super::part::Part;
 use crate::checkpoint::Source;
 use crate::mem::Stored;
 use crate::quant::{plain, small_float};

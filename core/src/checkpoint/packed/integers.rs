@@ -4,7 +4,8 @@
 //! bits become GGUF's blocks without a rounding: `d * (q - 8)`, `d * (q - 16)` or `d * q` for 32 inputs of
 //! one group, where every scale is a 16-bit float and no input has a group of its own. All else becomes f32.
 
-use super::{Part, floats, part};
+use super::floats;
+use super::part::{Part, part};
 use crate::checkpoint::Source;
 use crate::mem::{Block, Stored};
 use crate::quant::block;

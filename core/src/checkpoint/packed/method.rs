@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn every_method_is_told_by_its_fields() {
+    fn every_method_has_fields_of_its_own() {
         for (said, want) in [
             (json!({"quant_method": "gptq", "bits": 4}), Method::Gptq { bits: 4, minus_one: true }),
             (

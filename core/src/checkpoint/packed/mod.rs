@@ -11,6 +11,7 @@
 mod floats;
 mod integers;
 mod method;
+mod part;
 mod table;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
@@ -22,38 +23,11 @@ use crate::{Error, Result};
 use floats::Floats;
 use integers::{Integers, Order, Zeros};
 use method::{Method, Said};
+use part::{Part, optional, part};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use table::Table;
-
-/// A stored tensor that is a part of a matrix.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Part {
-    name: String,
-    shape: Vec<usize>,
-    stored: Stored,
-    elements: usize,
-}
-
-impl Part {
-    /// The shape of a matrix.
-    fn matrix(&self) -> Result<[usize; 2]> {
-        match self.shape[..] {
-            [rows, cols] => Ok([rows, cols]),
-            _ => Err(Error::tensor(&self.name, format!("shape {:?}; a matrix is expected", self.shape))),
-        }
-    }
-
-    /// Refuses another element type than these.
-    fn is_one_of(&self, allowed: &[Stored]) -> Result<()> {
-        if allowed.contains(&self.stored) {
-            return Ok(());
-        }
-        let allowed = allowed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        Err(Error::tensor(&self.name, format!("element type {}; allowed: {allowed}", self.stored)))
-    }
-}
 
 /// A matrix in several tensors.
 #[derive(Debug, Clone)]
@@ -127,17 +101,6 @@ fn block_of(config: &Value) -> Result<[usize; 2]> {
         Some([Some(rows @ 1..), Some(cols @ 1..)]) => Ok([*rows as usize, *cols as usize]),
         _ => Err(Error::config("quantization_config.weight_block_size", of, "two positive numbers")),
     }
-}
-
-fn part(source: &dyn Source, name: &str) -> Result<Part> {
-    let found = optional(source, name);
-    found.ok_or_else(|| Error::tensor(name, "is missing; the packed weight next to it needs it"))
-}
-
-fn optional(source: &dyn Source, name: &str) -> Option<Part> {
-    let TensorInfo { name, shape, stored } = source.find(name)?.clone();
-    let elements = shape.iter().product();
-    Some(Part { name, shape, stored, elements })
 }
 
 /// The packed matrices of a source, by the names of plain ones.

@@ -1,7 +1,8 @@
 //! bitsandbytes' matrices of 4-bit codes: `table[code] * absmax` of so many consecutive values of the matrix,
 //! row after row. What `absmax` is stored as, codes of a table of 256 or plain floats, the state says.
 
-use super::{Part, floats, part};
+use super::floats;
+use super::part::{Part, part};
 use crate::checkpoint::{Source, json};
 use crate::mem::Stored;
 use crate::{Error, Result};
