@@ -288,8 +288,8 @@ fn notes(packed: &BTreeMap<String, Packed>, said: &Said) -> Vec<String> {
         let rest = match target == Stored::F32.name() {
             false => "the same values".to_string(),
             true => format!(
-                "no kernel takes them as they are, and this takes {:.1} times their memory; a format that \
-                 weights are quantized to takes less",
+                "no kernel takes them as they are, and this takes {:.1} times their memory; quantize \
+                 while loading for less",
                 after as f64 / before.max(1) as f64
             ),
         };
