@@ -5,7 +5,7 @@
 //! one group, where every scale is a 16-bit float and no input has a group of its own. All else becomes f32.
 
 use super::floats;
-use super::part::{Part, part};
+use super::part::Part;
 use crate::checkpoint::Source;
 use crate::mem::{Block, Stored};
 use crate::quant::block;
@@ -306,8 +306,8 @@ fn word(raw: &[u8], i: usize) -> u32 {
 ///
 /// # Errors
 /// `Tensor` for other shapes, or a size that no address reaches.
-pub(super) fn shape_of(source: &dyn Source, codes: &Part, order: Order, bits: u32) -> Result<[usize; 2]> {
-    let [a, b] = part(source, &codes.name)?.matrix()?;
+pub(super) fn shape_of(codes: &Part, order: Order, bits: u32) -> Result<[usize; 2]> {
+    let [a, b] = codes.matrix()?;
     let per = (32 / bits) as usize;
     let shape = match order {
         Order::Inputs => Some(b).zip(a.checked_mul(per)),

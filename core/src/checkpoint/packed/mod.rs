@@ -147,7 +147,7 @@ fn by_group(source: &dyn Source, base: &str, order: Order, (bits, minus_one): (u
     let fits =
         |bits: &u32| codes.shape.first().is_some_and(|n| n.checked_mul(32 / *bits as usize) == Some(inputs));
     let bits = [2, 4, 8].into_iter().find(fits).unwrap_or(bits);
-    let [rows, cols] = integers::shape_of(source, &codes, order, bits)?;
+    let [rows, cols] = integers::shape_of(&codes, order, bits)?;
     target(source, Integers { rows, cols, bits, order, codes, zeros, scales, of })
 }
 
@@ -172,7 +172,7 @@ fn compressed<'a>(
             return fp8(source, tensor, block);
         };
         let (codes, scales) = (part(source, &tensor.name)?, part(source, &format!("{base}.weight_scale"))?);
-        let [rows, cols] = integers::shape_of(source, &codes, Order::Bytes, 8)?;
+        let [rows, cols] = integers::shape_of(&codes, Order::Bytes, 8)?;
         let zeros = optional(source, &format!("{base}.weight_zero_point"));
         let zeros = zeros.map_or(Zeros::All(0), Zeros::Bytes);
         let all = Integers { rows, cols, bits: 8, order: Order::Bytes, codes, zeros, scales, of: None };
