@@ -47,7 +47,7 @@ build() {
   set -o pipefail
   made=$(
     {
-      cargo build --profile gpu --message-format=json -p conformance --features gpu --bin gpu &&
+      cargo build --profile gpu --message-format=json -p conformance --no-default-features --features gpu --bin gpu &&
         cargo build --profile gpu --message-format=json -p soft-cuda
     } | grep -o '"\(executable\|filenames\)":\("[^"]*"\|\[[^]]*\]\)' | grep -o '/[^",]*'
   ) || return 1
