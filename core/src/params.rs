@@ -140,8 +140,35 @@ pub enum RouterScore {
     Sigmoid,
 }
 
+/// What groups of experts are ranked by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GroupRank {
+    /// The best of their experts (DeepSeek-V2).
+    Best,
+    /// The sum of their two best; of one where a group has no other (DeepSeek-V3).
+    BestTwo,
+}
+
+/// Experts in groups of consecutive numbers and one size: a token chooses among the experts of its best
+/// groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ExpertGroups {
+    /// Groups; at most [`ExpertGroups::MAX`], and a divisor of the number of experts.
+    pub count: usize,
+    /// Groups that a token chooses; ties go to the lowest number.
+    pub chosen: usize,
+    /// What they are ranked by.
+    pub rank: GroupRank,
+}
+
+impl ExpertGroups {
+    /// Groups that kernels have room for.
+    pub const MAX: usize = 32;
+}
+
 /// How tokens choose experts: `s = score(logits)`, the `top_k` largest are chosen (ties go to the lowest
 /// number), and a chosen expert weighs `s * scale`, or `s * scale / sum of the chosen s` where renormalised.
+/// With a bias for the choice, `s + bias` is what experts and groups are chosen by.
 ///
 /// A softmax over the chosen logits alone is the renormalised softmax over all.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -158,11 +185,28 @@ pub struct Router {
     pub scale: f32,
     /// Whether the matmul that gives the logits has a bias.
     pub bias: bool,
+    /// Whether a bias is added to the scores for the choice alone (DeepSeek-V3's `e_score_correction_bias`).
+    pub choice_bias: bool,
+    /// Groups of experts, some of which are chosen first.
+    pub groups: Option<ExpertGroups>,
 }
 
 impl Router {
     /// Experts per token that kernels have room for.
     pub const MAX_TOP_K: usize = 64;
+    /// Experts that kernels have room for where [`Router::is_by_score`].
+    pub const MAX_BY_SCORE: usize = 1024;
+
+    /// A router without biases and groups, whose weights are scores.
+    pub fn new(experts: usize, top_k: usize, score: RouterScore) -> Self {
+        let (bias, choice_bias) = (false, false);
+        Self { experts, top_k, score, renormalise: false, scale: 1.0, bias, choice_bias, groups: None }
+    }
+
+    /// Whether experts are chosen by scores; by logits else, which are in the same order.
+    pub fn is_by_score(&self) -> bool {
+        self.choice_bias || self.groups.is_some()
+    }
 }
 
 /// Which experts a rank has: those of whole leaves of the sum over experts, whose leaves go by their number.

@@ -2,7 +2,8 @@
 //
 //   route    logits [tokens, experts] f32 -> the top_k largest of a row (ties to the lowest, NaN as
 //            the smallest), ascending, and their weights: softmax e / s or sigmoid, renormalised or not,
-//            times a scale. A warp per token.
+//            times a scale. By score: the largest s + bias, of the experts of the best groups. A warp per
+//            token; a lane ranks a group.
 //   group    slots (token * top_k + choice) by expert: bounds [experts + 1], then the slots of each expert,
 //            ascending. A warp per expert looks through all slots twice: no atomics, so the order is what it
 //            must be.
@@ -28,6 +29,14 @@ struct Route {
     u32 sigmoid;
     u32 renormalise;
     float scale;
+    // [experts] f32, added to scores for the choice alone; 0: none.
+    u64 bias;
+    // 1: chosen by score, 0: by logit.
+    u32 by_score;
+    // Groups of experts, how many are chosen, and whether the sum of their two best ranks them.
+    u32 groups;
+    u32 open_groups;
+    u32 best_two;
 };
 
 DEVICE u32 ascending(float v) {
@@ -45,6 +54,59 @@ DEVICE u64 largest(u64 v) {
     return v;
 }
 
+// A row of logits and what its experts are chosen by.
+struct Choice {
+    const float *row;
+    const float *bias;
+    float max;
+    // Sum over all experts that a softmax's scores are divided by; 1 for sigmoids.
+    float whole;
+    u32 experts;
+    bool sigmoid;
+    bool by_score;
+
+    DEVICE float score(u32 e) const { return sigmoid ? sigmoid_of(row[e]) : exp_of(sub(row[e], max)); }
+    DEVICE u32 key(u32 e) const {
+        if (!by_score) return ascending(row[e]);
+        float s = div(score(e), whole);
+        return ascending(bias ? add(s, bias[e]) : s);
+    }
+
+    // Sum of all scores in the contract's order, in every lane.
+    DEVICE float sum(u32 lane) const {
+        float leaf = 0.0f;
+        if (lane < LEAVES) {
+            for (u32 e = leaf_start(experts, 1, lane); e < leaf_start(experts, 1, lane + 1); e++) leaf = add(leaf, score(e));
+        }
+        return __shfl_sync(0xffffffffu, tree_of_lanes(leaf), 0);
+    }
+
+    // The best groups, a bit each; a lane has a group.
+    DEVICE u32 open(const Route &p, u32 lane) const {
+        u32 size = experts / p.groups, first = 0, second = 0;
+        if (lane < p.groups) {
+            for (u32 e = lane * size; e < (lane + 1) * size; e++) {
+                u32 k = key(e);
+                if (k > first) {
+                    second = first;
+                    first = k;
+                } else if (k > second) {
+                    second = k;
+                }
+            }
+        }
+        u32 rank = first;
+        if (p.best_two && size > 1) rank = ascending(add(from_ascending(first), from_ascending(second)));
+        u64 own = lane < p.groups ? (u64)rank << 32 | (u32)~lane : 0, before = ~0ull;
+        u32 found = 0;
+        for (u32 j = 0; j < p.open_groups; j++) {
+            before = largest(own < before ? own : 0);
+            found |= 1u << ~(u32)before;
+        }
+        return found;
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(128) moe_route(const __grid_constant__ Route p) {
     __shared__ u32 all[4][MOST_CHOSEN];
     begin();
@@ -52,24 +114,30 @@ extern "C" __global__ void __launch_bounds__(128) moe_route(const __grid_constan
     if (token >= p.logits.rows) return;
     u32 *chosen = all[threadIdx.x / 32];
     u32 experts = p.logits.cols;
-    const float *row = row_of<float>(p.logits, token);
+    Choice row = {row_of<float>(p.logits, token), reinterpret_cast<const float *>(p.bias), 0.0f, 1.0f, experts, p.sigmoid != 0,
+                  p.by_score != 0};
+    u64 highest = 0;
+    for (u32 e = lane; e < experts; e += 32) highest = most(highest, (u64)ascending(row.row[e]));
+    row.max = from_ascending((u32)largest(highest));
+    if (!row.sigmoid && (row.by_score || !p.renormalise)) row.whole = row.sum(lane);
+    u32 size = experts, open = 1;
+    if (p.groups) {
+        size = experts / p.groups;
+        open = row.open(p, lane);
+    }
     u64 before = ~0ull;
-    u32 highest = 0;
     for (u32 j = 0; j < p.top_k; j++) {
-        // The largest (logit, lowest number) below the one before.
+        // The largest (key, lowest number) below the one before.
         u64 best = 0;
         for (u32 e = lane; e < experts; e += 32) {
-            u64 key = (u64)ascending(row[e]) << 32 | (u32)~e;
+            if (!(open >> (e / size) & 1)) continue;
+            u64 key = (u64)row.key(e) << 32 | (u32)~e;
             if (key < before) best = most(best, key);
         }
         before = largest(best);
-        if (j == 0) highest = (u32)(before >> 32);
         if (lane == 0) chosen[j] = ~(u32)before;
     }
     __syncwarp();
-    float max = from_ascending(highest);
-    bool sigmoid = p.sigmoid != 0;
-    auto score = [=](u32 e) { return sigmoid ? sigmoid_of(row[e]) : exp_of(sub(row[e], max)); };
     // Ascending: a lane's choices go where as many smaller ones are.
     u32 mine[MOST_CHOSEN / 32], place[MOST_CHOSEN / 32];
 #pragma unroll
@@ -85,22 +153,16 @@ extern "C" __global__ void __launch_bounds__(128) moe_route(const __grid_constan
         if (i * 32 + lane < p.top_k) chosen[place[i]] = mine[i];
     }
     __syncwarp();
-    float total = 1.0f;
+    float total = row.whole;
     if (p.renormalise) {
         total = 0.0f;
-        for (u32 j = 0; j < p.top_k; j++) total = add(total, score(chosen[j]));
-    } else if (!sigmoid) {
-        float leaf = 0.0f;
-        if (lane < LEAVES) {
-            for (u32 e = leaf_start(experts, 1, lane); e < leaf_start(experts, 1, lane + 1); e++) leaf = add(leaf, score(e));
-        }
-        total = __shfl_sync(0xffffffffu, tree_of_lanes(leaf), 0);
+        for (u32 j = 0; j < p.top_k; j++) total = add(total, row.score(chosen[j]));
     }
     total = total == 0.0f ? 1.0f : total;
     for (u32 j = lane; j < p.top_k; j += 32) {
         u32 e = chosen[j];
         reinterpret_cast<u32 *>(p.experts)[(u64)token * p.top_k + j] = e;
-        row_of<float>(p.weights, token)[j] = mul(div(score(e), total), p.scale);
+        row_of<float>(p.weights, token)[j] = mul(div(row.score(e), total), p.scale);
     }
 }
 

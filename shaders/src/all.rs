@@ -21,7 +21,7 @@ impl Kernel {
                 }
             }
         }
-        all.extend([Moe::Route, Moe::Group].map(|how| Kernel::Moe(how, Elem::F32)));
+        all.extend([Moe::Route, Moe::RouteByScore, Moe::Group].map(|how| Kernel::Moe(how, Elem::F32)));
         for x in Elem::ALL {
             of_element(&mut all, x);
             for kv in Elem::ALL {

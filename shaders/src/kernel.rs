@@ -153,7 +153,7 @@ entries! {
 }
 entries! {
     /// What is done with experts; `Group` is the second half of `route`.
-    Moe: Route = "route", Group = "group", Combine = "combine", CombineNode = "combine_node"
+    Moe: Route = "route", RouteByScore = "route_by_score", Group = "group", Combine = "combine", CombineNode = "combine_node"
 }
 entries! {
     /// What is done to a slab.

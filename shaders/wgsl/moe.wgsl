@@ -1,24 +1,32 @@
-{#- Experts: choosing them (`route`), sorting slots by expert (`group`), adding up what they gave (`combine`;
-`combine_node` for a rank's part, in f32). Leaves of that sum go by expert number.
+{#- Experts: choosing them (`route`, `route_by_score`), sorting slots by expert (`group`), adding up what
+they gave (`combine`; `combine_node` for a rank's part, in f32). Leaves of that sum go by expert number.
 
 A slot is one of the pairs of a token and an expert, `token * top_k + choice`. Logits are compared as
 integers: NaN counts as the smallest number, and the two zeros are equal, whatever a driver does with
 them. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
-{%- if how == "route" %}
+{%- if how in ["route", "route_by_score"] %}
+{%- set by_score = how == "route_by_score" %}
 {{ it.params(carrier, [
     "tokens", "experts", "top_k", "flags", "factor", "x_offset", "x_pitch", "experts_offset",
     "weights_offset", "weights_pitch",
-]) }}
+] + (["groups", "open_groups"] if by_score else [])) }}
 {{ it.leaves() }}
 {{ math.functions() }}
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read_write> experts: array<u32>;
 @group(0) @binding(2) var<storage, read_write> weights: array<f32>;
+{%- if by_score %}
+@group(0) @binding(3) var<storage, read> bias: array<f32>;
+{%- endif %}
 
 const SIGMOID = 1u;
 const RENORMALISE = 2u;
+{%- if by_score %}
+const BIAS = 4u;
+const BEST_TWO = 8u;
+{%- endif %}
 // `Router::MAX_TOP_K`.
 const MOST = 64u;
 
@@ -27,10 +35,15 @@ var<workgroup> ranked: array<u32, 64>;
 var<workgroup> chosen: array<u32, 64>;
 var<workgroup> scores: array<f32, 64>;
 var<workgroup> leaf: array<f32, 8>;
+{%- if by_score %}
+// What experts are chosen by (`Router::MAX_BY_SCORE`), what groups are ranked by, and the best ones, a bit each.
+var<workgroup> keys: array<u32, 1024>;
+var<workgroup> ranks: array<u32, 32>;
+var<workgroup> best: array<u32, 32>;
+{%- endif %}
 
 // Grows with the number; NaN gives that of minus infinity.
-fn key(at: u32) -> u32 {
-    let v = logits[at];
+fn key_of(v: f32) -> u32 {
     if (is_nan(v)) {
         return 0x007fffffu;
     }
@@ -45,6 +58,49 @@ fn value_of(key: u32) -> f32 {
     return bitcast<f32>(select(~key, key & 0x7fffffffu, (key >> 31u) == 1u));
 }
 
+fn key(at: u32) -> u32 {
+    return key_of(logits[at]);
+}
+
+fn score_of(v: f32, max: f32) -> f32 {
+    if ((p.flags & SIGMOID) != 0u) {
+        return og(sigmoid_of(v));
+    }
+    return og(exp_of(og(v - max)));
+}
+
+// A leaf of the sum of all scores.
+fn leaf_of_scores(base: u32, max: f32, l: u32) -> f32 {
+    var acc = 0.0;
+    let end = leaf_start(p.experts, 1u, l + 1u);
+    for (var i = leaf_start(p.experts, 1u, l); i < end; i += 1u) {
+        acc = og(acc + score_of(logits[base + i], max));
+    }
+    return acc;
+}
+{%- if by_score %}
+
+// What group `g` is ranked by.
+fn rank_of(g: u32) -> u32 {
+    let size = p.experts / p.groups;
+    var first = 0u;
+    var second = 0u;
+    for (var e = g * size; e < (g + 1u) * size; e += 1u) {
+        let own = keys[e];
+        if (own > first) {
+            second = first;
+            first = own;
+        } else if (own > second) {
+            second = own;
+        }
+    }
+    if ((p.flags & BEST_TWO) != 0u && size > 1u) {
+        return key_of(og(value_of(first) + value_of(second)));
+    }
+    return first;
+}
+{%- endif %}
+
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -54,6 +110,54 @@ fn main(
     let n = p.experts;
     for (var token = group.x; token < p.tokens; token += groups.x) {
         let base = p.x_offset + token * p.x_pitch;
+{%- if by_score %}
+        // Computed by all alike.
+        var highest = 0u;
+        for (var i = 0u; i < n; i += 1u) {
+            highest = max(highest, key(base + i));
+        }
+        let largest = value_of(highest);
+        if (t < 8u) {
+            leaf[t] = leaf_of_scores(base, largest, t);
+        }
+        workgroupBarrier();
+        var whole = 1.0;
+        if ((p.flags & SIGMOID) == 0u) {
+            whole = tree(leaf[0], leaf[1], leaf[2], leaf[3], leaf[4], leaf[5], leaf[6], leaf[7]);
+        }
+        for (var i = t; i < n; i += 64u) {
+            var s = og(score_of(logits[base + i], largest) / whole);
+            if ((p.flags & BIAS) != 0u) {
+                s = og(s + bias[i]);
+            }
+            keys[i] = key_of(s);
+        }
+        workgroupBarrier();
+        if (t < p.groups) {
+            ranks[t] = rank_of(t);
+        }
+        workgroupBarrier();
+        if (t < p.groups) {
+            var rank = 0u;
+            for (var g = 0u; g < p.groups; g += 1u) {
+                rank += select(0u, 1u, ranks[g] > ranks[t] || (ranks[g] == ranks[t] && g < t));
+            }
+            best[t] = select(0u, 1u, rank < p.open_groups);
+        }
+        workgroupBarrier();
+        let size = n / p.groups;
+        for (var i = t; i < n; i += 64u) {
+            let own = keys[i];
+            var rank = 0u;
+            for (var j = 0u; j < n; j += 1u) {
+                let before = keys[j] > own || (keys[j] == own && j < i);
+                rank += select(0u, 1u, before && best[j / size] == 1u);
+            }
+            if (best[i / size] == 1u && rank < p.top_k) {
+                ranked[rank] = i;
+            }
+        }
+{%- else %}
         for (var i = t; i < n; i += 64u) {
             let own = key(base + i);
             var rank = 0u;
@@ -65,6 +169,7 @@ fn main(
                 ranked[rank] = i;
             }
         }
+{%- endif %}
         workgroupBarrier();
         if (t < p.top_k) {
             let own = ranked[t];
@@ -74,25 +179,19 @@ fn main(
             }
             chosen[place] = own;
         }
+{%- if not by_score %}
         // Computed by all alike: the largest logit is the first in rank.
-        let max = value_of(key(base + ranked[0]));
+        let largest = value_of(key(base + ranked[0]));
+{%- endif %}
         workgroupBarrier();
         if (t < p.top_k) {
-            let v = logits[base + chosen[t]];
-            if ((p.flags & SIGMOID) != 0u) {
-                scores[t] = og(sigmoid_of(v));
-            } else {
-                scores[t] = exp_of(og(v - max));
-            }
+            scores[t] = score_of(logits[base + chosen[t]], largest);
         }
+{%- if not by_score %}
         if (p.flags == 0u && t < 8u) {
-            var acc = 0.0;
-            let end = leaf_start(n, 1u, t + 1u);
-            for (var i = leaf_start(n, 1u, t); i < end; i += 1u) {
-                acc = og(acc + og(exp_of(og(logits[base + i] - max))));
-            }
-            leaf[t] = acc;
+            leaf[t] = leaf_of_scores(base, largest, t);
         }
+{%- endif %}
         workgroupBarrier();
         if (t < p.top_k) {
             var total = 1.0;

@@ -8,7 +8,7 @@ use crate::simd::{self, Kernel, Lanes};
 use crate::sum;
 use engraft_core::math::{self, MulAdd};
 use engraft_core::numerics::{LEAVES, leaf_bounds};
-use engraft_core::params::{ExpertShare, Router, RouterScore};
+use engraft_core::params::{ExpertGroups, ExpertShare, GroupRank, Router, RouterScore};
 use engraft_core::{Error, Result};
 use std::ops::Range;
 
@@ -37,9 +37,17 @@ pub struct Routed<'a> {
     pub weights: RawMatMut,
 }
 
-/// Chooses experts: logits `[tokens, experts]` f32.
-pub fn route(machine: &Machine, logits: RawMat, router: &Router, out: Routed<'_>) -> Result<()> {
+/// Chooses experts: logits `[tokens, experts]` f32; the bias for the choice `[experts]`.
+pub fn route(
+    machine: &Machine,
+    logits: RawMat,
+    (router, bias): (&Router, Option<&[f32]>),
+    out: Routed<'_>,
+) -> Result<()> {
     let (Routed { experts, weights }, router) = (out, *router);
+    if let Some(bias) = bias {
+        same("route", "length of the bias of the choice", bias.len(), router.experts)?;
+    }
     same("route", "columns of the logits", logits.cols, router.experts)?;
     same("route", "rows of the weights", weights.rows, logits.rows)?;
     same("route", "columns of the weights", weights.cols, router.top_k)?;
@@ -53,29 +61,33 @@ pub fn route(machine: &Machine, logits: RawMat, router: &Router, out: Routed<'_>
         return Ok(());
     }
     let experts = Words(experts.as_mut_ptr());
-    over_rows(machine, [logits.rows, router.experts], 4096, 2, |range, scratch| {
-        simd::run(machine.isa, machine.madd, Choose { logits, router, experts, weights, range, scratch });
+    over_rows(machine, [logits.rows, router.experts], 4096, 3, |range, scratch| {
+        simd::run(
+            machine.isa,
+            machine.madd,
+            Choose { logits, router, bias, experts, weights, range, scratch },
+        );
     })
 }
 
-struct Choose {
+struct Choose<'a> {
     logits: RawMat,
     router: Router,
+    bias: Option<&'a [f32]>,
     experts: Words,
     weights: RawMatMut,
     range: Range<usize>,
     scratch: Floats,
 }
 
-impl Kernel for Choose {
+impl Kernel for Choose<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
         let (n, k) = (self.router.experts, self.router.top_k);
-        // SAFETY: two rows of scratch.
-        let (row, scores) = unsafe {
-            let (row, scores) = (self.scratch.at(0), self.scratch.at(n.next_multiple_of(16)));
-            (std::slice::from_raw_parts_mut(row, n), std::slice::from_raw_parts_mut(scores, n))
-        };
+        // SAFETY: three rows of scratch.
+        let [row, scores, keys] = [0, 1, 2].map(|i| unsafe {
+            std::slice::from_raw_parts_mut(self.scratch.at(i * n.next_multiple_of(16)), n)
+        });
         let mut weights = [0f32; Router::MAX_TOP_K];
         for r in self.range.clone() {
             // SAFETY: a row of logits, words and weights of this row alone.
@@ -83,22 +95,63 @@ impl Kernel for Choose {
                 self.logits.widen::<V>(r, 0, n, row.as_mut_ptr());
                 self.experts.part(r * k, k)
             };
-            choose(row, chosen);
-            weigh::<V::M>(&self.router, row, scores, chosen, &mut weights[..k]);
+            score::<V::M>(self.router.score, row, scores);
+            match self.router.is_by_score() {
+                true => {
+                    self.keys(scores, keys);
+                    let (size, open) = self.router.groups.map_or((n, 1), |groups| open(keys, groups));
+                    choose(keys, (0..n as u32).filter(|i| open >> (*i as usize / size) & 1 != 0), chosen);
+                }
+                false => choose(row, 0..n as u32, chosen),
+            }
+            weigh(&self.router, scores, chosen, &mut weights[..k]);
             // SAFETY: as above.
             unsafe { self.weights.narrow::<V>(r, 0, k, weights.as_ptr()) };
         }
     }
 }
 
-/// The largest logits' columns, ascending; ties go to the lowest, NaN counts as the smallest.
-fn choose(logits: &[f32], chosen: &mut [u32]) {
-    let key = |i: u32| {
-        let v = logits[i as usize];
-        if v.is_nan() { f32::NEG_INFINITY } else { v }
-    };
+impl Choose<'_> {
+    /// What experts are chosen by: their scores, those of a softmax divided by the sum of all, and the bias.
+    fn keys(&self, scores: &[f32], keys: &mut [f32]) {
+        let total = whole(self.router.score, scores);
+        for (i, (key, score)) in keys.iter_mut().zip(scores).enumerate() {
+            let score = score / total;
+            *key = self.bias.map_or(score, |bias| score + bias[i]);
+        }
+    }
+}
+
+/// NaN counts as the smallest.
+fn comparable(v: f32) -> f32 {
+    if v.is_nan() { f32::NEG_INFINITY } else { v }
+}
+
+/// Experts of a group, and the groups whose experts may be chosen, a bit each.
+fn open(keys: &[f32], groups: ExpertGroups) -> (usize, u32) {
+    let (mut ranks, mut best) = ([0.0; ExpertGroups::MAX], [0; ExpertGroups::MAX]);
+    let size = (keys.len() / groups.count).max(1);
+    for (rank, keys) in ranks.iter_mut().zip(keys.chunks_exact(size)) {
+        let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+        for key in keys.iter().map(|key| comparable(*key)) {
+            if key > first {
+                (first, second) = (key, first);
+            } else if key > second {
+                second = key;
+            }
+        }
+        *rank = if groups.rank == GroupRank::BestTwo && size > 1 { first + second } else { first };
+    }
+    let best = &mut best[..groups.chosen];
+    choose(&ranks[..groups.count], 0..groups.count as u32, best);
+    (size, best.iter().fold(0, |open, group| open | 1 << group))
+}
+
+/// Of the columns `from`, ascending, those with the largest keys, ascending; ties go to the lowest.
+fn choose(keys: &[f32], from: impl Iterator<Item = u32>, chosen: &mut [u32]) {
+    let key = |i: u32| comparable(keys[i as usize]);
     let mut count = 0;
-    for i in 0..logits.len() as u32 {
+    for i in from {
         // `chosen[..count]` is in descending order; equals stay in front.
         let at = chosen[..count].partition_point(|c| key(*c) >= key(i));
         if at == chosen.len() {
@@ -112,10 +165,10 @@ fn choose(logits: &[f32], chosen: &mut [u32]) {
     chosen.sort_unstable();
 }
 
-/// Weights of the chosen: see `engraft_core::ops::Route`.
+/// Scores of all experts: see `engraft_core::ops::Route`. Those of a softmax are not divided yet.
 #[inline(always)]
-fn weigh<M: MulAdd>(router: &Router, logits: &[f32], scores: &mut [f32], chosen: &[u32], out: &mut [f32]) {
-    match router.score {
+fn score<M: MulAdd>(score: RouterScore, logits: &[f32], scores: &mut [f32]) {
+    match score {
         RouterScore::Softmax => {
             let max = logits.iter().fold(f32::NEG_INFINITY, |m, v| if *v > m { *v } else { m });
             scores.iter_mut().zip(logits).for_each(|(s, v)| *s = math::exp::<M>(v - max));
@@ -124,11 +177,21 @@ fn weigh<M: MulAdd>(router: &Router, logits: &[f32], scores: &mut [f32], chosen:
             scores.iter_mut().zip(logits).for_each(|(s, v)| *s = math::sigmoid::<M>(*v));
         }
     }
-    let of_chosen = || chosen.iter().fold(0.0, |sum: f32, c| sum + scores[*c as usize]);
-    let total = match (router.renormalise, router.score) {
-        (true, _) => of_chosen(),
-        (false, RouterScore::Softmax) => sum::sum_ref(scores, &leaf_bounds(scores.len(), 1)),
-        (false, RouterScore::Sigmoid) => 1.0,
+}
+
+/// What scores are divided by where they are not renormalised.
+fn whole(score: RouterScore, scores: &[f32]) -> f32 {
+    match score {
+        RouterScore::Softmax => sum::sum_ref(scores, &leaf_bounds(scores.len(), 1)),
+        RouterScore::Sigmoid => 1.0,
+    }
+}
+
+/// Weights of the chosen.
+fn weigh(router: &Router, scores: &[f32], chosen: &[u32], out: &mut [f32]) {
+    let total = match router.renormalise {
+        true => chosen.iter().fold(0.0, |sum: f32, c| sum + scores[*c as usize]),
+        false => whole(router.score, scores),
     };
     let total = if total == 0.0 { 1.0 } else { total };
     for (out, c) in out.iter_mut().zip(chosen) {
@@ -292,11 +355,24 @@ mod tests {
     #[test]
     fn the_largest_are_chosen_in_ascending_order() {
         let mut chosen = [9; 3];
-        choose(&[0.0, 5.0, f32::NAN, 5.0, -1.0, 5.0, 7.0], &mut chosen);
+        choose(&[0.0, 5.0, f32::NAN, 5.0, -1.0, 5.0, 7.0], 0..7, &mut chosen);
         assert_eq!(chosen, [1, 3, 6], "of equals the lowest, NaN last");
         let mut all = [9; 2];
-        choose(&[f32::NAN, f32::NAN], &mut all);
+        choose(&[f32::NAN, f32::NAN], 0..2, &mut all);
         assert_eq!(all, [0, 1]);
+    }
+
+    #[test]
+    fn groups_are_ranked_by_their_best_or_their_two_best() {
+        let keys = [0.5, 0.0, 0.4, 0.3, f32::NAN, 0.75, 0.35, 0.35];
+        let groups = |chosen, rank| ExpertGroups { count: 4, chosen, rank };
+        assert_eq!(open(&keys, groups(1, GroupRank::Best)), (2, 0b0100));
+        assert_eq!(open(&keys, groups(2, GroupRank::Best)), (2, 0b0101));
+        // A sum with NaN counts as the smallest; of equals the lowest.
+        assert_eq!(open(&keys, groups(1, GroupRank::BestTwo)), (2, 0b0010));
+        assert_eq!(open(&keys, groups(2, GroupRank::BestTwo)), (2, 0b1010));
+        let alone = ExpertGroups { count: 8, ..groups(2, GroupRank::BestTwo) };
+        assert_eq!(open(&keys, alone), (1, 0b0010_0001));
     }
 
     #[test]

@@ -40,13 +40,15 @@ fn combine(stream: &mut CpuStream, op: Combine<'_, Cpu>) -> Result<()> {
 }
 
 fn route(stream: &mut CpuStream, op: Route<'_, Cpu>) -> Result<()> {
-    let Route { logits, router, experts, weights, groups } = op;
+    let Route { logits, router, choice_bias, experts, weights, groups } = op;
+    let bias = choice_bias.map(CpuWeight::vector).transpose()?;
     let (logits, weights) = (SharedMat::from(logits), SharedMat::from(weights));
     let (experts, groups) = (Words::from(experts), Words::from(groups));
     stream.enqueue(move |cpu| {
         // SAFETY: the stream runs one op at a time; the outputs are different allocations.
         let (experts, groups) = unsafe { (experts.slice_mut(), groups.slice_mut()) };
-        kernel::route(cpu.machine(), logits.read(), &router, Routed { experts, weights: weights.write() })?;
+        let routed = Routed { experts, weights: weights.write() };
+        kernel::route(cpu.machine(), logits.read(), (&router, bias.as_deref()), routed)?;
         kernel::group(experts, router.experts, groups);
         Ok(())
     })

@@ -186,19 +186,13 @@ fn experts() {
         for (cols, dtype) in SIZES.into_iter().flat_map(|c| TYPES.map(|t| (c, t))) {
             let (k, experts) = (cols, 5);
             let logits = b.mat(&values(3 * experts, 1), experts, Float::F32);
-            let router = Router {
-                experts,
-                top_k: 2,
-                score: RouterScore::Softmax,
-                renormalise: true,
-                scale: 1.0,
-                bias: false,
-            };
+            let router = Router { renormalise: true, ..Router::new(experts, 2, RouterScore::Softmax) };
             let (mut chosen, mut groups) = (b.buf(&[0u32; 6]), b.buf(&[0u32; 12]));
             let mut weights = b.mat(&[0.0; 6], 2, Float::F32);
             b.run(Route {
                 logits: logits.view(3).unwrap(),
                 router,
+                choice_bias: None,
                 experts: chosen.view_mut(),
                 weights: weights.view_mut(3).unwrap(),
                 groups: groups.view_mut(),

@@ -7,7 +7,9 @@ use engraft_core::ops::{
     Attend, AttendDense, Combine, Embed, ExpertLinear, GatherRows, Groups, KvAppend, KvCopyPages, KvRead,
     MarkSeen, Norm, NormWeights, Rope, RopeView, Route, Sample, Scatter, Sequences,
 };
-use engraft_core::params::{Heads, NormKind, RopeStyle, Router, RouterScore, Scores};
+use engraft_core::params::{
+    ExpertGroups, GroupRank, Heads, NormKind, RopeStyle, Router, RouterScore, Scores,
+};
 use engraft_core::sample::{NO_TOKEN, SampleRow};
 
 /// Beyond anything, or just beyond `n`.
@@ -313,15 +315,25 @@ fn any_logits_are_routed_to_experts_that_exist() {
     logits[14..21].fill(f32::INFINITY);
     logits[21..24].copy_from_slice(&[f32::NAN, f32::INFINITY, f32::MIN]);
     let logits = b.mat(&logits, 7, Float::F32);
-    for (score, renormalise) in
-        [RouterScore::Softmax, RouterScore::Sigmoid].into_iter().flat_map(|s| [(s, false), (s, true)])
+    let groups = |count, chosen, rank| Some(ExpertGroups { count, chosen, rank });
+    let ways = [
+        None,
+        groups(7, 3, GroupRank::Best),
+        groups(7, 4, GroupRank::BestTwo),
+        groups(1, 1, GroupRank::BestTwo),
+    ];
+    for (score, renormalise, groups) in [RouterScore::Softmax, RouterScore::Sigmoid]
+        .into_iter()
+        .flat_map(|s| [(s, false), (s, true)])
+        .flat_map(|(s, r)| ways.map(|groups| (s, r, groups)))
     {
-        let router = Router { experts: 7, top_k: 3, score, renormalise, scale: 1.0, bias: false };
+        let router = Router { renormalise, groups, ..Router::new(7, 3, score) };
         let (mut experts, mut groups) = (b.buf(&[u32::MAX; 18]), b.buf(&[u32::MAX; 26]));
         let mut weights = b.mat(&[0.0; 18], 3, Float::F32);
         b.run(Route {
             logits: logits.view(6).unwrap(),
             router,
+            choice_bias: None,
             experts: experts.view_mut(),
             weights: weights.view_mut(6).unwrap(),
             groups: groups.view_mut(),

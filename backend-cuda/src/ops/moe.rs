@@ -5,7 +5,7 @@ use crate::weight::{bounds_of, word};
 use crate::{Cuda, CudaStream, Kernel};
 use engraft_core::mem::{Weight, WeightFormat, WeightUse};
 use engraft_core::ops::{Chosen, Combine, ExpertLinear, MoeOp, MoeOpKind, Route, Signature};
-use engraft_core::params::RouterScore;
+use engraft_core::params::{GroupRank, RouterScore};
 use engraft_core::{Error, Result};
 use engraft_kernels::params::moe as kernels;
 
@@ -66,6 +66,11 @@ fn route(stream: &mut CudaStream, op: Route<'_, Cuda>) -> Result<()> {
         sigmoid: u32::from(router.score == RouterScore::Sigmoid),
         renormalise: u32::from(router.renormalise),
         scale: router.scale,
+        bias: stream.vector(op.choice_bias)?,
+        by_score: u32::from(router.is_by_score()),
+        groups: word(router.groups.map_or(0, |groups| groups.count))?,
+        open_groups: word(router.groups.map_or(0, |groups| groups.chosen))?,
+        best_two: u32::from(router.groups.is_some_and(|groups| groups.rank == GroupRank::BestTwo)),
     };
     stream.launch(&p.launch(), &p)?;
     let p = kernels::Group { experts, groups, count: word(router.experts)?, slots };

@@ -10,7 +10,7 @@ use crate::weight::Panels;
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::ops::{Chosen, Combine, ExpertLinear, MoeOp, Route};
-use engraft_core::params::RouterScore;
+use engraft_core::params::{GroupRank, RouterScore};
 use engraft_shaders::{Elem, Kernel, Moe as Entry, PANEL};
 
 pub(super) fn run(stream: &mut WgpuStream, op: MoeOp<'_, Wgpu>) -> Result<()> {
@@ -22,7 +22,7 @@ pub(super) fn run(stream: &mut WgpuStream, op: MoeOp<'_, Wgpu>) -> Result<()> {
 }
 
 fn route(stream: &mut WgpuStream, op: Route<'_, Wgpu>) -> Result<()> {
-    let Route { logits, router, experts, weights, groups: grouped } = op;
+    let Route { logits, router, choice_bias, experts, weights, groups: grouped } = op;
     if logits.rows() == 0 {
         return Ok(());
     }
@@ -30,7 +30,12 @@ fn route(stream: &mut WgpuStream, op: Route<'_, Wgpu>) -> Result<()> {
     let (from, to) = (matrix(&limits, logits, "logits")?, matrix(&limits, weights, "experts' weights")?);
     let experts = buffer(&limits, experts.as_ref(), "experts")?;
     let grouped = buffer(&limits, grouped.as_ref(), "slots by expert")?;
-    let flags = u32::from(router.score == RouterScore::Sigmoid) | u32::from(router.renormalise) << 1;
+    let best_two = router.groups.is_some_and(|groups| groups.rank == GroupRank::BestTwo);
+    let flags = u32::from(router.score == RouterScore::Sigmoid)
+        | u32::from(router.renormalise) << 1
+        | u32::from(choice_bias.is_some()) << 2
+        | u32::from(best_two) << 3;
+    let (count, open) = router.groups.map_or((1, 1), |groups| (groups.count, groups.chosen));
     let words = [
         word(logits.rows())?,
         word(router.experts)?,
@@ -42,10 +47,19 @@ fn route(stream: &mut WgpuStream, op: Route<'_, Wgpu>) -> Result<()> {
         experts.offset,
         to.offset,
         word(weights.pitch())?,
+        word(count)?,
+        word(open)?,
     ];
-    let (kernel, slots) = (Kernel::Moe(Entry::Route, Elem::F32), [from.slot, experts.slot, to.slot]);
     let grid = groups(&limits, logits.rows(), 1);
-    stream.call(&Call { kernel, slots: &slots, words: &words, grid })?;
+    let gpu = stream.gpu().clone();
+    let bias = choice_bias.map_or(Ok(gpu.nothing()), |bias| bias.vector())?;
+    let slots = [from.slot, experts.slot, to.slot, Slot::whole(&limits, bias, "a bias of the choice")?];
+    let (entry, bound) = match router.is_by_score() {
+        true => (Entry::RouteByScore, (&slots[..], &words[..])),
+        false => (Entry::Route, (&slots[..3], &words[..words.len() - 2])),
+    };
+    let (slots, words) = bound;
+    stream.call(&Call { kernel: Kernel::Moe(entry, Elem::F32), slots, words, grid })?;
     let slots = logits.rows() * router.top_k;
     let words = [word(slots)?, word(router.experts)?, experts.offset, grouped.offset];
     let (kernel, slots) = (Kernel::Moe(Entry::Group, Elem::F32), [experts.slot, grouped.slot]);

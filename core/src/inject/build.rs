@@ -239,6 +239,7 @@ fn build_experts<D: Device>(
         up: own(Slot::ExpertUp)?,
         down: own(Slot::ExpertDown)?,
         router: t.linear(l, Slot::Router)?,
+        choice_bias: t.take_opt(l, Slot::ChoiceBias, Part::Weight),
         join: match spec.join {
             Join::Add => None,
             _ => Some(t.linear(l, Slot::Join)?),

@@ -141,7 +141,7 @@ fn why(role: &Role) -> &'static str {
             "every rank looks up whole rows"
         }
         (Slot::Head, _) => "a rank multiplies its rows of a table that all look up",
-        (Slot::Router, _) => "every rank chooses the experts of every token",
+        (Slot::Router | Slot::ChoiceBias, _) => "every rank chooses the experts of every token",
         _ if role.is_vector() => "every rank has whole rows of the residual stream",
         _ => "not shared: every rank computes it",
     }

@@ -20,6 +20,8 @@ pub struct Experts<D: Device> {
     pub spec: MoeSpec,
     /// Scores `[experts, hidden]`.
     pub router: Projection<D>,
+    /// What is added to scores for the choice alone `[experts]`.
+    pub choice_bias: Option<D::Weight>,
     /// The experts of this rank.
     pub share: ExpertShare,
     /// Whether it has a part of each: what slots give is summed over all ranks, then, and ranks with parts of
@@ -42,6 +44,7 @@ impl<M: DeviceMem> ExpertScratch<M> {
         &mut self,
         x: &mut Exec<'_, D>,
         router: Router,
+        choice_bias: Option<&D::Weight>,
         tokens: usize,
         join: bool,
     ) -> Result<()> {
@@ -50,6 +53,7 @@ impl<M: DeviceMem> ExpertScratch<M> {
         x.run(Route {
             logits: self.logits.shaped(tokens, router.experts)?,
             router,
+            choice_bias,
             experts: self.experts.view_mut().slice(0..slots)?,
             weights: weights.shaped_mut(tokens, router.top_k)?,
             groups: self.groups.view_mut().slice(0..router.experts + 1 + slots)?,
@@ -86,7 +90,7 @@ impl<D: Device> Experts<D> {
         let slots = tokens * router.top_k;
         let rows = input.read(&s.residual, &s.normed, tokens)?;
         x.run(self.router.linear(rows, e.logits.shaped_mut(tokens, router.experts)?))?;
-        e.route(x, router, tokens, false)?;
+        e.route(x, router, self.choice_bias.as_ref(), tokens, false)?;
         let others = self.parts && self.share.is_part();
         if let (true, Some(nodes), Some(zeros)) = (others, &mut e.nodes, &e.zeros) {
             let out = nodes.shaped_mut(slots, hidden)?;
@@ -194,10 +198,10 @@ impl<D: Device> Experts<D> {
             Join::Mixed => (2, RouterScore::Softmax),
         };
         let Some(join) = &self.join else { return Err(Error::internal("no weight for the dense part")) };
-        let router = Router { experts, top_k: experts, score, renormalise: false, scale: 1.0, bias: false };
+        let router = Router::new(experts, experts, score);
         let rows = input.read(&s.residual, &s.normed, tokens)?;
         x.run(join.linear(rows, e.logits.shaped_mut(tokens, experts)?))?;
-        e.route(x, router, tokens, true)?;
+        e.route(x, router, None, tokens, true)?;
         let weights = e.join_weights.shaped(tokens, experts)?;
         // The slots' buffer is free again: it holds the weighed sum.
         let dense = s.partial.view(tokens)?;

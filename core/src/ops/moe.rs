@@ -7,10 +7,14 @@ use super::stem::stem;
 use super::{Rules, Signature, SumPart, groups, rules};
 use crate::Result;
 use crate::mem::{BufMut, BufRef, Device, Float, MatMut, MatRef, Weight, copied};
-use crate::params::{ExpertShare, Router};
+use crate::params::{ExpertGroups, ExpertShare, Router};
 
 /// Chooses experts: the `top_k` largest logits of a row are chosen, ties go to the lowest expert, NaN counts
 /// as the smallest.
+///
+/// With a bias for the choice or groups, those with the largest keys: `s + bias`, where `s` is the sigmoid, or
+/// `e / s` over all experts as below. Groups are ranked by their largest key, or by the sum of their two
+/// largest; the experts are those of the best groups alone.
 ///
 /// Softmax: `w = e / s`, `e = exp(logit - max)`, `s` the sum over all experts in the order of
 /// `docs/numerics.md` (grain 1), or over the chosen in ascending order where renormalised. Sigmoid:
@@ -21,6 +25,8 @@ pub struct Route<'a, D: Device> {
     pub logits: MatRef<'a, D::Mem>,
     /// How.
     pub router: Router,
+    /// `[experts]`, where the router has a bias for the choice.
+    pub choice_bias: Option<&'a D::Weight>,
     /// `[tokens * top_k]` the expert of every slot; ascending within a token.
     pub experts: BufMut<'a, D::Mem, u32>,
     /// `[tokens, top_k]` f32 weights of the slots.
@@ -103,7 +109,7 @@ stem!(
 );
 
 impl<'a, D: Device> Rules<'a, D> for Route<'a, D> {
-    rules!(MoeOpKind::Route: logits, experts, weights, groups, router);
+    rules!(MoeOpKind::Route: logits, experts, weights, groups, router, choice_bias);
 
     fn check(&self, check: &Check) -> Result<()> {
         let (router, rows) = (self.router, self.logits.rows());
@@ -111,6 +117,7 @@ impl<'a, D: Device> Rules<'a, D> for Route<'a, D> {
         check.at_least("chosen experts", router.top_k, 1)?;
         check.at_least("experts", router.experts, router.top_k)?;
         check.at_least("room for chosen experts", Router::MAX_TOP_K, router.top_k)?;
+        self.check_choice(check)?;
         check.factors("slots", self.experts.len(), &[rows, router.top_k])?;
         let slots = self.experts.len();
         check.same("grouped slots", self.groups.len(), router.experts.saturating_add(1 + slots))?;
@@ -122,6 +129,31 @@ impl<'a, D: Device> Rules<'a, D> for Route<'a, D> {
 
     fn signature(&self) -> Signature {
         Signature::new(self.kind(), self.logits.dtype(), self.router.top_k, self.router.experts)
+    }
+}
+
+impl<D: Device> Route<'_, D> {
+    /// Whether the choice by scores has what it needs, and kernels have room for it.
+    fn check_choice(&self, check: &Check) -> Result<()> {
+        let router = self.router;
+        if router.is_by_score() {
+            check.at_least("room for experts chosen by scores", Router::MAX_BY_SCORE, router.experts)?;
+        }
+        if let Some(groups) = router.groups {
+            check.at_least("groups of experts", groups.count, 1)?;
+            check.at_least("room for groups of experts", ExpertGroups::MAX, groups.count)?;
+            check.same("experts beyond whole groups", router.experts % groups.count, 0)?;
+            check.at_least("groups of experts", groups.count, groups.chosen)?;
+            let open = groups.chosen.saturating_mul(router.experts / groups.count);
+            check.at_least("experts of chosen groups", open, router.top_k)?;
+        }
+        match self.choice_bias {
+            Some(bias) => {
+                check.absent("bias of a choice without one", !router.choice_bias)?;
+                check.vector("length of the bias of the choice", bias, router.experts)
+            }
+            None => check.same("biases of the choice", usize::from(router.choice_bias), 0),
+        }
     }
 }
 

@@ -57,6 +57,8 @@ pub enum Slot {
     Down,
     /// Scores of experts.
     Router,
+    /// What is added to scores for the choice of experts alone.
+    ChoiceBias,
     /// First linear layers of all experts, one expert after the other.
     ExpertUp,
     /// Second linear layers of all experts.
@@ -93,7 +95,7 @@ impl Part {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 32] = [
+    pub const ALL: [Slot; 33] = [
         Slot::TokenEmbed,
         Slot::PatchEmbed,
         Slot::PositionEmbed,
@@ -115,6 +117,7 @@ impl Slot {
         Slot::Up,
         Slot::Down,
         Slot::Router,
+        Slot::ChoiceBias,
         Slot::ExpertUp,
         Slot::ExpertDown,
         Slot::Join,
@@ -146,6 +149,7 @@ impl Slot {
                 | Slot::Up
                 | Slot::Down
                 | Slot::Router
+                | Slot::ChoiceBias
                 | Slot::ExpertUp
                 | Slot::ExpertDown
                 | Slot::Join
@@ -195,6 +199,7 @@ impl Slot {
             Slot::Up => "up",
             Slot::Down => "down",
             Slot::Router => "router",
+            Slot::ChoiceBias => "choice_bias",
             Slot::ExpertUp => "expert_up",
             Slot::ExpertDown => "expert_down",
             Slot::Join => "join",
@@ -234,7 +239,8 @@ impl Role {
 
     /// Whether the operand is a vector: a bias, what a norm multiplies with, or divisors of frequencies.
     pub fn is_vector(&self) -> bool {
-        self.slot.is_norm() || self.slot == Slot::RopeFactors || self.part == Part::Bias
+        let vectors = [Slot::RopeFactors, Slot::ChoiceBias];
+        self.slot.is_norm() || vectors.contains(&self.slot) || self.part == Part::Bias
     }
 }
 

@@ -9,6 +9,7 @@ use crate::checkpoint::TensorInfo;
 use crate::config::ModelConfig;
 use crate::{Error, Result};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// A binding and the tensors that were found for it.
 #[derive(Debug, Clone)]
@@ -77,7 +78,9 @@ pub fn resolve<'a>(
     fail("several tensors for the same place", several)?;
 
     let used: BTreeSet<&str> = found.iter().flat_map(|r| &r.tensors).map(|t| t.name.as_str()).collect();
-    let known = |name: &str| used.contains(name) || policy.ignores(name);
+    let drafting = drafting_blocks(spec, config)?;
+    let drafts = |name: &str| block_of(name).is_some_and(|block| drafting.contains(&block));
+    let known = |name: &str| used.contains(name) || policy.ignores(name) || drafts(name);
     let left = catalog.tensors().iter().map(|t| &t.name).filter(|n| !known(n));
     fail("tensors left over", left.cloned().collect())?;
     for resolved in &found {
@@ -86,6 +89,19 @@ pub fn resolve<'a>(
     let place = |role: &Role| roles.iter().position(|r| r == role);
     found.sort_by_cached_key(|r| place(&r.binding.role));
     Ok(found)
+}
+
+/// Blocks behind the model's own that predict further tokens for speculation: they are not run.
+fn drafting_blocks(spec: &ModelSpec, config: &ModelConfig) -> Result<Range<usize>> {
+    let count = config.index(&["num_nextn_predict_layers", "num_mtp_modules"], 0)?;
+    let first = spec.blocks.len();
+    Ok(first..first.saturating_add(count))
+}
+
+/// The number behind `layers` in a tensor's name.
+fn block_of(name: &str) -> Option<usize> {
+    let mut parts = name.split('.').skip_while(|part| *part != "layers").skip(1);
+    parts.next()?.parse().ok()
 }
 
 /// Roles bound twice, bound without being the model's, and left open.

@@ -103,6 +103,10 @@ impl ModelSpec {
             Slot::TokenEmbed if self.embed.patches.is_none() => Some((self.vocab, self.embed.width)),
             Slot::PositionEmbed => Some((self.embed.positions?.rows, sum)),
             Slot::TokenTypeEmbed => Some((self.embed.token_types?, sum)),
+            Slot::ChoiceBias => {
+                let router = self.block_of(role)?.moe?.router;
+                router.choice_bias.then_some((1, router.experts))
+            }
             Slot::RopeFactors => {
                 let stored = self.ropes.iter().find(|r| r.scaling == RopeScaling::Stored)?;
                 Some((1, stored.columns / 2))

@@ -7,6 +7,9 @@ use bytemuck::{Pod, Zeroable};
 /// Experts per token that [`Route`] has room for.
 pub const MOST_CHOSEN: u32 = 64;
 
+/// Groups of experts that [`Route`] has room for: a lane each.
+pub const MOST_GROUPS: u32 = 32;
+
 /// Chooses experts and their weights.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -25,6 +28,16 @@ pub struct Route {
     pub renormalise: u32,
     /// Factor of the weights.
     pub scale: f32,
+    /// `[experts]` f32, added to scores for the choice alone; 0: none.
+    pub bias: u64,
+    /// 1: chosen by score, 0: by logit.
+    pub by_score: u32,
+    /// Groups of experts, at most [`MOST_GROUPS`]; 0: none.
+    pub groups: u32,
+    /// Groups that are chosen.
+    pub open_groups: u32,
+    /// 1: groups are ranked by the sum of their two best, 0: by their best.
+    pub best_two: u32,
 }
 
 impl Route {

@@ -9,18 +9,50 @@ use engraft_kernels::params::moe::{Combine, ExpertLinear, Group, Route};
 use engraft_kernels::params::{Elem, WeightView};
 use std::ops::Range;
 
+/// Of `from`, so many with the largest keys, ascending.
+fn largest(keys: &[f32], mut from: Vec<usize>, count: usize) -> Vec<usize> {
+    let key = |i: &usize| if keys[*i].is_nan() { f32::NEG_INFINITY } else { keys[*i] };
+    from.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap().then(a.cmp(b)));
+    from.truncate(count);
+    from.sort_unstable();
+    from
+}
+
+/// How experts are chosen: by logits, or by scores with a bias, in groups `(count, chosen, by the two best)`.
+#[derive(Clone, Copy)]
+struct Way<'a> {
+    top_k: usize,
+    softmax: bool,
+    renormalise: bool,
+    bias: Option<&'a [f32]>,
+    groups: Option<(usize, usize, bool)>,
+}
+
 /// Experts of a row, ascending, and their weights.
-fn routed(row: &[f32], top_k: usize, softmax: bool, renormalise: bool, scale: f32) -> (Vec<u32>, Vec<f32>) {
-    let key = |i: &usize| if row[*i].is_nan() { f32::NEG_INFINITY } else { row[*i] };
-    let mut order: Vec<usize> = (0..row.len()).collect();
-    order.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap().then(a.cmp(b)));
-    let mut chosen = order[..top_k].to_vec();
-    chosen.sort_unstable();
+fn routed(row: &[f32], way: Way<'_>, scale: f32) -> (Vec<u32>, Vec<f32>) {
+    let Way { top_k, softmax, renormalise, .. } = way;
     let max = row.iter().fold(f32::NEG_INFINITY, |m, v| if *v > m { *v } else { m });
     let score: Vec<f32> =
         row.iter().map(|v| if softmax { exp::<F>(v - max) } else { sigmoid::<F>(*v) }).collect();
     let b = leaf_bounds(row.len(), 1);
     let all = tree(std::array::from_fn(|l| score[b[l]..b[l + 1]].iter().fold(0.0, |a, v| a + v)));
+    let whole = if softmax { all } else { 1.0 };
+    let keys: Vec<f32> = match way.bias.is_some() || way.groups.is_some() {
+        true => (0..row.len()).map(|i| score[i] / whole + way.bias.map_or(-0.0, |bias| bias[i])).collect(),
+        false => row.to_vec(),
+    };
+    let mut from: Vec<usize> = (0..row.len()).collect();
+    if let Some((count, open, two)) = way.groups {
+        let size = row.len() / count;
+        let rank = |group: &[usize]| {
+            let best = largest(&keys, group.to_vec(), if two { 2 } else { 1 });
+            best.iter().map(|e| keys[*e]).reduce(|a, b| a + b).unwrap()
+        };
+        let ranks: Vec<f32> = from.chunks(size).map(rank).collect();
+        let open = largest(&ranks, (0..count).collect(), open);
+        from.retain(|e| open.contains(&(e / size)));
+    }
+    let chosen = largest(&keys, from, top_k);
     let total = match (renormalise, softmax) {
         (true, _) => chosen.iter().fold(0.0, |a, c| a + score[*c]),
         (false, true) => all,
@@ -44,18 +76,29 @@ fn grouped(experts: &[u32], count: usize) -> Vec<u32> {
 
 #[test]
 fn routes_and_groups_are_the_contracts() {
-    for (experts, top_k, tokens) in [(5, 2, 7), (64, 8, 9), (70, 40, 3)] {
-        for (softmax, renormalise) in [(true, false), (true, true), (false, false), (false, true)] {
+    for (experts, top_k, tokens, groups) in [
+        (5, 2, 7, None),
+        (64, 8, 9, None),
+        (70, 40, 3, None),
+        (5, 2, 7, Some((1, 1, true))),
+        (64, 8, 9, Some((8, 4, true))),
+        (70, 33, 3, Some((14, 7, false))),
+        (32, 3, 5, Some((32, 3, true))),
+    ] {
+        for (softmax, renormalise, biased) in
+            [(true, false, false), (true, true, true), (false, false, true), (false, true, false)]
+        {
+            let bias = numbers(experts, 3);
+            let way = Way { top_k, softmax, renormalise, bias: biased.then_some(&bias[..]), groups };
             let mut logits: Vec<f32> =
                 numbers(tokens * experts, 1).iter().map(|v| (v * 12.0).round() / 3.0).collect();
             logits[experts + 1] = f32::NEG_INFINITY;
-            let rows: Vec<_> =
-                logits.chunks(experts).map(|r| routed(r, top_k, softmax, renormalise, 1.5)).collect();
+            let rows: Vec<_> = logits.chunks(experts).map(|r| routed(r, way, 1.5)).collect();
             let chosen: Vec<u32> = rows.iter().flat_map(|r| r.0.clone()).collect();
             let weights: Vec<f32> = rows.iter().flat_map(|r| r.1.clone()).collect();
             Machine::each(&mut |gpu| {
                 let out = gpu.matrix(&vec![0.0; tokens * top_k], top_k, Elem::F32, top_k + 1, 0);
-                let (experts_at, groups) =
+                let (experts_at, grouped_at) =
                     (gpu.empty(4 * chosen.len()), gpu.empty(4 * (experts + 1 + chosen.len())));
                 let p = Route {
                     logits: gpu.matrix(&logits, experts, Elem::F32, experts + 3, 0),
@@ -65,14 +108,20 @@ fn routes_and_groups_are_the_contracts() {
                     sigmoid: u32::from(!softmax),
                     renormalise: u32::from(renormalise),
                     scale: 1.5,
+                    bias: way.bias.map_or(0, |bias| gpu.put(bias)),
+                    by_score: u32::from(biased || groups.is_some()),
+                    groups: groups.map_or(0, |groups| groups.0 as u32),
+                    open_groups: groups.map_or(0, |groups| groups.1 as u32),
+                    best_two: u32::from(groups.is_some_and(|groups| groups.2)),
                 };
                 gpu.run(&p, &p.launch());
                 assert_eq!(gpu.get::<u32>(experts_at, chosen.len()), chosen);
                 same(&gpu.values(out, Elem::F32), &weights, "route");
-                let p =
-                    Group { experts: experts_at, groups, count: experts as u32, slots: chosen.len() as u32 };
+                let (count, slots) = (experts as u32, chosen.len() as u32);
+                let p = Group { experts: experts_at, groups: grouped_at, count, slots };
                 gpu.run(&p, &p.launch());
-                assert_eq!(gpu.get::<u32>(groups, experts + 1 + chosen.len()), grouped(&chosen, experts));
+                let length = experts + 1 + chosen.len();
+                assert_eq!(gpu.get::<u32>(grouped_at, length), grouped(&chosen, experts));
             });
         }
     }

@@ -6,7 +6,7 @@ use crate::compare::Want;
 use crate::dice::round;
 use crate::spec::moe::{CombineCase, ExpertCase, RouteCase};
 use engraft_core::numerics::{Madd, leaf_bounds};
-use engraft_core::params::RouterScore;
+use engraft_core::params::{GroupRank, Router, RouterScore};
 
 /// Bounds of the experts' slots, then the slots of expert 0, of expert 1, ...
 pub fn groups(experts: &[u32], count: usize) -> Vec<u32> {
@@ -24,22 +24,23 @@ pub fn route(case: &RouteCase) -> Vec<Want> {
     let (mut experts, mut values, mut slack) = (Vec::new(), Vec::new(), Vec::new());
     for t in 0..case.logits.rows {
         let logits = case.logits.row(t);
-        let mut ranked: Vec<usize> = (0..logits.len()).collect();
-        // A stable sort: of equals the lowest stays in front.
-        ranked.sort_by(|a, b| logits[*b].partial_cmp(&logits[*a]).unwrap_or(std::cmp::Ordering::Equal));
-        let mut chosen = ranked[..router.top_k].to_vec();
-        chosen.sort_unstable();
         let max = logits.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
         let score = |i: usize| match router.score {
             RouterScore::Softmax => libm::exp(f64::from(logits[i]) - f64::from(max)),
             RouterScore::Sigmoid => 1.0 / (1.0 + libm::exp(-f64::from(logits[i]))),
         };
-        let of_chosen: f64 = chosen.iter().map(|c| score(*c)).sum();
-        let total = match (router.renormalise, router.score) {
-            (true, _) => of_chosen,
-            (false, RouterScore::Softmax) => (0..logits.len()).map(score).sum(),
-            (false, RouterScore::Sigmoid) => 1.0,
+        let all: f64 = match router.score {
+            RouterScore::Softmax => (0..logits.len()).map(score).sum(),
+            RouterScore::Sigmoid => 1.0,
         };
+        let bias = |i: usize| case.choice_bias.as_ref().map_or(0.0, |bias| f64::from(bias[i]));
+        let keys: Vec<f64> = match router.is_by_score() {
+            true => (0..logits.len()).map(|i| score(i) / all + bias(i)).collect(),
+            false => logits.iter().map(|v| f64::from(*v)).collect(),
+        };
+        let chosen = chosen(&keys, router);
+        let of_chosen: f64 = chosen.iter().map(|c| score(*c)).sum();
+        let total = if router.renormalise { of_chosen } else { all };
         for c in &chosen {
             let weight = score(*c) / total * f64::from(router.scale);
             let spread = f64::from(max - logits[*c]).abs();
@@ -50,6 +51,31 @@ pub fn route(case: &RouteCase) -> Vec<Want> {
     }
     let groups = groups(&experts, router.experts);
     vec![Want::Words(experts), Want::Near { values, slack }, Want::Words(groups)]
+}
+
+/// Of `from`, the `count` with the largest keys, ascending; of equals the lowest.
+fn largest(keys: &[f64], mut from: Vec<usize>, count: usize) -> Vec<usize> {
+    // A stable sort: of equals the lowest stays in front.
+    from.sort_by(|a, b| keys[*b].partial_cmp(&keys[*a]).unwrap_or(std::cmp::Ordering::Equal));
+    from.truncate(count);
+    from.sort_unstable();
+    from
+}
+
+/// The experts of a token.
+fn chosen(keys: &[f64], router: Router) -> Vec<usize> {
+    let all: Vec<usize> = (0..keys.len()).collect();
+    let Some(groups) = router.groups else { return largest(keys, all, router.top_k) };
+    let size = keys.len() / groups.count;
+    let best = match groups.rank {
+        GroupRank::Best => 1,
+        GroupRank::BestTwo => 2,
+    };
+    let rank = |group: &[usize]| largest(keys, group.to_vec(), best).iter().map(|e| keys[*e]).sum();
+    let ranks: Vec<f64> = all.chunks(size).map(rank).collect();
+    let open = largest(&ranks, (0..groups.count).collect(), groups.chosen);
+    let from = all.into_iter().filter(|e| open.contains(&(e / size))).collect();
+    largest(keys, from, router.top_k)
 }
 
 /// Row of x and rows of w of a slot.

@@ -16,7 +16,7 @@ use engraft_core::backend::Backend;
 use engraft_core::mem::{Float, WeightFormat, WeightUse};
 use engraft_core::numerics::Madd;
 use engraft_core::ops::{self, Groups, MoeOp, MoeOpKind, Op, OpKind};
-use engraft_core::params::{ExpertShare, Router, RouterScore};
+use engraft_core::params::{ExpertGroups, ExpertShare, GroupRank, Router, RouterScore};
 use engraft_cpu::Cpu;
 
 /// Shows the ops of this stem.
@@ -33,7 +33,19 @@ pub struct RouteCase {
     pub logits: Grid,
     /// How experts are chosen.
     pub router: Router,
+    /// `[experts]`, added for the choice alone.
+    pub choice_bias: Option<Vec<f32>>,
     lay: Lay,
+}
+
+/// Logits and a bias of the choice by scores. Scores of other logits, and their sums with other biases, are
+/// further apart than they are off, so that an oracle chooses the same experts.
+fn far_apart(dice: &mut Dice, router: Router, logits: &mut Grid) -> Option<Vec<f32>> {
+    let span = if router.score == RouterScore::Softmax { 24 } else { 64 };
+    let step = |dice: &mut Dice, span: usize| dice.below(2 * span + 1) as f32 - span as f32;
+    logits.values.iter_mut().for_each(|v| *v = (step(dice, span) + 0.25) / 16.0);
+    let scale = if router.score == RouterScore::Softmax { 1.0 / router.experts as f32 } else { 1.0 };
+    router.choice_bias.then(|| (0..router.experts).map(|_| step(dice, 3) * 0.25 * scale).collect())
 }
 
 /// `route`.
@@ -57,26 +69,26 @@ impl OpSpec for Route {
             // Equals: the lowest must win.
             logits.values.iter_mut().for_each(|v| *v = v.round());
         }
-        let router = Router {
-            experts,
-            top_k,
-            score: dice.pick(&[RouterScore::Softmax, RouterScore::Sigmoid]),
-            renormalise: dice.once_in(2),
-            scale: dice.pick(&[1.0, 2.5]),
-            bias: false,
+        let mut router =
+            Router::new(experts, top_k, dice.pick(&[RouterScore::Softmax, RouterScore::Sigmoid]));
+        (router.renormalise, router.scale) = (dice.once_in(2), dice.pick(&[1.0, 2.5]));
+        (router.choice_bias, router.groups) = (dice.once_in(3), groups_of(dice, experts, top_k));
+        let choice_bias = match router.is_by_score() {
+            true => far_apart(dice, router, &mut logits),
+            false => None,
         };
-        RouteCase { logits, router, lay: Lay::random(dice) }
+        RouteCase { logits, router, choice_bias, lay: Lay::random(dice) }
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &RouteCase) -> Result<Vec<Output>> {
         let (tokens, k) = (case.logits.rows, case.router.top_k);
-        let logits = dev.grid(&case.logits)?;
+        let (logits, bias) = (dev.grid(&case.logits)?, dev.vector_opt(case.choice_bias.as_ref())?);
         let mut weights = dev.output(tokens, k, Float::F32, case.lay)?;
         let (mut experts, mut groups) =
             (dev.words(tokens * k)?, dev.words(case.router.experts + 1 + tokens * k)?);
         dev.launch(|to| {
             let (logits, router, weights) = (logits.view()?, case.router, weights.view_mut()?);
             let (experts, groups) = (experts.view_mut(), groups.view_mut());
-            to.run(ops::Route { logits, router, experts, weights, groups })
+            to.run(ops::Route { logits, router, choice_bias: bias.as_ref(), experts, weights, groups })
         })?;
         let mut chosen = dev.read_words(&experts, "experts")?;
         chosen.rows = tokens;
@@ -93,6 +105,16 @@ impl OpSpec for Route {
         let logits = Grid { lay: Lay::random(dice), ..case.logits.clone() };
         Some(RouteCase { logits, lay: Lay::random(dice), ..case.clone() })
     }
+}
+
+/// Groups that leave enough experts, for half of the numbers of experts that have any.
+fn groups_of(dice: &mut Dice, experts: usize, top_k: usize) -> Option<ExpertGroups> {
+    let counts: Vec<usize> = (1..=ExpertGroups::MAX).filter(|count| experts.is_multiple_of(*count)).collect();
+    let count = dice.pick(&counts);
+    let least = top_k.div_ceil(experts / count);
+    let chosen = least + dice.below(count - least + 1);
+    let rank = dice.pick(&[GroupRank::Best, GroupRank::BestTwo]);
+    dice.once_in(2).then_some(ExpertGroups { count, chosen, rank })
 }
 
 /// Rows on their way to experts.
@@ -312,6 +334,9 @@ impl OpSpec for Combine {
 pub const BUGS: &[Bug] = &[
     Bug::new("RouteNextExpert", "route", ORACLE, next_expert),
     Bug::new("RouteForgetsScale", "route", ORACLE, forgets_scale),
+    Bug::new("RouteChoosesWithoutBias", "route", ORACLE, forgets_bias),
+    Bug::new("RouteForgetsGroups", "route", ORACLE, forgets_groups),
+    Bug::new("RouteRanksByTheBest", "route", ORACLE, ranks_by_best),
     Bug::new("ExpertLinearDropsBias", "expert_linear", ORACLE, drops_bias),
     Bug::new("ExpertLinearLastBit", "expert_linear", STRICT, last_bit),
     Bug::new("CombineOverwrites", "combine", ORACLE, overwrites),
@@ -321,8 +346,8 @@ pub const BUGS: &[Bug] = &[
 
 fn next_expert(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Moe(MoeOp::Route(mut op)) = op else { return s.run(op) };
-    let ops::Route { logits, router, weights, groups, .. } = op;
-    s.run(ops::Route { logits, router, experts: op.experts.reborrow(), weights, groups })?;
+    let ops::Route { logits, router, choice_bias, weights, groups, .. } = op;
+    s.run(ops::Route { logits, router, choice_bias, experts: op.experts.reborrow(), weights, groups })?;
     let experts: Vec<u32> = s.words(op.experts.as_ref())?;
     let next: Vec<u32> = experts.iter().map(|e| (e + 1) % router.experts as u32).collect();
     s.upload(&next, op.experts)
@@ -331,6 +356,26 @@ fn next_expert(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
 fn forgets_scale(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Moe(MoeOp::Route(mut op)) = op else { return s.run(op) };
     op.router.scale = 1.0;
+    s.run(op)
+}
+
+fn forgets_bias(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Moe(MoeOp::Route(mut op)) = op else { return s.run(op) };
+    (op.router.choice_bias, op.choice_bias) = (false, None);
+    s.run(op)
+}
+
+fn forgets_groups(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Moe(MoeOp::Route(mut op)) = op else { return s.run(op) };
+    op.router.groups = None;
+    s.run(op)
+}
+
+fn ranks_by_best(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Moe(MoeOp::Route(mut op)) = op else { return s.run(op) };
+    if let Some(groups) = &mut op.router.groups {
+        groups.rank = GroupRank::Best;
+    }
     s.run(op)
 }
 

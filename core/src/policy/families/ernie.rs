@@ -1,12 +1,18 @@
-//! ERNIE 4.5, dense: LLaMA's blocks that rotate neighbouring columns; with `use_bias` every matmul has a
-//! bias.
+//! ERNIE 4.5: LLaMA's blocks that rotate neighbouring columns; with `use_bias` every matmul has a bias. Those
+//! with experts choose by a softmax and a bias.
 
+use super::deepseek;
 use super::llama::{NAMES, llama_as};
+use crate::params::RouterScore;
 use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf, with_theta};
+use crate::policy::moe::{BY_BIASED_SIGMOID, Routing, routed, shared_columns};
 use crate::policy::*;
 
 /// `model_type` ernie4_5.
 pub const ERNIE4_5: Described = Described::new(&["ernie4_5"], NAMES, ernie4_5);
+
+/// `model_type` ernie4_5_moe.
+pub const ERNIE4_5_MOE: Described = Described::new(&["ernie4_5_moe"], deepseek::NAMES, ernie4_5_moe);
 
 fn ernie4_5(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     refuse_gguf(config)?;
@@ -16,5 +22,14 @@ fn ernie4_5(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let bias = config.flag(&["use_bias"], false)?;
     spec.each(|_, b| b.bias = [bias; 4]);
     spec.rotate(config, catalog, RopeStyle::Interleaved, None)?;
+    Ok(spec)
+}
+
+fn ernie4_5_moe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    // Experts would have biases, too: no published model does.
+    refuse(config, "use_bias")?;
+    let mut spec = ernie4_5(config, catalog)?;
+    let (score, shared) = (RouterScore::Softmax, shared_columns(config, 2)?);
+    routed(config, &mut spec, Routing { score, groups: None, shared, dense: 1, ..BY_BIASED_SIGMOID })?;
     Ok(spec)
 }

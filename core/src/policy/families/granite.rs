@@ -2,9 +2,8 @@
 //! of scores, of what each part adds to the residual stream, and (a divisor) of logits.
 
 use super::llama::{NAMES, llama_as};
-use crate::params::RouterScore;
 use crate::policy::describe::{Described, LLAMA_LIKE, refuse_gguf};
-use crate::policy::moe::routed;
+use crate::policy::moe::{BY_LOGIT, Routing, routed};
 use crate::policy::*;
 
 /// `model_type` granite.
@@ -43,6 +42,6 @@ fn granite(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 
 fn granite_moe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = granite(config, catalog)?;
-    routed(config, &mut spec, RouterScore::Softmax, true, 0, Join::Add)?;
+    routed(config, &mut spec, Routing { renormalise: true, ..BY_LOGIT })?;
     Ok(spec)
 }

@@ -30,9 +30,16 @@ pub(super) const NAMES: Names<'_> = Names {
     ..Names::NONE
 };
 
-/// Buffers of old files, and heads that share the token table.
-pub(super) const IGNORED: &[&str] =
-    &["*rotary_emb.inv_freq", "*.attn_rot_embd", "lm_head.weight", "*.lm_head.weight", "output.weight"];
+/// Buffers of old files, heads that share the token table, and blocks that predict further tokens for
+/// speculation.
+pub(super) const IGNORED: &[&str] = &[
+    "*rotary_emb.inv_freq",
+    "*.attn_rot_embd",
+    "lm_head.weight",
+    "*.lm_head.weight",
+    "output.weight",
+    "mtp.*",
+];
 
 /// `model_type` llama and internlm.
 pub const LLAMA: Described = Described::new(&["llama", "internlm"], NAMES, llama).layout(pairs);

@@ -77,7 +77,7 @@ fn spec(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
     let every = config.size_opt(&["expert_interval"])?.unwrap_or(1);
     // One expert weighs what its score is, two share 1.
     let score = RouterScore::Softmax;
-    let router = Router { experts, top_k, score, renormalise: top_k > 1, scale: 1.0, bias: false };
+    let router = Router { renormalise: top_k > 1, ..Router::new(experts, top_k, score) };
     spec.each(|i, b| {
         if (i + 1) % every == 0 {
             let inner = b.mlp.inner;

@@ -74,6 +74,12 @@ fn olmo3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 /// Only the blocks with a window rotate, as far as any block has one.
 fn exaone4(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = post_normed(config, catalog, QkSpan::Head)?;
+    local_rotations(config, &mut spec)?;
+    Ok(spec)
+}
+
+/// EXAONE's windows, and rotations in blocks with one.
+pub(super) fn local_rotations(config: &ModelConfig, spec: &mut ModelSpec) -> Result<()> {
     let layers = spec.blocks.len();
     let pattern = pattern(config)?;
     let by_pattern = |i: usize| !pattern.is_empty() && pattern[i % pattern.len()] && i + 1 < layers;
@@ -86,7 +92,7 @@ fn exaone4(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
             }
         });
     }
-    Ok(spec)
+    Ok(())
 }
 
 /// Which blocks of a period have a window: `4` and `"LLLG"` both say the first three of four.

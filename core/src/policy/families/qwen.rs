@@ -4,9 +4,8 @@
 //! Windows are there but off unless `use_sliding_window`, and then only from `max_window_layers` on.
 
 use super::llama::{NAMES, llama};
-use crate::params::RouterScore;
 use crate::policy::describe::Described;
-use crate::policy::moe::routed;
+use crate::policy::moe::{BY_LOGIT, Routing, routed};
 use crate::policy::*;
 
 /// Qwen's names: dense and routed blocks, shared experts.
@@ -62,12 +61,12 @@ fn qwen3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 fn qwen2_moe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = qwen2(config, catalog)?;
     let shared = config.size(&["shared_expert_intermediate_size"])?;
-    routed(config, &mut spec, RouterScore::Softmax, false, shared, Join::Gated)?;
+    routed(config, &mut spec, Routing { shared, join: Join::Gated, ..BY_LOGIT })?;
     Ok(spec)
 }
 
 fn qwen3_moe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = qwen3(config, catalog)?;
-    routed(config, &mut spec, RouterScore::Softmax, false, 0, Join::Add)?;
+    routed(config, &mut spec, BY_LOGIT)?;
     Ok(spec)
 }

@@ -1,0 +1,24 @@
+//! K-EXAONE: EXAONE 4's windows and rotations in blocks that norm before both parts, with DeepSeek 3's experts.
+
+use super::deepseek;
+use super::llama::llama_as;
+use super::post_norm::local_rotations;
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf, with_window};
+use crate::policy::moe::{BY_BIASED_SIGMOID, Routing, routed, shared_columns};
+use crate::policy::*;
+
+/// `model_type` exaone_moe.
+pub const EXAONE_MOE: Described = Described::new(&["exaone_moe"], deepseek::NAMES, exaone_moe);
+
+fn exaone_moe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    refuse_gguf(config)?;
+    let pattern = config.fields().any(|(name, _)| name == "sliding_window_pattern");
+    let patterned = if pattern { config.clone() } else { config.with("sliding_window_pattern", 4) };
+    let config = &with_window(&patterned, 4096)?;
+    let mut spec = llama_as(config, catalog, Switches { eps: 1e-5, ..LLAMA_LIKE })?;
+    spec.each(|_, b| b.qk_norm = b.attn_norm.map(|norm| QkNorm::new(norm, QkSpan::Head)));
+    local_rotations(config, &mut spec)?;
+    let shared = shared_columns(config, 1)?;
+    routed(config, &mut spec, Routing { shared, dense: 1, ..BY_BIASED_SIGMOID })?;
+    Ok(spec)
+}
