@@ -36,7 +36,7 @@ var<workgroup> chosen: array<u32, 64>;
 var<workgroup> scores: array<f32, 64>;
 var<workgroup> leaf: array<f32, 8>;
 {%- if by_score %}
-// What experts are chosen by (`Router::MAX_BY_SCORE`), what groups are ranked by, and the best ones, a bit each.
+// What experts are chosen by (`Router::MAX_BY_SCORE`), what groups are ranked by, and which are the best.
 var<workgroup> keys: array<u32, 1024>;
 var<workgroup> ranks: array<u32, 32>;
 var<workgroup> best: array<u32, 32>;

@@ -12,8 +12,8 @@ use crate::params::{ExpertGroups, ExpertShare, Router};
 /// Chooses experts: the `top_k` largest logits of a row are chosen, ties go to the lowest expert, NaN counts
 /// as the smallest.
 ///
-/// With a bias for the choice or groups, those with the largest keys: `s + bias`, where `s` is the sigmoid, or
-/// `e / s` over all experts as below. Groups are ranked by their largest key, or by the sum of their two
+/// With a bias for the choice or groups, those with the largest keys: `s + bias`, where `s` is the sigmoid,
+/// or `e / s` over all experts as below. Groups are ranked by their largest key, or by the sum of their two
 /// largest; the experts are those of the best groups alone.
 ///
 /// Softmax: `w = e / s`, `e = exp(logit - max)`, `s` the sum over all experts in the order of

@@ -20,6 +20,9 @@ mod group;
 mod ignoring;
 mod labels;
 mod moe;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod moe_tests;
 mod names;
 mod origin;
 mod registry;

@@ -32,7 +32,8 @@ cases! {
     "phi", "phi3", "phi3_longrope", "gemma", "gemma2", "gemma3", "stablelm", "starcoder2", "olmo2",
     "exaone4", "smollm3", "glm", "glm4", "ernie4_5", "seed_oss", "olmo3", "cohere", "cohere2",
     "granite", "granitemoe", "hunyuan_v1_dense", "eurobert", "nomic_bert", "roberta", "distilbert",
-    "electra", "albert", "clip_text", "clip_vision", "clip",
+    "electra", "albert", "clip_text", "clip_vision", "clip", "dots1", "glm4_moe", "minimax_m2",
+    "ernie4_5_moe", "exaone_moe", "hy_v3", "hunyuan_v1_moe",
 }
 
 fn tensor(name: impl Into<String>, shape: &[usize]) -> TensorInfo {
@@ -57,6 +58,11 @@ impl Case {
 
     pub fn set(mut self, field: &str, value: Value) -> Self {
         self.config[field] = value;
+        self
+    }
+
+    pub fn unset(mut self, field: &str) -> Self {
+        self.config.as_object_mut().unwrap().remove(field).unwrap();
         self
     }
 

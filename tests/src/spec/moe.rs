@@ -61,7 +61,10 @@ impl OpSpec for Route {
         &[Float::F32]
     }
     fn sample(&self, _: Float, dice: &mut Dice) -> RouteCase {
-        let (tokens, experts) = (dice.rows(), dice.pick(&[1, 2, 3, 4, 6, 8, 17, 60, 64, 129]));
+        let rank = dice.turn(&[None, Some(GroupRank::BestTwo), None, Some(GroupRank::Best)]);
+        let counts: &[usize] =
+            if rank.is_some() { &[1, 8, 12, 24, 64] } else { &[1, 2, 3, 4, 6, 8, 17, 60, 64, 129] };
+        let (tokens, experts) = (dice.rows(), dice.pick(counts));
         let top_k = (1 + dice.below(experts.min(9))).min(experts);
         let scale = dice.pick(&[0.1, 1.0, 8.0, 60.0]);
         let mut logits = Grid::random(dice, tokens, experts, Float::F32, scale);
@@ -72,7 +75,8 @@ impl OpSpec for Route {
         let mut router =
             Router::new(experts, top_k, dice.pick(&[RouterScore::Softmax, RouterScore::Sigmoid]));
         (router.renormalise, router.scale) = (dice.once_in(2), dice.pick(&[1.0, 2.5]));
-        (router.choice_bias, router.groups) = (dice.once_in(3), groups_of(dice, experts, top_k));
+        (router.choice_bias, router.groups) =
+            (dice.once_in(3), rank.map(|rank| groups_of(dice, (experts, top_k), rank)));
         let choice_bias = match router.is_by_score() {
             true => far_apart(dice, router, &mut logits),
             false => None,
@@ -107,14 +111,13 @@ impl OpSpec for Route {
     }
 }
 
-/// Groups that leave enough experts, for half of the numbers of experts that have any.
-fn groups_of(dice: &mut Dice, experts: usize, top_k: usize) -> Option<ExpertGroups> {
+/// Groups of experts, not all of which are chosen where fewer hold enough.
+fn groups_of(dice: &mut Dice, (experts, top_k): (usize, usize), rank: GroupRank) -> ExpertGroups {
     let counts: Vec<usize> = (1..=ExpertGroups::MAX).filter(|count| experts.is_multiple_of(*count)).collect();
     let count = dice.pick(&counts);
     let least = top_k.div_ceil(experts / count);
-    let chosen = least + dice.below(count - least + 1);
-    let rank = dice.pick(&[GroupRank::Best, GroupRank::BestTwo]);
-    dice.once_in(2).then_some(ExpertGroups { count, chosen, rank })
+    let chosen = least + dice.below((count - least).max(1));
+    ExpertGroups { count, chosen, rank }
 }
 
 /// Rows on their way to experts.

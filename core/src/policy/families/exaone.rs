@@ -1,9 +1,10 @@
-//! K-EXAONE: EXAONE 4's windows and rotations in blocks that norm before both parts, with DeepSeek 3's experts.
+//! K-EXAONE: EXAONE 4's windows and rotations in blocks that norm before both parts, with DeepSeek 3's
+//! experts.
 
 use super::deepseek;
 use super::llama::llama_as;
 use super::post_norm::local_rotations;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf, with_window};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
 use crate::policy::moe::{BY_BIASED_SIGMOID, Routing, routed, shared_columns};
 use crate::policy::*;
 
@@ -12,9 +13,11 @@ pub const EXAONE_MOE: Described = Described::new(&["exaone_moe"], deepseek::NAME
 
 fn exaone_moe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     refuse_gguf(config)?;
-    let pattern = config.fields().any(|(name, _)| name == "sliding_window_pattern");
-    let patterned = if pattern { config.clone() } else { config.with("sliding_window_pattern", 4) };
-    let config = &with_window(&patterned, 4096)?;
+    // Null says that there is none; what is not said has a default.
+    let defaults = [("sliding_window", 4096), ("sliding_window_pattern", 4)];
+    let unsaid = |(field, _): &(&str, u64)| !config.fields().any(|(name, _)| name == field);
+    let config = defaults.into_iter().filter(unsaid).fold(config.clone(), |c, (field, n)| c.with(field, n));
+    let config = &config;
     let mut spec = llama_as(config, catalog, Switches { eps: 1e-5, ..LLAMA_LIKE })?;
     spec.each(|_, b| b.qk_norm = b.attn_norm.map(|norm| QkNorm::new(norm, QkSpan::Head)));
     local_rotations(config, &mut spec)?;

@@ -1,5 +1,5 @@
-//! MiniMax 2: Mixtral's names, norms over all query and all key heads, a rotation of a part of every head, and
-//! experts chosen by sigmoids with a bias.
+//! MiniMax 2: Mixtral's names, norms over all query and all key heads, a rotation of a part of every head,
+//! and experts chosen by sigmoids with a bias.
 
 use super::llama::{NAMES, llama_as};
 use super::mixtral::EXPERTS;
