@@ -196,7 +196,8 @@ fn attention(m: &Machine, rounds: usize, linear_prefill: f64) {
                     let bounds = [0, t as u32];
                     let pages =
                         Pages { bounds: &bounds, table_rows: &[0], lens: &[512], pages: &table, stride: 32 };
-                    attend_paged(m, Queries { q: qv, heads, scores: &scores }, slab, pages, yv).unwrap();
+                    attend_paged(m, Queries { q: qv, heads, scores: &scores, sinks: None }, slab, pages, yv)
+                        .unwrap();
                 }
                 clock(m) - start
             })

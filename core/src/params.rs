@@ -55,6 +55,18 @@ impl Act {
     }
 }
 
+/// A gate and a branch that are held within limits (gpt-oss): `(clamp(u, -limit, limit) + shift) g' sigmoid(slope g')`
+/// with `g' = min(g, limit)`, in the place of `act(g) u`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Clamp {
+    /// Factor of the gate inside the sigmoid.
+    pub slope: f32,
+    /// Largest gate, and largest size of the branch; above 0.
+    pub limit: f32,
+    /// Added to the branch.
+    pub shift: f32,
+}
+
 /// Which norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NormKind {

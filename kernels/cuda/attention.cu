@@ -6,7 +6,7 @@
 //     m = max s, e_j = exp(s_j - m), l = chain of l + e_j, o_d = chain of madd(e_j, v_jd, o_d)
 //   merged ascending:
 //     M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = madd(L, a, l b), O = madd(O, a, o b)
-//   at the end O / L
+//   at the end O / L; with a sink M' = max(M, sink), a = exp(M - M'), O a / madd(L, a, exp(sink - M'))
 //
 // q [tokens, heads * k_dim], out [tokens, heads * v_dim]; keys and values in pages (paged.cuh), or as rows of
 // matrices (dense: sequence s has rows bounds[s]..bounds[s + 1] of q, k and v). A row that sees nothing is
@@ -35,6 +35,8 @@ struct Scores {
     float cap;
     u32 window;
     u32 flags;
+    // [heads] f32: scores without a key or a value; or 0.
+    u64 sinks;
 };
 
 // Where the parts of a split walk are merged: per (token, head, chunk) m and l, and o [v_dim], f32.
@@ -256,13 +258,22 @@ DEVICE void merge(Result<COLUMNS> &all, bool &any, const Result<COLUMNS> &next) 
     all.m = top;
 }
 
+// The outputs of a row; a sink joins its sum as a key without a value.
 template <u32 COLUMNS>
-DEVICE void finish(const Result<COLUMNS> &all, bool any, const MatView &out, u32 token, u32 head, u32 v_dim, u32 elem) {
+DEVICE void finish(const Result<COLUMNS> &all, bool any, const Scores &scores, const MatView &out, u32 token, u32 head, u32 v_dim,
+                   u32 elem) {
     u64 to = (u64)token * out.pitch + (u64)head * v_dim;
+    float keep = 1.0f, l = all.l;
+    if (any && scores.sinks) {
+        float sink = reinterpret_cast<const float *>(scores.sinks)[head];
+        float top = sink > all.m ? sink : all.m;
+        keep = exp_of(sub(all.m, top));
+        l = madd(l, keep, exp_of(sub(sink, top)));
+    }
 #pragma unroll
     for (u32 c = 0; c < COLUMNS; c++) {
         u32 d = c * 64 + threadIdx.x;
-        if (d < v_dim) store_any(out.ptr, to + d, elem, any ? div(all.o[c], all.l) : 0.0f);
+        if (d < v_dim) store_any(out.ptr, to + d, elem, any ? div(mul(all.o[c], keep), l) : 0.0f);
     }
 }
 
@@ -319,7 +330,7 @@ DEVICE void walk_keys(const MatView &q, const MatView &out, const Scores &scores
             merge(all, any, r);
         }
     }
-    if (!SPLIT && writes) finish(all, any, out, token, head, v_dim, elem);
+    if (!SPLIT && writes) finish(all, any, scores, out, token, head, v_dim, elem);
 }
 
 // Where a row stands in its pages: as far as there are pages and, in a split walk, scratch.
@@ -415,7 +426,8 @@ DEVICE void merged(const Paged &p) {
         }
         __syncthreads();
     }
-    finish(all, any, p.out, token, head, v_dim, p.elem);
+    all.m = before;
+    finish(all, any, p.scores, p.out, token, head, v_dim, p.elem);
 }
 
 #define ENTRIES(T, COLUMNS, NAME)                                                                                      \

@@ -3,6 +3,7 @@
 //   add       acc += x                                       reads 2, writes 1 element per element
 //   activate  x = act(x)                                     reads 1, writes 1
 //   gate      out = act(g) * u of [g | u], rounded once      reads 2, writes 1 per output
+//             clamped: (clamp(u) + shift) * (g' * sigmoid(slope * g')), g' = min(g, limit)
 //   scale     y = factor * x, then cap * tanh(y / cap)       reads 1, writes 1
 //   convert   out = x, or x + bias, in another element type  reads 1, writes 1
 //
@@ -66,6 +67,11 @@ struct Gate {
     MatView out;
     u32 elem;
     u32 act;
+    // A limit of 0: none of these.
+    float slope;
+    float limit;
+    float shift;
+    u32 reserved;
 };
 
 template <typename T>
@@ -79,7 +85,17 @@ DEVICE void gated(const Gate &p) {
         float g[N], u[N];
         load_part(row_of<T>(p.gate_up, r), c, p.out.cols, whole, g);
         load_part(row_of<T>(up, r), c, p.out.cols, whole, u);
-        act_all(p.act, g);
+        if (p.limit != 0.0f) {
+#pragma unroll
+            for (u32 i = 0; i < N; i++) {
+                g[i] = g[i] > p.limit ? p.limit : g[i];
+                u[i] = u[i] > p.limit ? p.limit : u[i];
+                u[i] = add(u[i] < -p.limit ? -p.limit : u[i], p.shift);
+            }
+            walk(g, [&](float x) { return mul(x, sigmoid_of(mul(p.slope, x))); });
+        } else {
+            act_all(p.act, g);
+        }
 #pragma unroll
         for (u32 i = 0; i < N; i++) g[i] = mul(g[i], u[i]);
         store_part(row_of<T>(p.out, r), c, p.out.cols, whole, g);

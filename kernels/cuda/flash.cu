@@ -5,7 +5,7 @@
 //     m' = max(m, max s)   a = exp(m - m')   e_j = exp(s_j - m')   l = l a + sum e_j   o = o a + sum e_j v_j
 //   per span, ascending: the first that a row sees as it is, then
 //     M' = max(M, m)   a = exp(M - M')   b = exp(m - M')   L = madd(L, a, l b)   O = madd(O, a, o b)
-//   at the end O (1 / L)
+//   at the end O (1 / L); with a sink the first span that a row sees begins from m = sink, l = 1
 //
 // q . k is a chain of mma.sync m16n8k16 over d, 16 at a time, ascending; the sums over j are chains of mma
 // over 16 positions each, ascending, of e in two 16-bit parts, the nearest and what it leaves: together 16
@@ -155,6 +155,18 @@ struct Output {
             for (u32 e = 0; e < 4; e++) o[n][e] = 0.0f;
         }
     }
+    // Nothing yet of a span, but for the sinks of rows whose first it is.
+    template <typename T>
+    DEVICE void open(const Scores &scores, const Row (&rows)[2], const u32 (&head)[2], u32 span) {
+        clear();
+        if (!scores.sinks) return;
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            if (rows[i].lo >= rows[i].hi || rows[i].lo / SPAN != span) continue;
+            sink_of<T>(scores, head[i], m[i], l[2 * i]);
+            l[2 * i + 1] = l[2 * i];
+        }
+    }
     // Room for a chunk whose largest scores are `top`.
     DEVICE void rise(const float (&top)[2]) {
         float a[2];
@@ -278,9 +290,9 @@ DEVICE void whole(const Flash &p) {
     u32 tile = first + warp * 16;
     Common common = common_of(p, seq, group, tile, least(tile + 16, count_rows));
     Output<N> span, all;
-    span.clear();
-    all.clear();
     u32 chunk = lo / CHUNK * CHUNK;
+    span.template open<T>(p.scores, rows, head, chunk / SPAN);
+    all.clear();
     u32 number = Tile::row_number(p, seq, s, kv_head, chunk, lo, hi);
     // The first turn only copies; each turn copies the chunk after the one that it works on.
     u32 stage = 1, next = chunk;
@@ -325,7 +337,7 @@ DEVICE void whole(const Flash &p) {
         if (apart) weigh_apart<T, Tile::V_PITCH, N / 2, 1>(span.o, parts, rows, chunk, v, 0);
         if ((chunk + CHUNK) % SPAN == 0 || chunk + CHUNK >= hi) {
             all.take(span);
-            span.clear();
+            span.template open<T>(p.scores, rows, head, chunk / SPAN + 1);
         }
     }
     copy_wait<0>();
@@ -384,7 +396,7 @@ DEVICE void split(const Flash &p) {
     }
     Common common = common_of(p, seq, group, first, last_row + 1);
     Output<2 * OWN> span;
-    span.clear();
+    span.template open<T>(p.scores, rows, head, blockIdx.x);
     u32 chunk = most(begin, lo / CHUNK * CHUNK), end = least(begin + SPAN, hi);
     u32 number = Tile::row_number(p, seq, s, kv_head, chunk, lo, end);
     // As in `whole`.

@@ -17,6 +17,8 @@ struct Scores {
     float cap;
     u32 window;
     u32 flags;
+    // [heads] f32: scores without a key or a value; or 0.
+    u64 sinks;
 };
 
 struct Flash {
@@ -141,6 +143,13 @@ template <typename T>
 DEVICE float weight(float s, float m) {
     float e = s == LOWEST ? 0.0f : exp_fast(sub(s, m));
     return Half<T>::WIDE ? e : mul(e, 32768.0f);
+}
+
+// A sink is a key without a value before the first one that a row sees: the maximum and the sum to begin with.
+template <typename T>
+DEVICE void sink_of(const Scores &scores, u32 head, float &m, float &l) {
+    m = reinterpret_cast<const float *>(scores.sinks)[head];
+    l = Half<T>::WIDE ? 1.0f : 32768.0f;
 }
 
 // Two weights as two 16-bit parts each.

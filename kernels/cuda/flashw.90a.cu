@@ -187,6 +187,9 @@ struct Block {
             head[i] = kv_head * group + r % group;
             slope[i] = p.scores.slopes && there[i] ? reinterpret_cast<const float *>(p.scores.slopes)[head[i]] : 0.0f;
             m[i] = LOWEST, l[i] = 0.0f;
+            if (p.scores.sinks && row[i].lo < row[i].hi) sink_of<T>(p.scores, head[i], m[i], l[i]);
+            // Each of a quad counts some of the keys; the sink counts once.
+            if (lane % 4 != 0) l[i] = 0.0f;
         }
         u32 tile = first + half * 64;
         Common common = common_of(p, seq, group, tile, least(tile + 64, count_rows));

@@ -9,8 +9,8 @@ Bounds and lengths that no step has are clamped to the rows and pages that there
 rows that a workgroup takes by its own number are written. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
-{%- set places = ["k_offset", "k_pitch", "v_offset", "v_pitch"] if dense else [
-    "rows_offset", "lens_offset", "table_offset", "table_stride", "page_size",
+{%- set places = ["k_offset", "k_pitch", "v_offset", "v_pitch", "sinks"] if dense else [
+    "rows_offset", "lens_offset", "table_offset", "table_stride", "page_size", "sinks",
 ] %}
 {{ it.params(carrier, [
     "tokens", "seqs", "dims", "heads", "q_offset", "q_pitch", "out_offset", "out_pitch",
@@ -28,6 +28,8 @@ rows that a workgroup takes by its own number are written. -#}
 {%- if not dense %}
 @group(0) @binding(6) var<storage, read> pages: array<u32>;
 {%- endif %}
+// A score without a key or a value for every head, where `p.sinks` is 1.
+@group(0) @binding({{ 6 if dense else 7 }}) var<storage, read> sinks: array<f32>;
 
 const CHUNK = 64u;
 const COLUMNS = {{ columns }}u;
@@ -188,11 +190,19 @@ fn main(
             any = true;
             workgroupBarrier();
         }
+        // A sink joins the sum last, as a key without a value.
+        var keep = 1.0;
+        if (any && p.sinks != 0u) {
+            let sink = sinks[head];
+            let new_top = select(top, sink, sink > top);
+            keep = exp_of(og(top - new_top));
+            sum = og(og(sum * keep) + exp_of(og(sink - new_top)));
+        }
         let to = p.out_offset + token * p.out_pitch + head * v_dim;
         for (var c = 0u; c < COLUMNS; c += 1u) {
             let d = c * 64u + v;
             if (d < v_dim) {
-                out_put(to + d, select(0.0, o[c] / sum, any));
+                out_put(to + d, select(0.0, og(o[c] * keep) / sum, any));
             }
         }
     }

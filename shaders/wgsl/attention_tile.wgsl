@@ -10,7 +10,7 @@ through them one after the other. -#}
 {{ it.params(carrier, [
     "tokens", "seqs", "dims", "heads", "q_offset", "q_pitch", "out_offset", "out_pitch",
     "bounds_offset", "rows_offset", "lens_offset", "table_offset", "table_stride", "page_size",
-    "tile_heads",
+    "sinks", "tile_heads",
 ]) }}
 {{ math.functions() }}
 {{ it.reads(0, "q", x) }}
@@ -22,6 +22,7 @@ through them one after the other. -#}
 @group(0) @binding(4) var<storage, read> scores: array<f32>;
 {{ it.writes(5, "out", x) }}
 @group(0) @binding(6) var<storage, read> pages: array<u32>;
+@group(0) @binding(7) var<storage, read> sinks: array<f32>;
 
 const CHUNK = 64u;
 const COLUMNS = {{ columns }}u;
@@ -206,11 +207,18 @@ fn main(
             }
 {%- for s in range(slots) %}
             if (used{{ s }}) {
+                var keep{{ s }} = 1.0;
+                if (any{{ s }} && p.sinks != 0u) {
+                    let sink = sinks[head{{ s }}];
+                    let new_top = select(top{{ s }}, sink, sink > top{{ s }});
+                    keep{{ s }} = exp_of(og(top{{ s }} - new_top));
+                    sum{{ s }} = og(og(sum{{ s }} * keep{{ s }}) + exp_of(og(sink - new_top)));
+                }
                 let to{{ s }} = p.out_offset + row{{ s }} * p.out_pitch + head{{ s }} * v_dim;
                 for (var c = 0u; c < COLUMNS; c += 1u) {
                     let d = c * 64u + v;
                     if (d < v_dim) {
-                        out_put(to{{ s }} + d, select(0.0, o{{ s }}[c] / sum{{ s }}, any{{ s }}));
+                        out_put(to{{ s }} + d, select(0.0, og(o{{ s }}[c] * keep{{ s }}) / sum{{ s }}, any{{ s }}));
                     }
                 }
             }

@@ -4,7 +4,9 @@
 {%- if how == "scale" %}
 {{ it.params(carrier, ["rows", "cols", "out_offset", "out_pitch", "factor", "capped", "cap", "inverse"]) }}
 {%- else %}
-{{ it.params(carrier, ["rows", "cols", "x_offset", "x_pitch", "out_offset", "out_pitch", "act"]) }}
+{{ it.params(carrier, ["rows", "cols", "x_offset", "x_pitch", "out_offset", "out_pitch", "act"] + (
+    ["slope", "limit", "shift"] if how == "gate" else []
+)) }}
 {%- endif %}
 {%- if how in ["activate", "gate", "scale"] %}
 {{ math.functions() }}
@@ -39,7 +41,18 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
 {%- if how == "add" %}
         out_put(to, out_at(to) + x_at(from_));
 {%- elif how == "gate" %}
-        out_put(to, og(act_of(p.act, x_at(from_))) * x_at(from_ + p.cols));
+        var g = x_at(from_);
+        var u = x_at(from_ + p.cols);
+        // A limit of 0: no clamp.
+        if (p.limit != 0.0) {
+            g = select(g, p.limit, g > p.limit);
+            u = select(u, p.limit, u > p.limit);
+            u = og(select(u, -p.limit, u < -p.limit) + p.shift);
+            g = og(g * og(sigmoid_of(og(p.slope * g))));
+        } else {
+            g = og(act_of(p.act, g));
+        }
+        out_put(to, g * u);
 {%- elif how == "add_bias" %}
         out_put(to, x_at(from_) + bias[col]);
 {%- else %}

@@ -2,6 +2,7 @@
 
 use super::{Activation, Floats, Machine, RawMat, RawMatMut, over_rows, same, same_shape};
 use crate::simd::{self, Kernel, Lanes};
+use engraft_core::params::Clamp;
 use engraft_core::{Result, math};
 
 /// What is done to a row.
@@ -9,7 +10,7 @@ use engraft_core::{Result, math};
 enum Step<'a> {
     Add(RawMat),
     Activate(Activation),
-    Gate(Activation),
+    Gate(Activation, Option<Clamp>),
     Scale(f32, Option<f32>),
     Convert(Option<&'a [f32]>),
 }
@@ -30,11 +31,16 @@ pub fn scale(machine: &Machine, x: RawMatMut, factor: f32, cap: Option<f32>) -> 
     each_row(machine, x.as_raw(), x, Step::Scale(factor, cap))
 }
 
-/// `out = act(g) * u` of `[g | u]`, rounded once.
-pub fn gate(machine: &Machine, gate_up: RawMat, act: Activation, out: RawMatMut) -> Result<()> {
+/// `out = act(g) * u` of `[g | u]`, or what a clamp makes of them, rounded once.
+pub fn gate(
+    machine: &Machine,
+    gate_up: RawMat,
+    (act, clamp): (Activation, Option<Clamp>),
+    out: RawMatMut,
+) -> Result<()> {
     same("gate", "rows", out.rows, gate_up.rows)?;
     same("gate", "columns of gate and up", gate_up.cols, out.cols.saturating_mul(2))?;
-    each_row(machine, gate_up, out, Step::Gate(act))
+    each_row(machine, gate_up, out, Step::Gate(act, clamp))
 }
 
 /// `out = x`, or `x + bias`, rounded to `out`'s element type.
@@ -81,10 +87,19 @@ impl Kernel for Part<'_> {
                         values.iter_mut().zip(other).for_each(|(v, o)| *v += o);
                     }
                     Step::Activate(act) => act.apply::<V::M>(values),
-                    Step::Gate(act) => {
+                    Step::Gate(act, clamp) => {
                         let (gate, up) = values.split_at_mut(cols / 2);
-                        act.apply::<V::M>(gate);
-                        gate.iter_mut().zip(up).for_each(|(g, u)| *g *= *u);
+                        match clamp {
+                            None => {
+                                act.apply::<V::M>(gate);
+                                gate.iter_mut().zip(up).for_each(|(g, u)| *g *= *u);
+                            }
+                            Some(c) => {
+                                gate.iter_mut()
+                                    .zip(up)
+                                    .for_each(|(g, u)| *g = math::clamped::<V::M>(*g, *u, c));
+                            }
+                        }
                         written = cols / 2;
                     }
                     Step::Scale(factor, cap) => {
@@ -117,7 +132,8 @@ mod tests {
             let mut out = vec![f32::NAN; 3 * 11];
             // SAFETY: the vectors outlive the call.
             unsafe {
-                gate(&machine, RawMat::of(&x, 22), Activation::Silu, RawMatMut::of(&mut out, 11)).unwrap()
+                gate(&machine, RawMat::of(&x, 22), (Activation::Silu, None), RawMatMut::of(&mut out, 11))
+                    .unwrap()
             };
             let want: Vec<f32> = (0..33)
                 .map(|i| {

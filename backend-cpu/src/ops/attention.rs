@@ -5,6 +5,7 @@ use crate::kernels::attention::{self as kernel, DenseKeys, Pages, Queries};
 use crate::mem::{SharedMat, Words};
 use crate::select::Choice;
 use crate::simd::Isa;
+use crate::weight::CpuWeight;
 use crate::{Cpu, CpuStream};
 use engraft_core::Result;
 use engraft_core::ops::{Attend, AttendDense, AttentionOp, Signature};
@@ -25,7 +26,8 @@ pub(super) fn run(stream: &mut CpuStream, op: AttentionOp<'_, Cpu>) -> Result<()
 }
 
 fn attend(stream: &mut CpuStream, op: Attend<'_, Cpu>) -> Result<()> {
-    let Attend { plan: _, q, kv, heads, scores, seqs, table, out } = op;
+    let Attend { plan: _, q, kv, heads, scores, sinks, seqs, table, out } = op;
+    let sinks = sinks.map(CpuWeight::vector).transpose()?;
     let (q, held, out, scores) = (SharedMat::from(q), Held::from(kv), SharedMat::from(out), scores.clone());
     let (bounds, lens) = (Words::from(seqs.bounds), Words::from(seqs.kv_lens));
     let (table_rows, pages) = (Words::from(seqs.table_rows), Words::from(table.pages));
@@ -36,19 +38,20 @@ fn attend(stream: &mut CpuStream, op: Attend<'_, Cpu>) -> Result<()> {
             let (bounds, table_rows) = (bounds.slice(), table_rows.slice());
             Pages { bounds, table_rows, lens: lens.slice(), pages: pages.slice(), stride }
         };
-        let queries = Queries { q: q.read(), heads, scores: &scores };
+        let queries = Queries { q: q.read(), heads, scores: &scores, sinks: sinks.as_deref() };
         kernel::attend_paged(cpu.machine(), queries, held.slab(), pages, out.write())
     })
 }
 
 fn attend_dense(stream: &mut CpuStream, op: AttendDense<'_, Cpu>) -> Result<()> {
-    let AttendDense { q, k, v, bounds, max_rows: _, heads, scores, out } = op;
+    let AttendDense { q, k, v, bounds, max_rows: _, heads, scores, sinks, out } = op;
+    let sinks = sinks.map(CpuWeight::vector).transpose()?;
     let ([q, k, v], bounds) = ([q, k, v].map(SharedMat::from), Words::from(bounds));
     let (scores, out) = (scores.clone(), SharedMat::from(out));
     stream.enqueue(move |cpu| {
         // SAFETY: the stream runs one op at a time.
         let keys = DenseKeys { k: k.read(), v: v.read(), bounds: unsafe { bounds.slice() } };
-        let queries = Queries { q: q.read(), heads, scores: &scores };
+        let queries = Queries { q: q.read(), heads, scores: &scores, sinks: sinks.as_deref() };
         kernel::attend_dense(cpu.machine(), queries, keys, out.write())
     })
 }

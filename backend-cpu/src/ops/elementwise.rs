@@ -18,9 +18,9 @@ pub(super) fn run(stream: &mut CpuStream, op: ElementwiseOp<'_, Cpu>) -> Result<
             let (x, act) = (SharedMat::from(x), activation(act)?);
             stream.enqueue(move |cpu| kernel::activate(cpu.machine(), x.write(), act))
         }
-        ElementwiseOp::Gate(Gate { gate_up, act, out }) => {
+        ElementwiseOp::Gate(Gate { gate_up, act, clamp, out }) => {
             let (gate_up, act, out) = (SharedMat::from(gate_up), activation(act)?, SharedMat::from(out));
-            stream.enqueue(move |cpu| kernel::gate(cpu.machine(), gate_up.read(), act, out.write()))
+            stream.enqueue(move |cpu| kernel::gate(cpu.machine(), gate_up.read(), (act, clamp), out.write()))
         }
         ElementwiseOp::Scale(Scale { x, factor, cap }) => {
             let x = SharedMat::from(x);

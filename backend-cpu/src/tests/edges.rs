@@ -40,7 +40,7 @@ fn elementwise() {
             b.run(Scale { x: y.view_mut(3).unwrap(), factor: 0.5, cap: Some(2.0) }).unwrap();
             all.extend(bytes_of(&y));
             let (gate_up, out) = (gate_up.view(3).unwrap(), y.view_mut(3).unwrap());
-            b.run(Gate { gate_up, act: Act::Silu, out }).unwrap();
+            b.run(Gate { gate_up, act: Act::Silu, clamp: None, out }).unwrap();
             all.extend(bytes_of(&y));
             for other in TYPES {
                 let mut z = b.mat(&vec![0.0; 3 * cols], cols, other);
@@ -292,6 +292,7 @@ fn attend(
         kv: slab.view(),
         heads,
         scores: &scores,
+        sinks: None,
         seqs,
         table: *table,
         out: out.view_mut(5).unwrap(),
@@ -318,6 +319,7 @@ fn attention_over_rows() {
                 max_rows: 67,
                 heads,
                 scores: &scores,
+                sinks: None,
                 out: out.view_mut(70).unwrap(),
             })
             .unwrap();

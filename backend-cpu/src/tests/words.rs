@@ -201,6 +201,7 @@ impl Step {
             kv: slab.view(),
             heads,
             scores: &Scores { window, ..Scores::causal(0.5) },
+            sinks: None,
             seqs,
             table: Table { pages: pages.view(), stride: 2 },
             out: out.view_mut(3)?,
@@ -260,6 +261,7 @@ fn attention_without_pages_refuses_bounds_out_of_range() {
             max_rows: 3,
             heads,
             scores: &Scores::causal(1.0),
+            sinks: None,
             out: out.view_mut(3)?,
         })?;
         Ok::<_, engraft_core::Error>(b.rows(&out))

@@ -4,7 +4,7 @@ use super::Terms;
 use super::kv::slabs;
 use super::names::{elem, unsupported};
 use super::select::{self, Attention, widths};
-use crate::weight::word;
+use crate::weight::{CudaWeight, word};
 use crate::{Cuda, CudaMem, CudaStream, Kernel};
 use engraft_core::Result;
 use engraft_core::mem::{KvRef, Table};
@@ -47,7 +47,11 @@ pub(super) fn run(stream: &mut CudaStream, op: AttentionOp<'_, Cuda>, signature:
 }
 
 /// Gives the memory of the slopes, too: it is to live until the launch that reads them has been made.
-fn scores_of(stream: &mut CudaStream, scores: &Scores) -> Result<(strict::Scores, Option<CudaMem>)> {
+fn scores_of(
+    stream: &mut CudaStream,
+    scores: &Scores,
+    sinks: Option<&CudaWeight>,
+) -> Result<(strict::Scores, Option<CudaMem>)> {
     let slopes = match &scores.alibi {
         None => None,
         Some(slopes) => {
@@ -61,6 +65,7 @@ fn scores_of(stream: &mut CudaStream, scores: &Scores) -> Result<(strict::Scores
     let flag = |yes: bool, bit: u32| if yes { bit } else { 0 };
     let numbers = strict::Scores {
         slopes: slopes.as_ref().map_or(0, CudaMem::address),
+        sinks: stream.vector(sinks)?,
         scale: scores.scale,
         cap: scores.soft_cap.unwrap_or(1.0),
         window: scores.window.unwrap_or(0),
@@ -101,7 +106,7 @@ fn whole(p: &flash::Flash, max_queries: usize, hopper: bool) -> Result<Launch> {
 fn attend_tensor(stream: &mut CudaStream, op: &Attend<'_, Cuda>, hopper: bool) -> Result<()> {
     let (seqs, (kv, table)) = (op.seqs, pages_of(stream, op.kv, op.table)?);
     let few = few(seqs.kv_lens.len(), seqs.max_query);
-    let (scores, _slopes) = scores_of(stream, op.scores)?;
+    let (scores, _slopes) = scores_of(stream, op.scores, op.sinks)?;
     let p = flash::Flash {
         q: stream.matrix(op.q)?,
         out: stream.matrix_mut(&op.out)?,
@@ -140,7 +145,7 @@ fn split_of(stream: &mut CudaStream, op: &Attend<'_, Cuda>, most_keys: u32) -> R
 
 fn attend_strict(stream: &mut CudaStream, op: &Attend<'_, Cuda>) -> Result<()> {
     let (seqs, (kv, table)) = (op.seqs, pages_of(stream, op.kv, op.table)?);
-    let (scores, _slopes) = scores_of(stream, op.scores)?;
+    let (scores, _slopes) = scores_of(stream, op.scores, op.sinks)?;
     let p = strict::Paged {
         q: stream.matrix(op.q)?,
         out: stream.matrix_mut(&op.out)?,
@@ -162,7 +167,7 @@ fn attend_strict(stream: &mut CudaStream, op: &Attend<'_, Cuda>) -> Result<()> {
 
 fn dense_tensor(stream: &mut CudaStream, op: &AttendDense<'_, Cuda>, hopper: bool) -> Result<()> {
     let (k, v, heads) = (stream.matrix(op.k)?, stream.matrix(op.v)?, op.heads);
-    let (scores, _slopes) = scores_of(stream, op.scores)?;
+    let (scores, _slopes) = scores_of(stream, op.scores, op.sinks)?;
     let p = flash::Flash {
         q: stream.matrix(op.q)?,
         out: stream.matrix_mut(&op.out)?,
@@ -188,7 +193,7 @@ fn dense_tensor(stream: &mut CudaStream, op: &AttendDense<'_, Cuda>, hopper: boo
 }
 
 fn dense_strict(stream: &mut CudaStream, op: &AttendDense<'_, Cuda>) -> Result<()> {
-    let (scores, _slopes) = scores_of(stream, op.scores)?;
+    let (scores, _slopes) = scores_of(stream, op.scores, op.sinks)?;
     let p = strict::Dense {
         q: stream.matrix(op.q)?,
         out: stream.matrix_mut(&op.out)?,

@@ -4,6 +4,7 @@ use super::names::{activation, elem};
 use crate::{Cuda, CudaStream, Kernel};
 use engraft_core::Result;
 use engraft_core::ops::{ElementwiseOp, ElementwiseOpKind as Kind, Signature};
+use engraft_core::params::Clamp;
 use engraft_kernels::params::elementwise as kernels;
 
 /// Which kernel.
@@ -32,7 +33,10 @@ pub(super) fn run(stream: &mut CudaStream, op: ElementwiseOp<'_, Cuda>) -> Resul
         }
         ElementwiseOp::Gate(op) => {
             let (gate_up, out) = (stream.matrix(op.gate_up)?, stream.matrix_mut(&op.out)?);
-            let p = kernels::Gate { gate_up, out, elem: elem(op.out.dtype()), act: activation(op.act)? };
+            let Clamp { slope, limit, shift } =
+                op.clamp.unwrap_or(Clamp { slope: 0.0, limit: 0.0, shift: 0.0 });
+            let (elem, act) = (elem(op.out.dtype()), activation(op.act)?);
+            let p = kernels::Gate { gate_up, out, elem, act, slope, limit, shift, reserved: 0 };
             stream.launch(&p.launch(), &p)
         }
         ElementwiseOp::Scale(op) => {

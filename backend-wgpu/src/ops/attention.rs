@@ -4,7 +4,7 @@ use super::kv::slabs;
 use crate::command::{Call, Slot, buffer, elem, matrix, word};
 use crate::kernel::Variant;
 use crate::limits::Limits;
-use crate::{Wgpu, WgpuStream};
+use crate::{Wgpu, WgpuStream, WgpuWeight};
 use engraft_core::ops::{Attend, AttendDense, AttentionOp, Sequences};
 use engraft_core::params::Heads;
 use engraft_core::{Error, Result};
@@ -35,7 +35,7 @@ fn columns_of(heads: &Heads) -> u32 {
 }
 
 fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Result<()> {
-    let Attend { q, kv, heads, scores, seqs, table, out, .. } = op;
+    let Attend { q, kv, heads, scores, sinks, seqs, table, out, .. } = op;
     let (gpu, out, l) = (stream.gpu().clone(), out.as_ref(), kv.layout());
     let (limits, count) = (gpu.limits(), seqs.kv_lens.len());
     if q.rows() == 0 || count == 0 {
@@ -73,11 +73,13 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
         pages.offset,
         word(table.stride)?,
         word(l.page_size)?,
+        u32::from(sinks.is_some()),
         word(of_tile.unwrap_or(0))?,
     ];
+    let sinks = sinks_of(&gpu, sinks)?;
     let sequences = Slot::whole(limits, bounds.mem(), "a step")?;
     let scores = Slot::whole(limits, &scores, "scores")?;
-    let slots = [q_at.slot, keys, values, sequences, scores, to.slot, pages.slot];
+    let slots = [q_at.slot, keys, values, sequences, scores, to.slot, pages.slot, sinks];
     let (x, kv) = (elem(q.dtype()), elem(l.dtype));
     let Some(of_tile) = of_tile else {
         let how = Attention { dense: false, columns, capped, subgroups };
@@ -94,13 +96,18 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
     })
 }
 
+/// Scores without a key or a value, or nothing.
+fn sinks_of<'a>(gpu: &'a Wgpu, sinks: Option<&'a WgpuWeight>) -> Result<Slot<'a>> {
+    Slot::whole(gpu.limits(), sinks.map_or(Ok(gpu.nothing()), |sinks| sinks.vector())?, "sinks")
+}
+
 /// Workgroups of rows, which stride beyond the limit, and of heads.
 fn grid(limits: &Limits, rows: usize, heads: usize) -> Result<[u32; 3]> {
     Ok([word(rows.min(limits.groups as usize))?, word(heads)?, 1])
 }
 
 fn attend_dense(stream: &mut WgpuStream, op: AttendDense<'_, Wgpu>, subgroups: bool) -> Result<()> {
-    let AttendDense { q, k, v, bounds, heads, scores, out, .. } = op;
+    let AttendDense { q, k, v, bounds, heads, scores, sinks, out, .. } = op;
     let (gpu, out) = (stream.gpu().clone(), out.as_ref());
     let limits = gpu.limits();
     if q.rows() == 0 || bounds.len() < 2 {
@@ -125,9 +132,11 @@ fn attend_dense(stream: &mut WgpuStream, op: AttendDense<'_, Wgpu>, subgroups: b
         word(k.pitch())?,
         v_at.offset,
         word(v.pitch())?,
+        u32::from(sinks.is_some()),
     ];
+    let sinks = sinks_of(&gpu, sinks)?;
     let scores = Slot::whole(limits, &scores, "scores")?;
-    let slots = [q_at.slot, k_at.slot, v_at.slot, bounds_at.slot, scores, to.slot];
+    let slots = [q_at.slot, k_at.slot, v_at.slot, bounds_at.slot, scores, to.slot, sinks];
     let how = Attention { dense: true, columns, capped, subgroups };
     let kernel = Kernel::Attention(how, elem(q.dtype()), elem(k.dtype()));
     let grid = grid(limits, q.rows(), heads.heads)?;

@@ -5,22 +5,26 @@ use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::mem::MatRef;
 use engraft_core::ops::{ElementwiseOp, Scale};
+use engraft_core::params::Clamp;
 use engraft_shaders::{Elementwise as Entry, Kernel};
 
 pub(super) fn run(stream: &mut WgpuStream, op: ElementwiseOp<'_, Wgpu>) -> Result<()> {
     match op {
-        ElementwiseOp::Add(op) => each(stream, Entry::Add, (op.x, None), op.acc.as_ref(), 0),
+        ElementwiseOp::Add(op) => each(stream, Entry::Add, (op.x, None), op.acc.as_ref(), &[0]),
         ElementwiseOp::Activate(op) => {
             let x = op.x.as_ref();
-            each(stream, Entry::Activate, (x, None), x, activation(op.act)?)
+            each(stream, Entry::Activate, (x, None), x, &[activation(op.act)?])
         }
         ElementwiseOp::Gate(op) => {
-            each(stream, Entry::Gate, (op.gate_up, None), op.out.as_ref(), activation(op.act)?)
+            let Clamp { slope, limit, shift } =
+                op.clamp.unwrap_or(Clamp { slope: 0.0, limit: 0.0, shift: 0.0 });
+            let rest = [activation(op.act)?, slope.to_bits(), limit.to_bits(), shift.to_bits()];
+            each(stream, Entry::Gate, (op.gate_up, None), op.out.as_ref(), &rest)
         }
         ElementwiseOp::Scale(op) => scale(stream, op),
         ElementwiseOp::Convert(op) => {
             let how = if op.bias.is_some() { Entry::AddBias } else { Entry::Convert };
-            each(stream, how, (op.x, op.bias), op.out.as_ref(), 0)
+            each(stream, how, (op.x, op.bias), op.out.as_ref(), &[0])
         }
     }
 }
@@ -53,7 +57,7 @@ fn each(
     how: Entry,
     (x, bias): (MatRef<'_, WgpuMem>, Option<&WgpuWeight>),
     out: MatRef<'_, WgpuMem>,
-    act: u32,
+    rest: &[u32],
 ) -> Result<()> {
     let total = out.rows() * out.cols();
     if total == 0 {
@@ -61,15 +65,9 @@ fn each(
     }
     let limits = *stream.gpu().limits();
     let (from, to) = (matrix(&limits, x, "activations")?, matrix(&limits, out, "activations")?);
-    let words = [
-        word(out.rows())?,
-        word(out.cols())?,
-        from.offset,
-        word(x.pitch())?,
-        to.offset,
-        word(out.pitch())?,
-        act,
-    ];
+    let place =
+        [word(out.rows())?, word(out.cols())?, from.offset, word(x.pitch())?, to.offset, word(out.pitch())?];
+    let words = [&place, rest].concat();
     let kernel = Kernel::Elementwise(how, elem(x.dtype()), elem(out.dtype()));
     let grid = groups(&limits, total, FLAT);
     let mut call = |slots: &[Slot<'_>]| stream.call(&Call { kernel, slots, words: &words, grid });

@@ -243,11 +243,22 @@ fn attention_ends_whatever_the_step_says() {
         let mut out = bench.guarded(3 * 16);
         let (q, kv, heads) = (q.view(3).unwrap(), kv.view(3).unwrap(), HEADS);
         let (scores, slab) = (&scores, slab.view());
-        bench.run(Attend { plan: &plan, q, kv: slab, heads, scores, seqs, table, out: out.mat(3, 16) });
+        let sinks = None;
+        bench.run(Attend {
+            plan: &plan,
+            q,
+            kv: slab,
+            heads,
+            scores,
+            sinks,
+            seqs,
+            table,
+            out: out.mat(3, 16),
+        });
         bench.inside(&out);
         let mut out = bench.guarded(3 * 16);
         let (k, v) = (kv, kv);
-        bench.run(AttendDense { q, k, v, bounds, max_rows: 3, heads, scores, out: out.mat(3, 16) });
+        bench.run(AttendDense { q, k, v, bounds, max_rows: 3, heads, scores, sinks, out: out.mat(3, 16) });
         bench.inside(&out);
     }
 }

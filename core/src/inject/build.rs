@@ -167,6 +167,7 @@ fn build_block<D: Device>(
         filter: spec.filter.map(|filter| build_filter(filter, l, heads, t)).transpose()?,
         qkv: if heads { t.fused(l, Slot::Qkv)? } else { Fused::new(Vec::new()) },
         qk_norm: spec.qk_norm.map(|norm| build_head_norms(norm, layer, t)).transpose()?,
+        sinks: if heads { t.take_opt(l, Slot::Sinks, Part::Weight) } else { None },
         attn_out: t.row_parallel(l, Slot::AttnOut, heads)?,
         attn_post: t.norm_opt(spec.attn_post, l, Slot::AttnPostNorm)?,
         mlp_norm: t.norm_opt(spec.mlp_norm, l, Slot::MlpNorm)?,

@@ -22,6 +22,8 @@ pub struct Block<D: Device> {
     pub qkv: Fused<D>,
     /// Norms of queries and keys.
     pub qk_norm: Option<(HeadNorms<D>, HeadNorms<D>)>,
+    /// Scores without a key or a value `[heads]`.
+    pub sinks: Option<D::Weight>,
     /// Attention output.
     pub attn_out: RowParallel<D>,
     /// Norm of what attention gives.
@@ -194,7 +196,7 @@ impl<D: Device> Block<D> {
         let qkv = s.qkv.shaped(shape.tokens, heads.qkv_cols())?;
         let out = s.attn.shaped_mut(shape.tokens, heads.out_cols())?;
         let rows = (step.view.bounds, shape.max_query);
-        x.run(AttendDense::fused(qkv, rows, heads, &self.spec.scores, out)?)
+        x.run(AttendDense::fused(qkv, rows, heads, (&self.spec.scores, self.sinks.as_ref()), out)?)
     }
 
     /// Over pages: appends this step's keys and values, then attends.
@@ -229,6 +231,7 @@ impl<D: Device> Block<D> {
             kv: step.kv.layer(layer).ok_or_else(missing)?,
             heads,
             scores: &self.spec.scores,
+            sinks: self.sinks.as_ref(),
             seqs: view.into(),
             table: step.table,
             out: s.attn.shaped_mut(tokens, heads.out_cols())?,
@@ -375,7 +378,7 @@ impl<D: Device> Block<D> {
             (true, None) => {
                 weights.up.run(x, input, s.gate_up.shaped_mut(tokens, 2 * mlp.inner)?)?;
                 let gate_up = s.gate_up.shaped(tokens, 2 * mlp.inner)?;
-                x.run(Gate { gate_up, act: mlp.act, out })
+                x.run(Gate { gate_up, act: mlp.act, clamp: mlp.clamp, out })
             }
         }
     }

@@ -156,7 +156,8 @@ impl<D: Device> Experts<D> {
         (up, down): (&Projection<D>, &Projection<D>),
         e: &mut ExpertScratch<D::Mem>,
     ) -> Result<()> {
-        let (router, inner, act) = (self.spec.router, self.spec.inner, block.mlp.act);
+        let (router, inner) = (self.spec.router, self.spec.inner);
+        let (act, clamp) = (block.mlp.act, block.mlp.clamp);
         let (slots, hidden) = (rows.rows() * router.top_k, rows.cols());
         let groups = Groups {
             experts: e.experts.view().slice(0..slots)?,
@@ -167,7 +168,7 @@ impl<D: Device> Experts<D> {
         if block.mlp.gated {
             x.run(up.experts(rows, (groups, first), e.up.shaped_mut(slots, 2 * inner)?))?;
             let gate_up = e.up.shaped(slots, 2 * inner)?;
-            x.run(Gate { gate_up, act, out: e.inner.shaped_mut(slots, inner)? })?;
+            x.run(Gate { gate_up, act, clamp, out: e.inner.shaped_mut(slots, inner)? })?;
         } else {
             x.run(up.experts(rows, (groups, first), e.inner.shaped_mut(slots, inner)?))?;
             x.run(Activate { x: e.inner.shaped_mut(slots, inner)?, act })?;

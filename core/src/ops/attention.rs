@@ -4,7 +4,7 @@ use super::check::Check;
 use super::stem::stem;
 use super::{OpKind, Rules, Signature, groups, rules};
 use crate::Result;
-use crate::mem::{BufRef, Device, Float, KvRef, MatLayout, MatMut, MatRef, StepView, Table, copied};
+use crate::mem::{BufRef, Device, Float, KvRef, MatLayout, MatMut, MatRef, StepView, Table, Weight, copied};
 use crate::params::{Heads, Scores};
 
 /// Which query rows belong to which sequence, and how many keys it has.
@@ -44,7 +44,8 @@ impl<'a, M> From<StepView<'a, M>> for Sequences<'a, M> {
 
 /// Attention over pages: q `[tokens, heads * k_dim]`, out `[tokens, heads * v_dim]`. Query row `i` of
 /// sequence `s` has position `kv_lens[s] - queries + i` and sees what `scores` leaves it; a row that sees
-/// nothing is zero. Token rows outside every sequence are not written. Bounds, lengths, table rows and page
+/// nothing is zero. A sink is a score without a value: after the last key it joins the softmax's sum,
+/// `M' = max(M, sink)`, `a = exp(M - M')`, `out = O a / (L a + exp(sink - M'))`. Token rows outside every sequence are not written. Bounds, lengths, table rows and page
 /// numbers out of range give rows that mean nothing, or an error.
 pub struct Attend<'a, D: Device> {
     /// This step's schedule.
@@ -57,6 +58,8 @@ pub struct Attend<'a, D: Device> {
     pub heads: Heads,
     /// Scores and masks.
     pub scores: &'a Scores,
+    /// `[heads]`, where heads have sinks.
+    pub sinks: Option<&'a D::Weight>,
     /// The sequences.
     pub seqs: Sequences<'a, D::Mem>,
     /// Their pages.
@@ -83,6 +86,8 @@ pub struct AttendDense<'a, D: Device> {
     pub heads: Heads,
     /// Scores and masks.
     pub scores: &'a Scores,
+    /// `[heads]`, where heads have sinks.
+    pub sinks: Option<&'a D::Weight>,
     /// `[tokens, heads * v_dim]`.
     pub out: MatMut<'a, D::Mem>,
 }
@@ -98,7 +103,7 @@ impl<'a, D: Device> AttendDense<'a, D> {
         qkv: MatRef<'a, D::Mem>,
         (bounds, max_rows): (BufRef<'a, D::Mem, u32>, usize),
         heads: Heads,
-        scores: &'a Scores,
+        (scores, sinks): (&'a Scores, Option<&'a D::Weight>),
         out: MatMut<'a, D::Mem>,
     ) -> Result<Self> {
         let check = Check(AttentionOpKind::AttendDense.name());
@@ -106,13 +111,20 @@ impl<'a, D: Device> AttendDense<'a, D> {
         check.same("columns of qkv", qkv.cols(), heads.qkv_cols())?;
         let (k, v) = (heads.q_cols(), heads.q_cols() + heads.k_cols());
         let (q, k, v) = (qkv.columns(0..k)?, qkv.columns(k..v)?, qkv.columns(v..heads.qkv_cols())?);
-        Ok(Self { q, k, v, bounds, max_rows, heads, scores, out })
+        Ok(Self { q, k, v, bounds, max_rows, heads, scores, sinks, out })
     }
 }
 
-/// What both have: heads, slopes, queries, outputs.
-fn queries_fit(check: &Check, heads: Heads, scores: &Scores, q: MatLayout, out: MatLayout) -> Result<()> {
+/// What both have: heads, slopes, sinks, queries, outputs.
+fn queries_fit(
+    check: &Check,
+    heads: Heads,
+    (scores, sinks): (&Scores, Option<&impl Weight>),
+    q: MatLayout,
+    out: MatLayout,
+) -> Result<()> {
     check.heads(heads)?;
+    sinks.map_or(Ok(()), |sinks| check.vector("length of the sinks", sinks, heads.heads))?;
     check.same("columns of q", q.cols, heads.q_cols())?;
     check.same("columns of the output", out.cols, heads.out_cols())?;
     check.same("rows of the output", out.rows, q.rows)?;
@@ -125,12 +137,12 @@ fn signature(kind: OpKind, q: Float, kv: Float, heads: Heads) -> Signature {
 }
 
 impl<'a, D: Device> Rules<'a, D> for Attend<'a, D> {
-    rules!(AttentionOpKind::Attend: q, kv, heads, seqs, table, out; plan, scores);
+    rules!(AttentionOpKind::Attend: q, kv, heads, seqs, table, out, sinks; plan, scores);
 
     fn check(&self, check: &Check) -> Result<()> {
         let (h, kv) = (self.heads, self.kv.layout());
         check.slab::<D>(self.kv)?;
-        queries_fit(check, h, self.scores, self.q.layout(), self.out.layout())?;
+        queries_fit(check, h, (self.scores, self.sinks), self.q.layout(), self.out.layout())?;
         check.same("kv heads of the slab", kv.kv_heads, h.kv_heads)?;
         check.same("key width of the slab", kv.k_dim, h.k_dim)?;
         check.same("value width of the slab", kv.v_dim, h.v_dim)?;
@@ -147,11 +159,11 @@ impl<'a, D: Device> Rules<'a, D> for Attend<'a, D> {
 }
 
 impl<'a, D: Device> Rules<'a, D> for AttendDense<'a, D> {
-    rules!(AttentionOpKind::AttendDense: q, k, v, bounds, max_rows, heads, out; scores);
+    rules!(AttentionOpKind::AttendDense: q, k, v, bounds, max_rows, heads, out, sinks; scores);
 
     fn check(&self, check: &Check) -> Result<()> {
         let (h, q) = (self.heads, self.q.layout());
-        queries_fit(check, h, self.scores, q, self.out.layout())?;
+        queries_fit(check, h, (self.scores, self.sinks), q, self.out.layout())?;
         check.same("rows of k", self.k.rows(), q.rows)?;
         check.same("rows of v", self.v.rows(), q.rows)?;
         check.same("columns of k", self.k.cols(), h.k_cols())?;

@@ -5,7 +5,7 @@ use super::stem::stem;
 use super::{Rules, Signature, rules};
 use crate::Result;
 use crate::mem::{Device, MatMut, MatRef};
-use crate::params::Act;
+use crate::params::{Act, Clamp};
 
 /// `acc += x`: both `[rows, cols]` of one element type.
 pub struct Add<'a, D: Device> {
@@ -24,12 +24,15 @@ pub struct Activate<'a, D: Device> {
 }
 
 /// `out = act(g) * u` of `gate_up = [g | u]`: gate_up `[rows, 2 inner]`, out `[rows, inner]`; act(g) is
-/// rounded to f32 only.
+/// rounded to f32 only. With a clamp `out = (clamp(u, -limit, limit) + shift) * (g' * sigmoid(slope * g'))`,
+/// `g' = min(g, limit)`: NaN stays NaN.
 pub struct Gate<'a, D: Device> {
     /// `[rows, 2 inner]`.
     pub gate_up: MatRef<'a, D::Mem>,
-    /// Of the gate.
+    /// Of the gate; no matter with a clamp.
     pub act: Act,
+    /// In the place of `act(g) * u`.
+    pub clamp: Option<Clamp>,
     /// `[rows, inner]`.
     pub out: MatMut<'a, D::Mem>,
 }
@@ -90,7 +93,7 @@ impl<'a, D: Device> Rules<'a, D> for Activate<'a, D> {
 }
 
 impl<'a, D: Device> Rules<'a, D> for Gate<'a, D> {
-    rules!(ElementwiseOpKind::Gate: gate_up, out; act);
+    rules!(ElementwiseOpKind::Gate: gate_up, out; act, clamp);
 
     fn check(&self, check: &Check) -> Result<()> {
         check.same("rows", self.out.rows(), self.gate_up.rows())?;

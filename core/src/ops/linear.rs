@@ -145,7 +145,7 @@ impl<'a, D: Device> Rules<'a, D> for Linear<'a, D> {
             }
             Then::Gate { act, mut scratch } => {
                 send(to, plain(scratch.reborrow()))?;
-                send(to, Gate { gate_up: scratch.as_ref(), act, out })
+                send(to, Gate { gate_up: scratch.as_ref(), act, clamp: None, out })
             }
             Then::Add { mut scratch } => {
                 send(to, plain(scratch.reborrow()))?;

@@ -245,7 +245,8 @@ impl Automatic {
             assumed.push("linear weights are stored by inputs, because the fused q, k, v is".into());
         }
         let block = format!("{prefix}{{}}.");
-        let names = OwnedNames { prefixes: vec![String::new()], block, slots, transposed };
+        let prefixes = vec![String::new()];
+        let names = OwnedNames { prefixes, block, slots, transposed, ..OwnedNames::default() };
         Ok(Found { names, spec, layout, assumed })
     }
 

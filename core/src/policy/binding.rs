@@ -45,6 +45,8 @@ pub enum Slot {
     QNorm,
     /// Norm over key heads.
     KNorm,
+    /// Scores without a key or a value, one for each head.
+    Sinks,
     /// Attention output.
     AttnOut,
     /// Norm of what attention gives.
@@ -95,7 +97,7 @@ impl Part {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 33] = [
+    pub const ALL: [Slot; 34] = [
         Slot::TokenEmbed,
         Slot::PatchEmbed,
         Slot::PositionEmbed,
@@ -111,6 +113,7 @@ impl Slot {
         Slot::Value,
         Slot::QNorm,
         Slot::KNorm,
+        Slot::Sinks,
         Slot::AttnOut,
         Slot::AttnPostNorm,
         Slot::MlpNorm,
@@ -148,6 +151,7 @@ impl Slot {
                 | Slot::MlpNorm
                 | Slot::Up
                 | Slot::Down
+                | Slot::Sinks
                 | Slot::Router
                 | Slot::ChoiceBias
                 | Slot::ExpertUp
@@ -198,6 +202,7 @@ impl Slot {
             Slot::MlpNorm => "mlp_norm",
             Slot::Up => "up",
             Slot::Down => "down",
+            Slot::Sinks => "sinks",
             Slot::Router => "router",
             Slot::ChoiceBias => "choice_bias",
             Slot::ExpertUp => "expert_up",
@@ -239,7 +244,7 @@ impl Role {
 
     /// Whether the operand is a vector: a bias, what a norm multiplies with, or divisors of frequencies.
     pub fn is_vector(&self) -> bool {
-        let vectors = [Slot::RopeFactors, Slot::ChoiceBias];
+        let vectors = [Slot::RopeFactors, Slot::Sinks, Slot::ChoiceBias];
         self.slot.is_norm() || vectors.contains(&self.slot) || self.part == Part::Bias
     }
 }
@@ -259,10 +264,10 @@ impl fmt::Display for Role {
 pub enum RowOrder {
     /// As they are used.
     Plain,
-    /// GGUF's LLaMA files: within every head the halves of a rotary pair were interleaved; row `2 i + j` of a
-    /// head is used as row `i + j * width / 2`.
+    /// Row `2 i + j` of a head is used as row `i + j * width / 2`: within every head of GGUF's LLaMA files the
+    /// halves of a rotary pair were interleaved, within every expert of gpt-oss gate and up.
     PairsInterleaved {
-        /// Heads that the rows hold.
+        /// Heads (experts) that the rows hold.
         heads: usize,
     },
     /// `groups` times one after the other, pieces of `widths` rows; they are used as piece `take[0]` of all

@@ -166,7 +166,7 @@ pub(crate) fn decoder(config: &ModelConfig, s: Switches) -> Result<ModelSpec> {
     let eps = config.positive(EPS, s.eps)? as f32;
     let norm = NormSpec { kind: s.norm, eps, bias: s.norm == NormKind::Layer, plus_one: false };
     let inner = config.size_opt(INNER)?.unwrap_or(4 * hidden);
-    let mlp = MlpSpec { inner, act: config.act(ACT, s.act)?, gated: s.gated };
+    let mlp = MlpSpec::new(inner, config.act(ACT, s.act)?, s.gated);
     let block = BlockSpec { bias: s.bias, ..BlockSpec::new(heads(config, hidden, s.even)?, norm, mlp) };
     let vocab = config.size(VOCAB)?;
     let tied = config.flag(&["tie_word_embeddings"], s.tied)?;

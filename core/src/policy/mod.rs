@@ -50,7 +50,7 @@ pub use families::{
     STARCODER2, YUAN,
 };
 pub use group::{Group, GroupBlock, Rank};
-pub use names::{Names, QkvLayout};
+pub use names::{ExpertLayout, Names, QkvLayout};
 pub use origin::{Filled, Origin};
 pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
@@ -215,6 +215,7 @@ pub(crate) fn block_shard(slot: Slot, block: &BlockSpec) -> Shard {
         Slot::QNorm | Slot::KNorm if block.qk_norm.is_some_and(|n| n.span == QkSpan::OwnHead) => {
             Shard::Columns { unit: block.heads.k_dim }
         }
+        Slot::Sinks => Shard::Columns { unit: 1 },
         Slot::Value => Shard::Columns { unit: block.heads.v_dim },
         Slot::AttnOut => Shard::Rows { grain: block.heads.v_dim },
         Slot::Up | Slot::ExpertUp => Shard::Columns { unit: 64 },

@@ -1,7 +1,6 @@
 //! What families with experts read of their configurations.
 
 use super::tests::Case;
-use super::*;
 use crate::params::{ExpertGroups, GroupRank, Router, RouterScore};
 use serde_json::{Value, json};
 

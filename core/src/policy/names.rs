@@ -18,6 +18,7 @@
 //! `resolve`.
 
 use super::*;
+use crate::mem::Stored;
 
 /// A family's names.
 #[derive(Debug, Clone, Copy)]
@@ -34,12 +35,32 @@ pub struct Names<'a> {
     pub ignored: &'a [&'a str],
     /// Whether the linear weights of blocks are stored `[inputs, outputs]`.
     pub transposed: bool,
+    /// How all experts lie in one tensor.
+    pub experts: ExpertLayout,
+}
+
+/// How all experts lie in one tensor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ExpertLayout {
+    /// `[experts, outputs, inputs]`, gate before up.
+    #[default]
+    Rows,
+    /// Outputs of gate and up by turns; where they are not packed, `[experts, inputs, outputs]` (gpt-oss).
+    ByTurns,
 }
 
 impl Names<'_> {
     /// No names; linear weights of blocks are stored `[outputs, inputs]`.
-    pub(super) const NONE: Names<'static> =
-        Names { prefixes: &[""], block: "", slots: &[], base: &[], ignored: &[], transposed: false };
+    pub(super) const NONE: Names<'static> = Names {
+        prefixes: &[""],
+        block: "",
+        slots: &[],
+        base: &[],
+        ignored: &[],
+        transposed: false,
+        experts: ExpertLayout::Rows,
+    };
 }
 
 /// How a fused q|k|v lies in the file.
@@ -147,8 +168,21 @@ impl Names<'_> {
                 let pieces = block.moe.map_or(1, |m| m.router.experts);
                 binding.order = RowOrder::Spread { parts: 2, pieces };
             }
-            let matmul = matches!(role.slot, Slot::Qkv | Slot::AttnOut | Slot::Up | Slot::Down);
-            match self.transposed && matmul && role.part == Part::Weight && !config.is_gguf() {
+            if (role.slot, self.experts) == (Slot::ExpertUp, ExpertLayout::ByTurns) {
+                binding.order = RowOrder::PairsInterleaved { heads: experts };
+            }
+            let transposed = role.part == Part::Weight
+                && match role.slot {
+                    Slot::Qkv | Slot::AttnOut | Slot::Up | Slot::Down => self.transposed,
+                    Slot::ExpertUp | Slot::ExpertDown => {
+                        let mut found = binding.sources.iter().flat_map(|source| &source.names);
+                        let plain = |t: &TensorInfo| !matches!(t.stored, Stored::Block(_));
+                        self.experts == ExpertLayout::ByTurns
+                            && found.any(|name| catalog.find(name).is_some_and(plain))
+                    }
+                    _ => false,
+                };
+            match transposed && !config.is_gguf() {
                 true => binding.transposed(),
                 false => binding,
             }
@@ -240,6 +274,7 @@ pub(super) struct OwnedNames {
     pub block: String,
     pub slots: Vec<(Slot, String)>,
     pub transposed: bool,
+    pub experts: ExpertLayout,
 }
 
 impl OwnedNames {
@@ -252,6 +287,7 @@ impl OwnedNames {
             block: &self.block,
             slots: &slots,
             transposed: self.transposed,
+            experts: self.experts,
             ..Names::NONE
         })
     }
@@ -261,7 +297,6 @@ impl OwnedNames {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::mem::Stored;
 
     const NAMES: Names<'_> = Names {
         prefixes: &["m.", ""],

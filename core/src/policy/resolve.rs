@@ -122,20 +122,21 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
         return Err(Error::internal(format!("{role} has no shape")));
     };
     let whole: usize = parts.iter().sum();
+    let of_experts = matches!(role.slot, Slot::ExpertUp | Slot::ExpertDown);
     let per_part = tensors.len() == parts.len();
     let mut rows = 0usize;
     for (i, tensor) in tensors.iter().enumerate() {
         let expected = if per_part { parts[i] } else { whole };
         let got = match (role.is_vector(), &tensor.shape[..]) {
             (true, [n] | [1, n]) => Some(*n),
+            (true, [experts, n]) if of_experts => experts.checked_mul(*n),
             (false, [n]) if whole == 1 && *n == cols => Some(1),
             (false, [k, n]) if binding.transposed => (*k == cols).then_some(*n),
             // All experts in one tensor.
-            (false, [experts, n, k])
-                if *k == cols && matches!(role.slot, Slot::ExpertUp | Slot::ExpertDown) =>
-            {
-                experts.checked_mul(*n)
+            (false, [experts, k, n]) if of_experts && binding.transposed => {
+                experts.checked_mul(*n).filter(|_| *k == cols)
             }
+            (false, [experts, n, k]) if of_experts && *k == cols => experts.checked_mul(*n),
             // Patches of pixels have four dimensions.
             (false, [n, rest @ ..]) if !rest.is_empty() && rest.iter().product::<usize>() == cols => Some(*n),
             _ => None,

@@ -103,6 +103,7 @@ impl ModelSpec {
             Slot::TokenEmbed if self.embed.patches.is_none() => Some((self.vocab, self.embed.width)),
             Slot::PositionEmbed => Some((self.embed.positions?.rows, sum)),
             Slot::TokenTypeEmbed => Some((self.embed.token_types?, sum)),
+            Slot::Sinks => self.block_of(role)?.sinks.then_some((1, self.block_of(role)?.heads.heads)),
             Slot::ChoiceBias => {
                 let router = self.block_of(role)?.moe?.router;
                 router.choice_bias.then_some((1, router.experts))

@@ -167,6 +167,7 @@ impl Shares {
             Slot::Qkv if block.filter.is_some() => Some(vec![q, behind(k_start, k)]),
             Slot::Qkv => Some(vec![q, behind(k_start, k), behind(v_start, v)]),
             Slot::Value => Some(vec![v]),
+            Slot::Sinks => Some(vec![shares.heads(block, rank)]),
             Slot::QNorm if own => Some(vec![q]),
             Slot::KNorm if own => Some(vec![k]),
             Slot::Up => {
@@ -340,7 +341,7 @@ mod tests {
     fn model(heads: usize, kv_heads: usize, inner: usize, vocab: usize) -> ModelSpec {
         let heads = Heads { heads, kv_heads, k_dim: 16, v_dim: 16 };
         let norm = NormSpec { kind: NormKind::Rms, eps: 1e-6, bias: false, plus_one: false };
-        let mlp = MlpSpec { inner, act: Act::Silu, gated: true };
+        let mlp = MlpSpec::new(inner, Act::Silu, true);
         ModelSpec {
             arch: "test".into(),
             family: Family::Decoder,

@@ -4,7 +4,7 @@
 //! means for a step is in `model`. A family that needs a word that is not here adds it here first.
 
 use super::group::Group;
-use crate::params::{Act, Heads, NormKind, RopeStyle, Router, Scores};
+use crate::params::{Act, Clamp, Heads, NormKind, RopeStyle, Router, Scores};
 
 /// Which way tokens see each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,12 +236,14 @@ pub struct MlpSpec {
     pub act: Act,
     /// `act(gate) * up` instead of `act(up)`.
     pub gated: bool,
+    /// Limits of gate and up, in the place of `act(gate) * up`.
+    pub clamp: Option<Clamp>,
 }
 
 impl MlpSpec {
     /// `down(act(up(x)))`, with `gated` `down(act(gate(x)) * up(x))`.
     pub fn new(inner: usize, act: Act, gated: bool) -> Self {
-        Self { inner, act, gated }
+        Self { inner, act, gated, clamp: None }
     }
 }
 
@@ -298,6 +300,8 @@ pub struct BlockSpec {
     pub heads: Heads,
     /// Scores and masks.
     pub scores: Scores,
+    /// Whether every head has a sink: a score without a key or a value (gpt-oss).
+    pub sinks: bool,
     /// Norms of queries and keys.
     pub qk_norm: Option<QkNorm>,
     /// What queries and keys read; with a filter, values have a matmul of their own.
@@ -329,6 +333,7 @@ impl BlockSpec {
         Self {
             heads,
             scores: Scores::causal(1.0 / (heads.k_dim as f64).sqrt()),
+            sinks: false,
             qk_norm: None,
             filter: None,
             rope: None,

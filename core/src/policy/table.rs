@@ -288,6 +288,7 @@ impl TablePolicy {
             block: table.block.clone().unwrap_or_else(|| like.names.block.to_string()),
             slots: slots.into_iter().collect(),
             transposed: table.transposed.unwrap_or(like.names.transposed),
+            experts: like.names.experts,
         };
         let mut ignored = owned(like.names.ignored);
         ignored.extend(table.ignored.iter().cloned());

@@ -66,23 +66,26 @@ impl<'a> HostMatrix<'a> {
         Self { rows, cols, parts: vec![Cow::Owned(bytes)], ..self }
     }
 
-    /// Rows become columns; plain formats only.
-    pub fn transposed(self) -> Result<Self> {
+    /// Rows of each of so many matrices, which lie one below the other, become columns; plain formats only.
+    pub fn transposed(self, matrices: usize) -> Result<Self> {
         let WeightFormat::Plain(dtype) = self.format else {
             let what = format!("{} blocks cannot be transposed", self.format);
             return Err(Error::tensor(&self.name, what));
         };
-        let (size, rows, cols) = (dtype.bytes(), self.rows, self.cols);
+        let (size, rows, cols) = (dtype.bytes(), self.rows / matrices.max(1), self.cols);
         let from = self.joined();
         let mut to = vec![0u8; from.len()];
-        for r in 0..rows {
-            for c in 0..cols {
-                let (i, o) = ((r * cols + c) * size, (c * rows + r) * size);
-                to[o..o + size].copy_from_slice(&from[i..i + size]);
+        let matrix = (rows * cols * size).max(1);
+        for (from, to) in from.chunks_exact(matrix).zip(to.chunks_exact_mut(matrix)) {
+            for r in 0..rows {
+                for c in 0..cols {
+                    let (i, o) = ((r * cols + c) * size, (c * rows + r) * size);
+                    to[o..o + size].copy_from_slice(&from[i..i + size]);
+                }
             }
         }
         drop(from);
-        Ok(self.with(cols, rows, to))
+        Ok(self.with(cols * matrices, rows, to))
     }
 
     /// Columns `[input, tap]` of a convolution's file become `[tap, input]`; plain formats only.
@@ -391,7 +394,7 @@ mod tests {
 
     #[test]
     fn transposes_and_reorders() {
-        let t = rows(&[2, 3], &[1., 2., 3., 4., 5., 6.]).transposed().unwrap();
+        let t = rows(&[2, 3], &[1., 2., 3., 4., 5., 6.]).transposed(1).unwrap();
         assert_eq!((t.rows, t.cols, t.to_f32().unwrap()), (3, 2, vec![1., 4., 2., 5., 3., 6.]));
         // One head of width 4: file rows (0a, 0b, 1a, 1b) are used as (0a, 1a, 0b, 1b).
         let r = rows(&[4, 1], &[0., 10., 1., 11.]);

@@ -139,10 +139,16 @@ fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>, piece: &Piece) -> Resul
                 let shape = vec![experts.saturating_mul(*rows), *cols];
                 HostMatrix::new(&TensorInfo { shape, ..(*tensor).clone() }, bytes, binding.role.part)?
             }
+            // Their biases one after the other.
+            (Slot::ExpertUp | Slot::ExpertDown, [_, _]) if binding.role.part == Part::Bias => {
+                let shape = vec![tensor.elements()];
+                HostMatrix::new(&TensorInfo { shape, ..(*tensor).clone() }, bytes, binding.role.part)?
+            }
             _ => HostMatrix::new(tensor, bytes, binding.role.part)?,
         };
         if binding.transposed {
-            rows = rows.transposed()?;
+            let matrices = if let [matrices, _, _] = tensor.shape[..] { matrices } else { 1 };
+            rows = rows.transposed(matrices)?;
         }
         sources.push(rows.reordered(from.order)?);
     }

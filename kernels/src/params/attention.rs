@@ -41,6 +41,8 @@ pub struct Scores {
     pub window: u32,
     /// Which of these hold.
     pub flags: u32,
+    /// `[heads]` f32: scores without a key or a value, or 0.
+    pub sinks: u64,
 }
 
 impl Scores {

@@ -71,8 +71,16 @@ pub struct Gate {
     pub out: MatView,
     /// Element type of both.
     pub elem: Elem,
-    /// Which.
+    /// Which, without a limit.
     pub act: Activation,
+    /// Factor of the gate inside the sigmoid.
+    pub slope: f32,
+    /// Largest gate and size of the other branch; 0: `act(g) * u`.
+    pub limit: f32,
+    /// Added to the other branch.
+    pub shift: f32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 impl Gate {

@@ -15,7 +15,7 @@ fn model(
     v_dim: usize,
     position: usize,
     scores: &Scores,
-    slope: Option<f32>,
+    (slope, sink): (Option<f32>, Option<f32>),
 ) -> Vec<f32> {
     let (k_dim, len) = (q.len(), v.len() / v_dim);
     let hi = if scores.flags & Scores::CAUSAL != 0 { (position + 1).min(len) } else { len };
@@ -51,7 +51,18 @@ fn model(
         });
         chunk += CHUNK as usize;
     }
-    all.map_or(vec![0.0; v_dim], |(_, l, o)| o.iter().map(|o| o / l).collect())
+    let Some((top, sum, o)) = all else { return vec![0.0; v_dim] };
+    let Some(sink) = sink else { return o.iter().map(|o| o / sum).collect() };
+    let max = if sink > top { sink } else { top };
+    let keep = exp::<FusedMadd>(top - max);
+    let sum = sum.mul_add(keep, exp::<FusedMadd>(sink - max));
+    o.iter().map(|o| o * keep / sum).collect()
+}
+
+/// The rules with what they read on the device.
+fn put(gpu: &mut Machine, scores: &Scores, slopes: &[f32], sinks: &[f32]) -> Scores {
+    let mut of_heads = |there: u64, values: &[f32]| if there != 0 { gpu.put(values) } else { 0 };
+    Scores { slopes: of_heads(scores.slopes, slopes), sinks: of_heads(scores.sinks, sinks), ..*scores }
 }
 
 struct Shape {
@@ -66,14 +77,14 @@ fn head_of(x: &[f32], heads: usize, dim: usize, head: usize) -> Vec<f32> {
     x.chunks(heads * dim).flat_map(|row| row[head * dim..][..dim].to_vec()).collect()
 }
 
-/// Every score rule once.
+/// Every score rule once; slopes and sinks are put where a test has as many heads.
 fn rules() -> [Scores; 4] {
-    let plain = Scores { slopes: 0, scale: 0.3, cap: 0.0, window: 0, flags: 0 };
+    let plain = Scores { slopes: 0, sinks: 0, scale: 0.3, cap: 0.0, window: 0, flags: 0 };
     [
         Scores { flags: Scores::CAUSAL, ..plain },
-        Scores { flags: Scores::CAUSAL | Scores::WINDOW, window: 70, ..plain },
+        Scores { flags: Scores::CAUSAL | Scores::WINDOW, window: 70, sinks: 1, ..plain },
         Scores { flags: Scores::CAUSAL | Scores::CAPPED, cap: 5.0, slopes: 1, ..plain },
-        plain,
+        Scores { sinks: 1, ..plain },
     ]
 }
 
@@ -101,7 +112,7 @@ fn check_paged_on(
     let tokens: usize = seqs.iter().map(|s| s.0).sum::<usize>() + 1;
     let q = numbers(tokens * heads * k_dim, 1);
     let old = numbers(tokens * heads * v_dim, 2);
-    let slopes = numbers(heads, 3);
+    let (slopes, sinks) = (numbers(heads, 3), numbers(heads, 4));
     let stride = seqs.iter().map(|s| s.1.div_ceil(page_size)).max().unwrap();
     let pages = seqs.len() * stride;
     // Pages run backwards through the slab; the table's rows stand in reverse order.
@@ -116,7 +127,8 @@ fn check_paged_on(
             for h in 0..heads {
                 let kv_head = h / (heads / kv_heads);
                 let query = rounded(&q[((first + r) * heads + h) * k_dim..][..k_dim], elem);
-                let slope = (scores.slopes != 0).then(|| slopes[h]);
+                let of_head =
+                    ((scores.slopes != 0).then(|| slopes[h]), (scores.sinks != 0).then(|| sinks[h]));
                 let (k, v) = (head_of(&k, kv_heads, k_dim, kv_head), head_of(&v, kv_heads, v_dim, kv_head));
                 let o = model(
                     &query,
@@ -125,7 +137,7 @@ fn check_paged_on(
                     v_dim,
                     len - queries + r,
                     scores,
-                    slope,
+                    of_head,
                 );
                 want[((first + r) * heads + h) * v_dim..][..v_dim].copy_from_slice(&rounded(&o, elem));
             }
@@ -167,7 +179,7 @@ fn check_paged_on(
                 q: gpu.matrix(&q, heads * k_dim, elem, heads * k_dim + 3, 0),
                 out,
                 kv,
-                scores: Scores { slopes: if scores.slopes != 0 { gpu.put(&slopes) } else { 0 }, ..*scores },
+                scores: put(gpu, scores, &slopes, &sinks),
                 bounds: gpu.put(&bounds),
                 table_rows: gpu.put(&rows),
                 kv_lens: gpu.put(&lens),
@@ -209,7 +221,8 @@ fn pages_splits_and_batch_mates_change_no_bit() {
 #[test]
 fn many_heads_over_a_long_context() {
     let shape = Shape { heads: 32, kv_heads: 8, k_dim: 128, v_dim: 128 };
-    let causal = Scores { slopes: 0, scale: 0.088_388_35, cap: 0.0, window: 0, flags: Scores::CAUSAL };
+    let causal =
+        Scores { slopes: 0, sinks: 0, scale: 0.088_388_35, cap: 0.0, window: 0, flags: Scores::CAUSAL };
     check_paged_on(&shape, &[(1, 1025), (3, 66)], &causal, (Elem::BF16, Elem::BF16), 16, Machine::once);
 }
 
@@ -238,7 +251,7 @@ fn encoders_see_their_own_sequence() {
 /// nothing less.
 #[test]
 fn the_largest_score_is_found_wherever_it_lies() {
-    let scores = Scores { slopes: 0, scale: 60.0, cap: 0.0, window: 0, flags: Scores::CAUSAL };
+    let scores = Scores { slopes: 0, sinks: 0, scale: 60.0, cap: 0.0, window: 0, flags: Scores::CAUSAL };
     let shape = Shape { heads: 4, kv_heads: 2, k_dim: 10, v_dim: 6 };
     for elem in Elem::ALL {
         check_dense(&scores, elem);
@@ -254,7 +267,8 @@ fn check_dense(scores: &Scores, elem: Elem) {
     let tokens = 85;
     let q = numbers(tokens * heads * k_dim, 1);
     let (k, v) = (numbers(tokens * kv_heads * k_dim, 2), numbers(tokens * kv_heads * v_dim, 3));
-    let (old, slopes) = (numbers(tokens * heads * v_dim, 4), numbers(heads, 5));
+    let old = numbers(tokens * heads * v_dim, 4);
+    let (slopes, sinks) = (numbers(heads, 5), numbers(heads, 6));
     let mut want = rounded(&old, elem);
     for w in bounds.windows(2) {
         let (first, end) = (w[0] as usize, w[1] as usize);
@@ -267,8 +281,9 @@ fn check_dense(scores: &Scores, elem: Elem) {
                         elem,
                     )
                 };
-                let slope = (scores.slopes != 0).then(|| slopes[h]);
-                let o = model(&query, &part(&k, k_dim), &part(&v, v_dim), v_dim, r - first, scores, slope);
+                let of_head =
+                    ((scores.slopes != 0).then(|| slopes[h]), (scores.sinks != 0).then(|| sinks[h]));
+                let o = model(&query, &part(&k, k_dim), &part(&v, v_dim), v_dim, r - first, scores, of_head);
                 want[(r * heads + h) * v_dim..][..v_dim].copy_from_slice(&rounded(&o, elem));
             }
         }
@@ -280,7 +295,7 @@ fn check_dense(scores: &Scores, elem: Elem) {
             out,
             k: gpu.matrix(&k, kv_heads * k_dim, elem, kv_heads * k_dim + 4, 0),
             v: gpu.dense(&v, kv_heads * v_dim, elem),
-            scores: Scores { slopes: if scores.slopes != 0 { gpu.put(&slopes) } else { 0 }, ..*scores },
+            scores: put(gpu, scores, &slopes, &sinks),
             bounds: gpu.put(&bounds),
             seqs: 3,
             heads: heads as u32,

@@ -2,6 +2,7 @@
 
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{self, FusedMadd as F};
+use engraft_core::params::Clamp;
 use engraft_kernels::params::elementwise::{Activate, Add, Convert, Gate, Scale};
 use engraft_kernels::params::{Activation, Elem};
 
@@ -72,9 +73,18 @@ fn activations_are_the_contracts() {
                 same(&gpu.values(m, elem), &want, "activate");
                 let gate_up = gpu.dense(&both, 2 * cols, elem);
                 let out = gpu.matrix(&x, cols, elem, pitch, 8);
-                let p = Gate { gate_up, out, elem, act };
+                let plain = Gate { gate_up, out, elem, act, slope: 0.0, limit: 0.0, shift: 0.0, reserved: 0 };
+                let p = plain;
                 gpu.run(&p, &p.launch());
                 same(&gpu.values(out, elem), &gated, "gate");
+                let clamp = Clamp { slope: 1.4, limit: 1.5, shift: 1.0 };
+                let Clamp { slope, limit, shift } = clamp;
+                let p = Gate { slope, limit, shift, ..plain };
+                gpu.run(&p, &p.launch());
+                let pairs = g.iter().zip(rounded(&up, elem));
+                let want: Vec<f32> =
+                    pairs.map(|(g, u)| round(math::clamped::<F>(*g, u, clamp), elem)).collect();
+                same(&gpu.values(out, elem), &want, "a clamped gate");
             });
         }
     }

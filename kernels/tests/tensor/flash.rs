@@ -21,10 +21,11 @@ pub struct Heads {
     window: Option<u32>,
     cap: Option<f32>,
     slopes: Option<Vec<f32>>,
+    sinks: Option<Vec<f32>>,
 }
 
 pub fn heads(ty: Type, heads: usize, kv_heads: usize, width: usize) -> Heads {
-    Heads { ty, heads, kv_heads, width, causal: true, window: None, cap: None, slopes: None }
+    Heads { ty, heads, kv_heads, width, causal: true, window: None, cap: None, slopes: None, sinks: None }
 }
 
 /// A sequence: queries, keys and values of all its positions.
@@ -93,6 +94,7 @@ impl Heads {
         ];
         Scores {
             slopes: self.slopes.as_ref().map_or(0, |s| device.put(&Type::F32.write(s))),
+            sinks: self.sinks.as_ref().map_or(0, |s| device.put(&Type::F32.write(s))),
             scale: self.scale(),
             cap: self.cap.unwrap_or(1.0),
             window: self.window.unwrap_or(0),
@@ -255,8 +257,9 @@ impl Heads {
                 (j, s)
             })
             .collect();
-        let top = scores.iter().fold(f64::MIN, |m, (_, s)| m.max(*s));
-        let sum: f64 = scores.iter().map(|(_, s)| (s - top).exp()).sum();
+        let sink = self.sinks.as_ref().map(|sinks| f64::from(sinks[head]));
+        let top = scores.iter().map(|(_, s)| *s).chain(sink).fold(f64::MIN, f64::max);
+        let sum: f64 = scores.iter().map(|(_, s)| *s).chain(sink).map(|s| (s - top).exp()).sum();
         // Scaling the argument of the exponential rounds once more than a plain one.
         off += scores.iter().fold(0.0f64, |m, (_, s)| m.max((top - s) * (s - top).exp())) * 2.0 * U;
         // Weights in two parts of the type: 2^-18 (bf16) of them is left out, 2^-24 (f16; below 2^-16 an
@@ -352,6 +355,7 @@ fn masks() {
         Heads { window: Some(10), ..base.clone() },
         Heads { window: Some(70), cap: Some(3.0), ..base.clone() },
         Heads { slopes: Some(vec![0.5, 0.25, 0.0625, 1.0]), ..base.clone() },
+        Heads { sinks: Some(vec![-2.0, 0.5, 3.0, 20.0]), ..base.clone() },
         Heads { causal: false, slopes: Some(vec![-0.5, 0.25, 0.0, 1.0]), cap: Some(2.0), ..base.clone() },
     ] {
         let (a, b) = (text(&h, 40, 5), text(&h, 150, 6));
@@ -380,7 +384,7 @@ fn small_weights_count() {
 fn several_spans() {
     for h in [
         heads(Type::F16, 2, 1, 64),
-        Heads { window: Some(300), ..heads(Type::F16, 2, 2, 64) },
+        Heads { window: Some(300), sinks: Some(vec![1.0, -0.5]), ..heads(Type::F16, 2, 2, 64) },
         Heads { causal: false, ..heads(Type::Bf16, 1, 1, 128) },
     ] {
         let (a, b, c) = (text(&h, 700, 7), text(&h, 256, 8), text(&h, 257, 9));
@@ -523,7 +527,7 @@ fn hopper_masks() {
     let base = heads(Type::F16, 2, 1, 64);
     for h in [
         Heads { causal: false, ..base.clone() },
-        Heads { window: Some(70), cap: Some(3.0), ..base.clone() },
+        Heads { window: Some(70), cap: Some(3.0), sinks: Some(vec![2.0, -1.0]), ..base.clone() },
         Heads { window: Some(10), slopes: Some(vec![0.5, 0.0625]), ..base.clone() },
     ] {
         let (a, b) = (text(&h, 40, 5), text(&h, 200, 6));

@@ -39,7 +39,14 @@ fn params(device: &mut Device, dice: &mut Dice, seed: u64) -> Flash {
     Flash {
         q: view(values(device, dice, TOKENS * cols)),
         out: view(values(device, dice, TOKENS * cols)),
-        scores: Scores { slopes: 0, scale: 0.2, cap: 1.0, window: 70, flags: flags[seed as usize % 4] },
+        scores: Scores {
+            slopes: 0,
+            sinks: 0,
+            scale: 0.2,
+            cap: 1.0,
+            window: 70,
+            flags: flags[seed as usize % 4],
+        },
         bounds: words(device, dice, SEQS + 1),
         seqs: SEQS as u32,
         heads: HEADS as u32,

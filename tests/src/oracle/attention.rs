@@ -8,6 +8,7 @@ use engraft_core::params::{Heads, Scores};
 /// One query head over all keys of its sequence.
 struct Head<'a> {
     scores: &'a Scores,
+    sink: Option<f32>,
     index: usize,
     kv_index: usize,
     heads: Heads,
@@ -56,9 +57,11 @@ impl Head<'_> {
             let (score, off) = self.score(q, k, key as i64);
             visible.push((key, score, off));
         }
-        let top = visible.iter().fold(f64::NEG_INFINITY, |m, v| m.max(v.1));
-        let total: f64 = visible.iter().map(|v| libm::exp(v.1 - top)).sum();
-        let size = visible.iter().fold(0f64, |m, v| m.max(v.1.abs()));
+        // A sink is a score like others, exact, without a value.
+        let sink = self.sink.map(f64::from).filter(|_| !visible.is_empty());
+        let top = visible.iter().map(|v| v.1).chain(sink).fold(f64::NEG_INFINITY, f64::max);
+        let total: f64 = visible.iter().map(|v| v.1).chain(sink).map(|s| libm::exp(s - top)).sum();
+        let size = visible.iter().map(|v| v.1).chain(sink).fold(0f64, |m, s| m.max(s.abs()));
         // Besides its own error every score loses up to U of the largest when the maximum is subtracted.
         let off = visible.iter().fold(0f64, |m, v| m.max(v.2)) + 2.0 * budget::U * size;
         let (mut out, mut weighted, mut reach) = (vec![0.0; v_dim], vec![0.0; v_dim], vec![0.0; v_dim]);
@@ -85,7 +88,8 @@ pub fn attend(case: &Case) -> Vec<Want> {
             for index in 0..heads.heads {
                 let kv_index = index / (heads.heads / heads.kv_heads);
                 let position = (seq.len + i) as i64 - seq.queries as i64;
-                let head = Head { scores: &case.scores, index, kv_index, heads, position };
+                let sink = case.sinks.as_ref().map(|sinks| sinks[index]);
+                let head = Head { scores: &case.scores, sink, index, kv_index, heads, position };
                 let q = &seq.q[i * heads.q_cols() + index * heads.k_dim..][..heads.k_dim];
                 let (v, s) = head.attend(q, seq);
                 values.extend(v);

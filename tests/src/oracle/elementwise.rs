@@ -38,7 +38,7 @@ pub fn activate(case: &Case) -> Want {
     Want::Near { values, slack }
 }
 
-/// `act(g) * u` of rows `[g | u]`.
+/// `act(g) * u` of rows `[g | u]`, or what a clamp makes of them.
 pub fn gate(case: &Case) -> Want {
     let inner = case.x.cols / 2;
     let (mut values, mut slack) = (Vec::new(), Vec::new());
@@ -46,9 +46,17 @@ pub fn gate(case: &Case) -> Want {
         let (g, u) = case.x.row(r).split_at(inner);
         for (g, u) in g.iter().zip(u) {
             let (g, u) = (f64::from(*g), f64::from(*u));
-            let a = act(case.act, g);
+            let (g, a, u, off) = match case.clamp {
+                None => (g, act(case.act, g), u, 0.0),
+                Some(c) => {
+                    let (limit, slope) = (f64::from(c.limit), f64::from(c.slope));
+                    let (g, u) = (g.min(limit), u.clamp(-limit, limit) + f64::from(c.shift));
+                    // The shifted branch rounds once.
+                    (g, g / (1.0 + libm::exp(-slope * g)), u, budget::U * u.abs())
+                }
+            };
             values.push(a * u);
-            slack.push(budget::multiplied(a, budget::activation(g, a), u, 0.0));
+            slack.push(budget::multiplied(a, budget::activation(g, a), u, off));
         }
     }
     Want::Near { values, slack }

@@ -51,6 +51,8 @@ pub struct Case {
     pub heads: Heads,
     /// Masks and biases.
     pub scores: Scores,
+    /// A score without a key or a value for every head.
+    pub sinks: Option<Vec<f32>>,
     /// The sequences.
     pub seqs: Vec<Seq>,
     dtype: Float,
@@ -129,6 +131,7 @@ fn generate(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
     };
     let causal = if dense { dice.once_in(2) } else { !dice.once_in(6) };
     let scores = scores(dice, heads, causal);
+    let sinks = dice.once_in(3).then(|| dice.values(heads.heads, 4.0, Float::F32));
     // They take keys of the queries' type alone.
     let kv_dtype = if !dense && wide.is_none() && dice.once_in(3) { Float::Bf16 } else { dtype };
     // Wide heads are many multiplications: fewer rows of them.
@@ -159,6 +162,7 @@ fn generate(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
     Case {
         heads,
         scores,
+        sinks,
         seqs,
         dtype,
         kv_dtype,
@@ -194,7 +198,19 @@ fn of_lengths(dtype: Float, dice: &mut Dice, dense: bool, dim: usize, lengths: &
     let seqs = seqs.collect();
     let scores = Scores { scale: 0.088_388_346, causal: !dense, window: None, soft_cap: None, alibi: None };
     let (page_size, page_seed, padding) = (16, dice.bits(), 0);
-    Case { heads, scores, seqs, dtype, kv_dtype: dtype, page_size, page_seed, padding, lays: lays(dice) }
+    let sinks = Some(dice.values(heads.heads, 4.0, Float::F32));
+    Case {
+        heads,
+        scores,
+        sinks,
+        seqs,
+        dtype,
+        kv_dtype: dtype,
+        page_size,
+        page_seed,
+        padding,
+        lays: lays(dice),
+    }
 }
 
 impl Case {
@@ -331,6 +347,7 @@ impl OpSpec for Attend {
         let mut plan = dev.backend.attention_plan(shape)?;
         dev.stream.plan_attention(shape, &mut plan)?;
         let q = dev.grid(&case.stacked(|s| &s.q, case.heads.q_cols(), case.padding, 0))?;
+        let sinks = dev.vector_opt(case.sinks.as_ref())?;
         let mut out = dev.output(shape.tokens, case.heads.out_cols(), case.dtype, case.lays[3])?;
         dev.launch(|to| {
             to.run(ops::Attend {
@@ -339,6 +356,7 @@ impl OpSpec for Attend {
                 kv: slab.view(),
                 heads: case.heads,
                 scores: &case.scores,
+                sinks: sinks.as_ref(),
                 seqs: Sequences::from(StepView::new(step.view(), shape)?),
                 table: Table { pages: table.view(), stride },
                 out: out.view_mut()?,
@@ -393,6 +411,7 @@ impl OpSpec for AttendDense {
         }
         let bounds = dev.buffer(&bounds)?;
         let longest = case.seqs.iter().map(|s| s.len).max().unwrap_or(0);
+        let sinks = dev.vector_opt(case.sinks.as_ref())?;
         let mut out = dev.output(case.rows(), h.out_cols(), case.dtype, case.lays[3])?;
         dev.launch(|to| {
             to.run(ops::AttendDense {
@@ -403,6 +422,7 @@ impl OpSpec for AttendDense {
                 max_rows: longest,
                 heads: h,
                 scores: &case.scores,
+                sinks: sinks.as_ref(),
                 out: out.view_mut()?,
             })
         })?;
@@ -432,6 +452,7 @@ pub const BUGS: &[Bug] = &[
     Bug::new("AttendNotCausal", "attend", ORACLE, not_causal),
     Bug::new("AttendIgnoresSlopes", "attend", ORACLE, ignores_slopes),
     Bug::new("AttendIgnoresCap", "attend", ORACLE, ignores_cap),
+    Bug::new("AttendIgnoresSinks", "attend", ORACLE, ignores_sinks),
     Bug::new("AttendBitsDependOnBatch", "attend", ALONE, bits_depend_on_batch),
     Bug::new("DenseUnseenValuesCount", "attend_dense", UNSEEN, unseen_values_count),
     Bug::new("DenseWindowOneWider", "attend_dense", ORACLE, window_one_wider),
@@ -463,6 +484,11 @@ fn ignores_slopes(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
 
 fn ignores_cap(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     scored(s, op, |scores| scores.soft_cap = None)
+}
+
+fn ignores_sinks(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Attention(AttentionOp::Attend(op)) = op else { return s.run(op) };
+    s.run(ops::Attend { sinks: None, ..op })
 }
 
 fn bits_depend_on_batch(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {

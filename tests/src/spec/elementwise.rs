@@ -15,7 +15,7 @@ use engraft_core::backend::Backend;
 use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
 use engraft_core::ops::{self, ElementwiseOp, ElementwiseOpKind, Op, OpKind};
-use engraft_core::params::Act;
+use engraft_core::params::{Act, Clamp};
 use engraft_cpu::Cpu;
 
 /// Shows the ops of this stem.
@@ -36,6 +36,8 @@ pub struct Case {
     pub other: Grid,
     /// The activation.
     pub act: Act,
+    /// Limits of a gate.
+    pub clamp: Option<Clamp>,
     /// A factor.
     pub factor: f32,
     /// A cap.
@@ -53,6 +55,7 @@ fn generate(dtype: Float, dice: &mut Dice, scale: f32, unit: usize) -> Case {
         x: Grid::random(dice, rows, cols, dtype, scale),
         other: Grid::random(dice, rows, cols, dtype, scale),
         act: dice.pick(&Act::ALL),
+        clamp: None,
         factor: dice.pick(&[1.0, 0.37, 11.3]),
         cap: dice.once_in(2).then(|| dice.pick(&[0.8, 30.0, 50.0])),
         bias: None,
@@ -141,12 +144,21 @@ impl OpSpec for Gate {
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         let scale = dice.pick(&[1e-3, 0.3, 1.0, 4.0]);
-        generate(dtype, dice, scale, 2)
+        let case = generate(dtype, dice, scale, 2);
+        let clamp = dice.once_in(2).then(|| Clamp {
+            slope: dice.pick(&[1.0, 1.4, 1.702]),
+            limit: dice.pick(&[0.7, 1.5, 7.0]),
+            shift: dice.pick(&[0.0, 1.0]),
+        });
+        Case { clamp, ..case }
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let x = dev.grid(&case.x)?;
         let mut out = dev.output(case.x.rows, case.x.cols / 2, case.x.dtype, case.lay)?;
-        dev.launch(|to| to.run(ops::Gate { gate_up: x.view()?, act: case.act, out: out.view_mut()? }))?;
+        dev.launch(|to| {
+            let (gate_up, act, clamp) = (x.view()?, case.act, case.clamp);
+            to.run(ops::Gate { gate_up, act, clamp, out: out.view_mut()? })
+        })?;
         Ok(vec![dev.read(&out, "out")?])
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
@@ -228,6 +240,8 @@ pub const BUGS: &[Bug] = &[
     Bug::new("AddsTwice", "add", ORACLE, adds_twice),
     Bug::new("ActivateSkipsLastRow", "activate", ORACLE, skips_last_row),
     Bug::new("GateWrongActivation", "gate", ORACLE, wrong_activation),
+    Bug::new("GateForgetsLimits", "gate", ORACLE, forgets_limits),
+    Bug::new("GateForgetsShift", "gate", ORACLE, forgets_shift),
     Bug::new("GateBitsChangeFromCallToCall", "gate", TWICE, bits_change_from_call_to_call),
     Bug::new("ScaleForgetsCap", "scale", ORACLE, forgets_cap),
     Bug::new("ConvertTruncates", "convert", ORACLE, truncates),
@@ -249,6 +263,22 @@ fn skips_last_row(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
 fn wrong_activation(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Elementwise(ElementwiseOp::Gate(op)) = op else { return s.run(op) };
     s.run(ops::Gate { act: other_act(op.act), ..op })
+}
+
+fn forgets_limits(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Gate(mut op)) = op else { return s.run(op) };
+    if let Some(clamp) = &mut op.clamp {
+        clamp.limit = 1e9;
+    }
+    s.run(op)
+}
+
+fn forgets_shift(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Gate(mut op)) = op else { return s.run(op) };
+    if let Some(clamp) = &mut op.clamp {
+        clamp.shift = 0.0;
+    }
+    s.run(op)
 }
 
 fn bits_change_from_call_to_call(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {

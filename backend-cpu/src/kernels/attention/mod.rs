@@ -11,7 +11,8 @@
 //!
 //! The first chunk is taken as it is; later ones are merged: `M' = max(M, m)`, `a = exp(M - M')`,
 //! `b = exp(m - M')`, `L = madd(L, a, l * b)`, `O = madd(O, a, o * b)`. At the end `O / L`; a row that sees
-//! nothing is zero. All chains start at +0 and ascend. So neither the batch nor chunked prefill nor paging
+//! nothing is zero. A sink joins last: `M' = max(M, sink)`, `a = exp(M - M')`, `L' = madd(L, a, exp(sink - M'))`,
+//! `O a / L'`. All chains start at +0 and ascend. So neither the batch nor chunked prefill nor paging
 //! nor page order can change a bit.
 //!
 //! A chunk's keys come as *runs*: consecutive positions whose keys lie transposed (`[d][position]`) and whose
@@ -56,6 +57,8 @@ pub struct Queries<'a> {
     pub heads: Heads,
     /// Scores and masks.
     pub scores: &'a Scores,
+    /// `[heads]`: scores without a key or a value.
+    pub sinks: Option<&'a [f32]>,
 }
 
 /// Part of a chunk: positions `from..to`, in the chunk that begins at `chunk`, of one sequence and head.
@@ -127,7 +130,7 @@ fn check_bounds(op: &'static str, bounds: &[u32], rows: usize) -> Result<()> {
 
 /// Queries and outputs of these heads; the size of a group.
 fn check_queries(op: &'static str, queries: &Queries<'_>, out: RawMatMut) -> Result<usize> {
-    let Queries { q, heads, scores } = queries;
+    let Queries { q, heads, scores, sinks } = queries;
     let Some(group) = group(heads) else {
         return Err(Error::Unsupported {
             op: op.into(),
@@ -140,6 +143,9 @@ fn check_queries(op: &'static str, queries: &Queries<'_>, out: RawMatMut) -> Res
     check_factors(op, "columns of the output", out.cols, heads.heads, heads.v_dim)?;
     if let Some(slopes) = &scores.alibi {
         same(op, "slopes", slopes.len(), heads.heads)?;
+    }
+    if let Some(sinks) = sinks {
+        same(op, "sinks", sinks.len(), heads.heads)?;
     }
     Ok(group)
 }
@@ -198,7 +204,7 @@ impl<K: Keys> Kernel for Item<'_, K> {
 impl<K: Keys> Item<'_, K> {
     #[inline(always)]
     fn walk<V: simd::Lanes, E: tile::Element>(&self) {
-        let Call { queries: Queries { q, heads, scores }, group, out, keys } = *self.call;
+        let Call { queries: Queries { q, heads, scores, sinks }, group, out, keys } = *self.call;
         let Extent { first, rows, keys: len } = keys.extent(self.seq);
         let block_rows = keys.block_rows();
         let from = self.block * block_rows;
@@ -223,7 +229,7 @@ impl<K: Keys> Item<'_, K> {
                 }
                 chunk += CHUNK;
             }
-            tile.store::<V>(out, first + from, self.head);
+            tile.store::<V>(out, first + from, self.head, sinks);
         }
     }
 }

@@ -17,7 +17,7 @@ fn row_ref<M: MulAdd>(
     q: &[f32],
     (position, len): (usize, usize),
     head: usize,
-    scores: &Scores,
+    (scores, sinks): (&Scores, Option<&[f32]>),
     (k, v): (Row<'_>, Row<'_>),
     width: usize,
 ) -> Vec<f32> {
@@ -56,12 +56,22 @@ fn row_ref<M: MulAdd>(
             (max, sum, out, any) = (m, l, o, true);
         }
     }
-    if any { out.iter().map(|o| o / sum).collect() } else { vec![0.0; width] }
+    match (any, sinks) {
+        (false, _) => vec![0.0; width],
+        (true, None) => out.iter().map(|o| o / sum).collect(),
+        (true, Some(sinks)) => {
+            let new = max.max(sinks[head]);
+            let keep = math::exp::<M>(max - new);
+            sum = M::madd(sum, keep, math::exp::<M>(sinks[head] - new));
+            out.iter().map(|o| o * keep / sum).collect()
+        }
+    }
 }
 
 struct Case {
     heads: Heads,
     scores: Scores,
+    sinks: Option<Vec<f32>>,
     /// `(query rows, keys)` per sequence.
     seqs: Vec<(usize, usize)>,
 }
@@ -79,21 +89,25 @@ fn cases() -> Vec<Case> {
         Case {
             heads: heads(2, 1, 8, 8),
             scores: scores(true, None, None, None),
+            sinks: None,
             seqs: vec![(1, 1), (3, 70)],
         },
         Case {
             heads: heads(6, 2, 20, 12),
             scores: scores(true, Some(9), Some(2.0), None),
+            sinks: Some(vec![-3.0, 0.0, 0.5, 1.0, 4.0, 90.0]),
             seqs: vec![(40, 40), (1, 130), (0, 0), (5, 64)],
         },
         Case {
             heads: heads(1, 1, 64, 72),
             scores: scores(false, None, None, Some(vec![-0.25])),
+            sinks: Some(vec![2.5]),
             seqs: vec![(7, 7), (2, 131)],
         },
         Case {
             heads: heads(3, 3, 5, 3),
             scores: scores(true, None, None, Some(vec![0.5, 0.25, 0.125])),
+            sinks: None,
             seqs: vec![(17, 150)],
         },
     ]
@@ -115,7 +129,14 @@ fn reference(case: &Case, q: &[f32], k: &[f32], v: &[f32], madd: Madd) -> Vec<f3
                     Madd::Separate => row_ref::<SeparateMadd>,
                 };
                 let place = (len - rows + i, *len);
-                out.extend(of(qh, place, head, &case.scores, (&key, &value), h.v_dim));
+                out.extend(of(
+                    qh,
+                    place,
+                    head,
+                    (&case.scores, case.sinks.as_deref()),
+                    (&key, &value),
+                    h.v_dim,
+                ));
             }
             row += 1;
         }
@@ -175,7 +196,7 @@ fn pages_of_any_size_and_order_give_the_reference_bits() {
                         stride,
                     };
                     let (q, o) = (RawMat::of(&q, h.q_cols()), RawMatMut::of(&mut out, h.out_cols()));
-                    let queries = Queries { q, heads: h, scores: &case.scores };
+                    let queries = Queries { q, heads: h, scores: &case.scores, sinks: case.sinks.as_deref() };
                     attend_paged(&machine, queries, slab, p, o).unwrap();
                 }
                 assert_eq!(bits(&out), bits(&want), "page size {page_size} {madd:?} {h:?}");
@@ -205,7 +226,7 @@ fn plain_rows_give_the_reference_bits() {
                 unsafe {
                     let (q, o) = (RawMat::of(&q, h.q_cols()), RawMatMut::of(&mut out, h.out_cols()));
                     let (k, v) = (RawMat::of(&k, h.k_cols()), RawMat::of(&v, h.v_cols()));
-                    let queries = Queries { q, heads: h, scores: &case.scores };
+                    let queries = Queries { q, heads: h, scores: &case.scores, sinks: case.sinks.as_deref() };
                     attend_dense(&machine, queries, DenseKeys { k, v, bounds: &bounds }, o).unwrap();
                 }
                 assert_eq!(bits(&out), bits(&want), "{madd:?} {h:?}");

@@ -375,18 +375,37 @@ impl<'a> Tile<'a> {
         l
     }
 
+    /// What a row's outputs are multiplied with and divided by, when a sink joins its sum.
+    #[inline(always)]
+    fn closing<M: MulAdd>(&self, r: usize, sink: f32) -> (f32, f32) {
+        let top = if sink > self.max[r] { sink } else { self.max[r] };
+        let keep = math::exp::<M>(self.max[r] - top);
+        (keep, M::madd(self.sum[r], keep, math::exp::<M>(sink - top)))
+    }
+
     /// Divides and writes the rows.
     #[inline(always)]
-    pub(super) unsafe fn store<V: Lanes>(&mut self, out: RawMatMut, first: usize, head: usize) {
+    pub(super) unsafe fn store<V: Lanes>(
+        &mut self,
+        out: RawMatMut,
+        first: usize,
+        head: usize,
+        sinks: Option<&[f32]>,
+    ) {
         for r in 0..self.rows {
             // SAFETY: row r's output.
             let o = unsafe { std::slice::from_raw_parts_mut(self.o.add(r * self.v_cols), self.heads.v_dim) };
-            match self.any[r] {
-                true => {
+            let sink = sinks.map(|sinks| sinks[self.first_head + r % self.group]);
+            match (self.any[r], sink) {
+                (true, None) => {
                     let sum = self.sum[r];
                     o.iter_mut().for_each(|v| *v /= sum);
                 }
-                false => o.fill(0.0),
+                (true, Some(sink)) => {
+                    let (keep, sum) = self.closing::<V::M>(r, sink);
+                    o.iter_mut().for_each(|v| *v = *v * keep / sum);
+                }
+                (false, _) => o.fill(0.0),
             }
             let column = (head * self.group + r % self.group) * self.heads.v_dim;
             // SAFETY: the caller sized `out`.

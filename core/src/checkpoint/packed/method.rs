@@ -24,6 +24,8 @@ pub(super) enum Method {
     Fp8,
     /// bitsandbytes' tables of 16 values.
     Bitsandbytes,
+    /// Four-bit floats in blocks of 32 with a power of two each, of all experts.
+    Mxfp4,
 }
 
 impl Method {
@@ -35,6 +37,7 @@ impl Method {
             Method::CompressedTensors => "compressed-tensors",
             Method::Fp8 => "fp8",
             Method::Bitsandbytes => "bitsandbytes",
+            Method::Mxfp4 => "mxfp4",
         }
     }
 }
@@ -99,12 +102,13 @@ pub(super) fn read(config: &Value) -> Result<Option<Said>> {
         Some("awq") => awq(&said)?,
         Some("compressed-tensors") => compressed(&said)?,
         Some("fp8" | "fbgemm_fp8") => Method::Fp8,
+        Some("mxfp4") => Method::Mxfp4,
         Some("bitsandbytes") if said.get("load_in_8bit") != Some(&Value::Bool(true)) => Method::Bitsandbytes,
         Some("bitsandbytes") => {
             return said.refuse("load_in_8bit", "false: of bitsandbytes, four bits are read");
         }
         _ => {
-            let known = "gptq, awq, auto-round, compressed-tensors, fp8, bitsandbytes";
+            let known = "gptq, awq, auto-round, compressed-tensors, fp8, mxfp4, bitsandbytes";
             return said.refuse("quant_method", known);
         }
     };

@@ -11,6 +11,7 @@
 mod floats;
 mod integers;
 mod method;
+mod mxfp4;
 mod part;
 mod table;
 #[cfg(test)]
@@ -18,11 +19,12 @@ mod table;
 mod tests;
 
 use super::{Source, TensorInfo};
-use crate::mem::Stored;
+use crate::mem::{Block, Stored};
 use crate::{Error, Result};
 use floats::Floats;
 use integers::{Integers, Order, Zeros};
 use method::{Method, Said};
+use mxfp4::Mxfp4;
 use part::{Part, optional, part};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -35,6 +37,7 @@ enum Packed {
     Integers(Integers, Stored),
     Floats(Floats),
     Table(Table),
+    Experts(Mxfp4),
 }
 
 impl Packed {
@@ -43,6 +46,7 @@ impl Packed {
             Packed::Integers(all, _) => all.parts(),
             Packed::Floats(all) => all.parts(),
             Packed::Table(all) => all.parts(),
+            Packed::Experts(all) => all.parts(),
         }
     }
 
@@ -51,6 +55,9 @@ impl Packed {
             Packed::Integers(all, target) => (all.rows, all.cols, *target),
             Packed::Floats(all) => (all.rows, all.cols, Stored::F32),
             Packed::Table(all) => (all.rows, all.cols, Stored::F32),
+            Packed::Experts(all) => {
+                return TensorInfo { name, shape: all.shape.to_vec(), stored: Stored::Block(Block::Q5_0) };
+            }
         };
         TensorInfo { name, shape: vec![rows, cols], stored }
     }
@@ -60,6 +67,7 @@ impl Packed {
             Packed::Integers(all, target) => all.read(source, *target),
             Packed::Floats(all) => all.read(source),
             Packed::Table(all) => all.read(source),
+            Packed::Experts(all) => all.read(source),
         }
     }
 
@@ -70,6 +78,7 @@ impl Packed {
             Packed::Floats(Floats { factors: floats::Factors::Nvfp4(..), .. }) => "4-bit floats".into(),
             Packed::Floats(_) => "8-bit floats".into(),
             Packed::Table(_) => "4-bit codes of a table".into(),
+            Packed::Experts(_) => "4-bit floats of all experts".into(),
         }
     }
 }
@@ -119,6 +128,13 @@ fn find(source: &dyn Source, method: Method, block: [usize; 2]) -> Result<BTreeM
             },
             Method::CompressedTensors => compressed(source, tensor, block)?,
             Method::Fp8 => fp8(source, tensor, block)?,
+            Method::Mxfp4 => match name.strip_suffix("_blocks") {
+                Some(base) => {
+                    let (codes, scales) = (part(source, name)?, part(source, &format!("{base}_scales"))?);
+                    Some((base, Packed::Experts(Mxfp4::new(codes, scales)?)))
+                }
+                None => None,
+            },
             Method::Bitsandbytes => {
                 let base = table::STATES.iter().find_map(|state| name.strip_suffix(state));
                 match base.and_then(|base| Some((base, base.strip_suffix(".weight")?))) {

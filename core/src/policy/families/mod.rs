@@ -18,6 +18,7 @@ mod glm;
 mod gpt2;
 mod gpt_neo;
 mod gpt_neox;
+mod gpt_oss;
 mod gptj;
 mod granite;
 mod hunyuan;
@@ -66,6 +67,7 @@ families!(
     deepseek: DOTS1;
     minimax: MINIMAX_M2;
     exaone: EXAONE_MOE;
+    gpt_oss: GPT_OSS;
     cohere: COHERE, COHERE2;
     post_norm: OLMO2, OLMO3, EXAONE4;
     qwen: QWEN2, QWEN3, QWEN2_MOE, QWEN3_MOE;
