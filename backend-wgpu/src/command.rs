@@ -125,6 +125,7 @@ pub(crate) fn activation(act: Act) -> Result<u32> {
         Act::GeluTanh => 3,
         Act::QuickGelu => 4,
         Act::Tanh => 5,
+        Act::ReluSquared => 6,
         other => {
             return Err(Error::Unsupported {
                 op: format!("activation {other:?}"),

@@ -200,6 +200,13 @@ pub fn relu(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
 }
 
+/// `max(x, 0)^2`, rounded once; NaN passes.
+#[inline(always)]
+pub fn relu_squared(x: f32) -> f32 {
+    let positive = relu(x);
+    positive * positive
+}
+
 /// Frequency of RoPE pair `i` of a rotation over `dims` dimensions: `base^(-2 i / dims)`, in f64.
 pub fn rope_frequency(base: f64, i: usize, dims: usize) -> f64 {
     libm::pow(base, -((2 * i) as f64) / dims as f64)

@@ -13,6 +13,8 @@ use std::ops::Range;
 pub enum Act {
     /// `max(x, 0)`.
     Relu,
+    /// `max(x, 0)^2`.
+    ReluSquared,
     /// `x * sigmoid(x)`.
     Silu,
     /// `x / 2 * (1 + erf(x / sqrt 2))`.
@@ -27,12 +29,14 @@ pub enum Act {
 
 impl Act {
     /// Every activation, for registries and tests.
-    pub const ALL: [Act; 6] = [Act::Relu, Act::Silu, Act::Gelu, Act::GeluTanh, Act::QuickGelu, Act::Tanh];
+    pub const ALL: [Act; 7] =
+        [Act::Relu, Act::ReluSquared, Act::Silu, Act::Gelu, Act::GeluTanh, Act::QuickGelu, Act::Tanh];
 
     /// Its name in checkpoints; [`Act::from_name`] knows others, too.
     pub fn name(self) -> &'static str {
         match self {
             Act::Relu => "relu",
+            Act::ReluSquared => "relu2",
             Act::Silu => "silu",
             Act::Gelu => "gelu",
             Act::GeluTanh => "gelu_pytorch_tanh",
@@ -45,6 +49,7 @@ impl Act {
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "relu" => Act::Relu,
+            "relu2" | "relu_squared" => Act::ReluSquared,
             "silu" | "swish" => Act::Silu,
             "gelu" | "gelu_python" => Act::Gelu,
             "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_accurate" => Act::GeluTanh,

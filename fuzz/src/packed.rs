@@ -15,7 +15,7 @@ use std::path::Path;
 const MOST_VALUES: usize = 1 << 20;
 
 /// Goldens, one of each way of packing.
-const SEEDS: [&str; 7] = [
+const SEEDS: [&str; 8] = [
     "llama_awq",
     "llama_gptq",
     "llama_ct_w4a16_asym",
@@ -23,6 +23,7 @@ const SEEDS: [&str; 7] = [
     "llama_ct_nvfp4",
     "llama_nf4_double",
     "qwen3_fp8",
+    "gpt_oss_mxfp4",
 ];
 
 /// See the module's head.

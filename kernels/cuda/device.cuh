@@ -322,6 +322,7 @@ DEVICE float gelu_tanh_of(float x) {
 }
 DEVICE float quick_gelu_of(float x) { return mul(x, sigmoid_of(mul(1.702f, x))); }
 DEVICE float relu_of(float x) { return x < 0.0f ? 0.0f : x; }
+DEVICE float relu_squared_of(float x) { return mul(relu_of(x), relu_of(x)); }
 
 // Activations by number, as `Act` on the host.
 constexpr u32 ACT_RELU = 0;
@@ -330,6 +331,7 @@ constexpr u32 ACT_GELU = 2;
 constexpr u32 ACT_GELU_TANH = 3;
 constexpr u32 ACT_QUICK_GELU = 4;
 constexpr u32 ACT_TANH = 5;
+constexpr u32 ACT_RELU_SQUARED = 7;
 
 DEVICE float act_of(u32 act, float x) {
     switch (act) {
@@ -339,6 +341,7 @@ DEVICE float act_of(u32 act, float x) {
     case ACT_GELU_TANH: return gelu_tanh_of(x);
     case ACT_QUICK_GELU: return quick_gelu_of(x);
     case ACT_TANH: return tanh_of(x);
+    case ACT_RELU_SQUARED: return relu_squared_of(x);
     default: return x;
     }
 }
@@ -366,6 +369,7 @@ DEVICE void act_all(u32 act, float (&v)[N]) {
     case ACT_GELU_TANH: return walk(v, gelu_tanh_of);
     case ACT_QUICK_GELU: return walk(v, quick_gelu_of);
     case ACT_TANH: return walk(v, tanh_of);
+    case ACT_RELU_SQUARED: return walk(v, relu_squared_of);
     default: return;
     }
 }

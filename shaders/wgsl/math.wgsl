@@ -140,6 +140,10 @@ fn act_of(act: u32, x: f32) -> f32 {
         case 4u: {
             return x * og(1.0 / og(1.0 + og(e)));
         }
+        case 6u: {
+            let positive = select(x, 0.0, x < 0.0);
+            return positive * positive;
+        }
         default: {
             return tanh_from(y, e);
         }

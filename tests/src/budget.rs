@@ -7,6 +7,7 @@
 //! does not may lose hardly any.
 
 use engraft_core::mem::Float;
+use engraft_core::params::Act;
 
 /// Unit roundoff of f32: the arithmetic inside ops.
 pub const U: f64 = 1.0 / (1u64 << 24) as f64;
@@ -65,8 +66,11 @@ pub fn activation(x: f64, value: f64) -> f64 {
     8.0 * U * value.abs() + 8.0 * U * x.abs().min(8.0) + f64::from(f32::MIN_POSITIVE)
 }
 
-/// Largest slope of any activation (GELU's 1.129, SiLU's 1.100): how errors of the argument pass on.
-pub const ACT_SLOPE: f64 = 1.13;
+/// How an error `off` of the argument passes on: the largest slope of any activation but one (GELU's 1.129,
+/// SiLU's 1.100); that of a square is twice the argument's.
+pub fn through(act: Act, x: f64, off: f64) -> f64 {
+    if act == Act::ReluSquared { (2.0 * x.abs() + off) * off } else { 1.13 * off }
+}
 
 /// A router's weight: exponential or sigmoid (4 ulp, 8 U) of an argument whose difference from the largest of
 /// `count` logits, `spread`, rounds once; a sum of at most `count` such scores, whose error is theirs and

@@ -398,6 +398,8 @@ pub enum Activation {
     Identity,
     /// `max(x, 0)`.
     Relu,
+    /// `max(x, 0)^2`.
+    ReluSquared,
     /// `x / (1 + e^-x)`.
     Silu,
     /// `0.5 x (1 + erf(x / sqrt 2))`.
@@ -423,6 +425,7 @@ impl Activation {
         match self {
             Activation::Identity => {}
             Activation::Relu => each(v, math::relu),
+            Activation::ReluSquared => each(v, math::relu_squared),
             Activation::Silu => each(v, math::silu::<M>),
             Activation::GeluErf => each(v, math::gelu_erf::<M>),
             Activation::GeluTanh => each(v, math::gelu_tanh::<M>),

@@ -39,6 +39,7 @@ pub(super) fn activation(act: Act) -> Result<kernels::Activation> {
     use kernels::Activation as A;
     Ok(match act {
         Act::Relu => A::Relu,
+        Act::ReluSquared => A::ReluSquared,
         Act::Silu => A::Silu,
         Act::Gelu => A::GeluErf,
         Act::GeluTanh => A::GeluTanh,

@@ -39,6 +39,7 @@ pub(super) fn elem(dtype: Float) -> Elem {
 pub(super) fn activation(act: Act) -> Result<Activation> {
     Ok(match act {
         Act::Relu => Activation::RELU,
+        Act::ReluSquared => Activation::RELU_SQUARED,
         Act::Silu => Activation::SILU,
         Act::Gelu => Activation::GELU,
         Act::GeluTanh => Activation::GELU_TANH,

@@ -150,7 +150,7 @@ impl ModelConfig {
             return Ok(default);
         };
         crate::params::Act::from_name(name).ok_or_else(|| {
-            let known = "relu, silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, tanh";
+            let known = "relu, relu2, silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, tanh";
             Error::config(field, format!("\"{name}\""), known)
         })
     }

@@ -19,6 +19,7 @@ mod gguf;
 mod group;
 mod ignoring;
 mod labels;
+mod lacking;
 mod moe;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

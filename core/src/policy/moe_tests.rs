@@ -1,7 +1,8 @@
 //! What families with experts read of their configurations.
 
 use super::tests::Case;
-use crate::params::{ExpertGroups, GroupRank, Router, RouterScore};
+use super::{Part, Role, RowOrder, Slot};
+use crate::params::{Clamp, ExpertGroups, GroupRank, Router, RouterScore};
 use serde_json::{Value, json};
 
 /// Columns of the dense part of every block, and whether it has experts.
@@ -127,4 +128,27 @@ fn fields_as_published() {
     assert_eq!(windows(patterned), [Some(4096), Some(4096), Some(4096), None]);
     let none = Case::load("exaone_moe").set("sliding_window", Value::Null);
     assert_eq!(windows(none), [None; 4]);
+}
+
+#[test]
+fn gpt_oss_has_defaults_of_its_own() {
+    let unsaid =
+        ["swiglu_alpha", "swiglu_limit", "layer_types", "attention_bias", "sliding_window", "rope_theta"];
+    let mut case = unsaid.into_iter().fold(Case::load("gpt_oss"), |case, field| case.unset(field));
+    let (spec, found) = case.resolve().unwrap();
+    let block = &spec.blocks[0];
+    assert_eq!(block.mlp.clamp, Some(Clamp { slope: 1.702, limit: 7.0, shift: 1.0 }));
+    assert_eq!((block.bias, block.sinks, spec.ropes[0].theta), ([true, true, false, false], true, 150_000.0));
+    assert_eq!(spec.blocks.iter().map(|b| b.scores.window).collect::<Vec<_>>(), [Some(128), None]);
+    let moe = block.moe.unwrap();
+    assert!(moe.bias && moe.router.bias && moe.router.renormalise);
+    for one in found {
+        let Role { slot, part, .. } = one.binding.role;
+        let experts = matches!(slot, Slot::ExpertUp | Slot::ExpertDown);
+        assert_eq!(one.binding.transposed, experts && part == Part::Weight, "{}", one.binding.role);
+        let by_turns = one.binding.order == RowOrder::PairsInterleaved { heads: 6 };
+        assert_eq!(by_turns, slot == Slot::ExpertUp, "{}", one.binding.role);
+    }
+    assert!(Case::load("gpt_oss").set("swiglu_limit", json!(0)).error().contains("swiglu_limit"));
+    assert!(Case::load("gpt_oss").without("model.layers.1.self_attn.sinks").error().contains("sinks"));
 }

@@ -171,23 +171,27 @@ impl Names<'_> {
             if (role.slot, self.experts) == (Slot::ExpertUp, ExpertLayout::ByTurns) {
                 binding.order = RowOrder::PairsInterleaved { heads: experts };
             }
-            let transposed = role.part == Part::Weight
-                && match role.slot {
-                    Slot::Qkv | Slot::AttnOut | Slot::Up | Slot::Down => self.transposed,
-                    Slot::ExpertUp | Slot::ExpertDown => {
-                        let mut found = binding.sources.iter().flat_map(|source| &source.names);
-                        let plain = |t: &TensorInfo| !matches!(t.stored, Stored::Block(_));
-                        self.experts == ExpertLayout::ByTurns
-                            && found.any(|name| catalog.find(name).is_some_and(plain))
-                    }
-                    _ => false,
-                };
-            match transposed && !config.is_gguf() {
+            match self.is_transposed(&binding, catalog) && !config.is_gguf() {
                 true => binding.transposed(),
                 false => binding,
             }
         };
         spec.roles().into_iter().map(bind).collect()
+    }
+
+    /// Whether an operand is stored `[inputs, outputs]`.
+    fn is_transposed(&self, binding: &Binding, catalog: Catalog<'_>) -> bool {
+        let plain = |name: &String| {
+            catalog.find(name).is_some_and(|tensor| !matches!(tensor.stored, Stored::Block(_)))
+        };
+        match binding.role.slot {
+            _ if binding.role.part != Part::Weight => false,
+            Slot::Qkv | Slot::AttnOut | Slot::Up | Slot::Down => self.transposed,
+            Slot::ExpertUp | Slot::ExpertDown if self.experts == ExpertLayout::ByTurns => {
+                binding.sources.iter().flat_map(|source| &source.names).any(plain)
+            }
+            _ => false,
+        }
     }
 
     /// Per source of a role its spellings.

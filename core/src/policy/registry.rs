@@ -2,6 +2,7 @@
 
 use super::families::FAMILIES;
 use super::ignoring::Ignoring;
+use super::lacking::lacking;
 use super::*;
 use crate::config::ModelConfig;
 use crate::{Error, Result};
@@ -123,6 +124,9 @@ impl Registry {
         }
         if !known.is_empty() {
             reasons.push(format!("model_type is none of {}", known.join(", ")));
+        }
+        if let Some(word) = lacking(config.model_type()) {
+            reasons.insert(0, format!("it needs what is not there yet: {word}"));
         }
         match best[..] {
             [] => Err(Error::NoPolicy {

@@ -396,6 +396,11 @@ mod tests {
     fn transposes_and_reorders() {
         let t = rows(&[2, 3], &[1., 2., 3., 4., 5., 6.]).transposed(1).unwrap();
         assert_eq!((t.rows, t.cols, t.to_f32().unwrap()), (3, 2, vec![1., 4., 2., 5., 3., 6.]));
+        let t = rows(&[4, 2], &[1., 2., 3., 4., 10., 20., 30., 40.]).transposed(2).unwrap();
+        assert_eq!((t.rows, t.cols), (4, 2));
+        assert_eq!(t.to_f32().unwrap(), [1., 3., 2., 4., 10., 30., 20., 40.], "each of two by itself");
+        let t = rows(&[2, 3], &[1., 2., 3., 4., 5., 6.]).transposed(2).unwrap();
+        assert_eq!((t.rows, t.cols, t.to_f32().unwrap()), (6, 1, vec![1., 2., 3., 4., 5., 6.]));
         // One head of width 4: file rows (0a, 0b, 1a, 1b) are used as (0a, 1a, 0b, 1b).
         let r = rows(&[4, 1], &[0., 10., 1., 11.]);
         let r = r.reordered(RowOrder::PairsInterleaved { heads: 1 }).unwrap();

@@ -153,6 +153,8 @@ impl Activation {
     pub const TANH: Activation = Activation(5);
     /// `x`.
     pub const NONE: Activation = Activation(6);
+    /// `max(x, 0)^2`.
+    pub const RELU_SQUARED: Activation = Activation(7);
 }
 
 /// What a weight is stored in (`weight.cuh` says how each is laid out).

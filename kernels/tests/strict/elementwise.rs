@@ -11,8 +11,9 @@ pub type Known = (Activation, fn(f32) -> f32);
 
 pub const SILU: Known = (Activation::SILU, math::silu::<F>);
 
-pub const ACTS: [Known; 6] = [
+pub const ACTS: [Known; 7] = [
     (Activation::RELU, math::relu),
+    (Activation::RELU_SQUARED, math::relu_squared),
     SILU,
     (Activation::GELU, math::gelu_erf::<F>),
     (Activation::GELU_TANH, math::gelu_tanh::<F>),

@@ -12,6 +12,7 @@ pub fn act(act: Act, x: f64) -> f64 {
     let sigmoid = |x: f64| 1.0 / (1.0 + libm::exp(-x));
     match act {
         Act::Relu => x.max(0.0),
+        Act::ReluSquared => x.max(0.0) * x.max(0.0),
         Act::Silu => x * sigmoid(x),
         Act::Gelu => 0.5 * x * libm::erfc(-x / std::f64::consts::SQRT_2),
         Act::GeluTanh => {

@@ -86,3 +86,78 @@ impl Mxfp4 {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::tests::File;
+    use super::*;
+    use crate::mem::WeightFormat;
+    use crate::quant::decode_rows;
+    use safetensors::tensor::Dtype;
+    use serde_json::{Value, json};
+
+    const SHAPE: [usize; 4] = [2, 3, 2, 16];
+
+    /// Every code with every neighbour, and powers of two around one.
+    fn file(scale: impl Fn(usize) -> u8) -> File {
+        let codes = (0..192).map(|i| (i * 37 + i / 16) as u8).collect();
+        let scales = (0..12).map(scale).collect();
+        File::default().with("e.up_blocks", Dtype::U8, &SHAPE, codes).with(
+            "e.up_scales",
+            Dtype::U8,
+            &SHAPE[..3],
+            scales,
+        )
+    }
+
+    fn said() -> Value {
+        json!({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
+    }
+
+    #[test]
+    fn values_are_those_of_the_format() {
+        let (scale, file) = (|i: usize| 127 - 6 + i as u8, file(|i| 127 - 6 + i as u8));
+        let source = file.open(said()).unwrap();
+        let info = source.find("e.up.weight").unwrap();
+        assert_eq!((&info.shape[..], info.stored), (&[2, 3, 64][..], Stored::Block(Block::Q5_0)));
+        let (mut got, bytes) = (vec![0.0; 384], source.bytes("e.up.weight").unwrap());
+        decode_rows(WeightFormat::Block(Block::Q5_0), 64, &bytes, &mut got).unwrap();
+        let magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+        for (i, got) in got.iter().enumerate() {
+            let byte = (i / 2 * 37 + i / 2 / 16) as u8;
+            let code = usize::from(if i % 2 == 0 { byte & 15 } else { byte >> 4 });
+            let sign = if code < 8 { 1.0 } else { -1.0 };
+            let want = sign * magnitudes[code % 8] * 2f64.powi(i32::from(scale(i / 32)) - 127);
+            assert_eq!(f64::from(*got), want, "{i}");
+        }
+        assert!(source.notes()[0].contains("1 matrices of 4-bit floats of all experts (mxfp4)"));
+    }
+
+    #[test]
+    fn what_f16_cannot_scale_and_other_shapes_are_refused() {
+        // The least and the largest factor.
+        for exponent in [127 - 23, 127 + 16] {
+            let source = file(|_| exponent).open(said()).unwrap();
+            source.bytes("e.up.weight").unwrap();
+        }
+        for exponent in [127 - 24, 127 + 17, 0, 255] {
+            let source = file(|_| exponent).open(said()).unwrap();
+            let error = source.bytes("e.up.weight").unwrap_err().to_string();
+            assert!(error.contains("e.up_scales") && error.contains("allowed: 2^-23 to 2^16"), "{error}");
+        }
+        let zeros = file(|_| 0).with("e.up_blocks", Dtype::U8, &SHAPE, vec![0x80; 192]);
+        let source = zeros.open(said()).unwrap();
+        assert!(source.bytes("e.up.weight").unwrap().chunks(22).all(|block| block[..2] == [0, 0]));
+        let whole = || file(|_| 127);
+        for (file, name, what) in [
+            (whole().without("e.up_scales"), "e.up_scales", "is missing"),
+            (whole().with("e.up_scales", Dtype::U8, &[12], vec![0; 12]), "e.up_scales", "shape [12]"),
+            (whole().with("e.up_scales", Dtype::I8, &SHAPE[..3], vec![0; 12]), "e.up_scales", "type i8"),
+            (whole().with("e.up_blocks", Dtype::U8, &[192], vec![0; 192]), "e.up_blocks", "shape [192]"),
+        ] {
+            let error = file.error(said());
+            assert!(error.contains(name) && error.contains(what), "{error}");
+        }
+    }
+}

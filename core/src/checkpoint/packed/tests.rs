@@ -10,10 +10,10 @@ use serde_json::json;
 
 /// Stored tensors.
 #[derive(Default, Clone)]
-struct File(Vec<(String, Dtype, Vec<usize>, Vec<u8>)>);
+pub(super) struct File(Vec<(String, Dtype, Vec<usize>, Vec<u8>)>);
 
 impl File {
-    fn with(mut self, name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
+    pub(super) fn with(mut self, name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
         self.0.retain(|tensor| tensor.0 != name);
         self.0.push((name.into(), dtype, shape.to_vec(), bytes));
         self
@@ -32,12 +32,12 @@ impl File {
         self.with(name, Dtype::F32, shape, values.into_iter().flat_map(f32::to_le_bytes).collect())
     }
 
-    fn without(mut self, name: &str) -> Self {
+    pub(super) fn without(mut self, name: &str) -> Self {
         self.0.retain(|tensor| tensor.0 != name);
         self
     }
 
-    fn open(&self, said: Value) -> Result<Box<dyn Source>> {
+    pub(super) fn open(&self, said: Value) -> Result<Box<dyn Source>> {
         let views = self.0.iter().map(|(name, dtype, shape, bytes)| {
             (name.as_str(), TensorView::new(*dtype, shape.clone(), bytes).unwrap())
         });
@@ -49,7 +49,7 @@ impl File {
         Ok(files.source)
     }
 
-    fn error(&self, said: Value) -> String {
+    pub(super) fn error(&self, said: Value) -> String {
         self.open(said).map(|_| ()).unwrap_err().to_string()
     }
 }

@@ -33,6 +33,7 @@ mod phi;
 mod post_norm;
 mod qwen;
 mod qwen1;
+mod relu_squared;
 mod rotary_encoder;
 mod seed_oss;
 mod smollm;
@@ -68,6 +69,7 @@ families!(
     minimax: MINIMAX_M2;
     exaone: EXAONE_MOE;
     gpt_oss: GPT_OSS;
+    relu_squared: ARCEE, NEMOTRON;
     cohere: COHERE, COHERE2;
     post_norm: OLMO2, OLMO3, EXAONE4;
     qwen: QWEN2, QWEN3, QWEN2_MOE, QWEN3_MOE;
