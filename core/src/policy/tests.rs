@@ -33,7 +33,7 @@ cases! {
     "exaone4", "smollm3", "glm", "glm4", "ernie4_5", "seed_oss", "olmo3", "cohere", "cohere2",
     "granite", "granitemoe", "hunyuan_v1_dense", "eurobert", "nomic_bert", "roberta", "distilbert",
     "electra", "albert", "clip_text", "clip_vision", "clip", "dots1", "glm4_moe", "minimax_m2",
-    "ernie4_5_moe", "exaone_moe", "hy_v3", "hunyuan_v1_moe", "gpt_oss",
+    "ernie4_5_moe", "exaone_moe", "hy_v3", "hunyuan_v1_moe", "gpt_oss", "arcee", "nemotron",
 }
 
 fn tensor(name: impl Into<String>, shape: &[usize]) -> TensorInfo {
