@@ -16,7 +16,6 @@
 //! measured against f64.
 
 use crate::numerics::Madd;
-use crate::params::Clamp;
 
 /// One kind of the multiply-add primitive, as a zero-sized type, so that a kernel is compiled once per kind.
 pub trait MulAdd: Copy + Send + Sync + 'static {
@@ -184,10 +183,10 @@ pub fn quick_gelu<M: MulAdd>(x: f32) -> f32 {
     x * sigmoid::<M>(1.702 * x)
 }
 
-/// What a clamp makes of a gate and its other branch: see [`Clamp`]. NaN passes. The error of the sigmoid's
-/// factor is at most `2^-21 |g|` for slopes up to 2; the sum and both products round once.
+/// `(clamp(u, -limit, limit) + shift) (g' sigmoid(slope g'))`, `g' = min(g, limit)`. NaN passes. The error of
+/// the sigmoid's factor is at most `2^-21 |g|` for slopes up to 2; the sum and both products round once.
 #[inline(always)]
-pub fn clamped<M: MulAdd>(g: f32, u: f32, Clamp { slope, limit, shift }: Clamp) -> f32 {
+pub fn clamped<M: MulAdd>(g: f32, u: f32, (slope, limit, shift): (f32, f32, f32)) -> f32 {
     let g = if g > limit { limit } else { g };
     let u = if u > limit { limit } else { u };
     let u = if u < -limit { -limit } else { u };

@@ -60,8 +60,8 @@ impl Act {
     }
 }
 
-/// A gate and a branch that are held within limits (gpt-oss): `(clamp(u, -limit, limit) + shift) g' sigmoid(slope g')`
-/// with `g' = min(g, limit)`, in the place of `act(g) u`.
+/// A gate and a branch that are held within limits (gpt-oss), in the place of `act(g) u`:
+/// `(clamp(u, -limit, limit) + shift) g' sigmoid(slope g')` with `g' = min(g, limit)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Clamp {
     /// Factor of the gate inside the sigmoid.

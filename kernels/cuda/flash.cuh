@@ -145,7 +145,7 @@ DEVICE float weight(float s, float m) {
     return Half<T>::WIDE ? e : mul(e, 32768.0f);
 }
 
-// A sink is a key without a value before the first one that a row sees: the maximum and the sum to begin with.
+// A sink is a key without a value before the first that a row sees: the maximum and the sum to begin with.
 template <typename T>
 DEVICE void sink_of(const Scores &scores, u32 head, float &m, float &l) {
     m = reinterpret_cast<const float *>(scores.sinks)[head];

@@ -169,10 +169,11 @@ DEVICE void norm(const Norm &p) {
 #pragma unroll
             for (u32 i = 0; i < N; i++) {
                 float y = mul(layer ? sub(v[i], mean) : v[i], scale);
+                if (weight && p.plus_one) w[i] = add(1.0f, w[i]);
                 if (weight && bias) {
                     y = madd(y, w[i], b[i]);
                 } else if (weight) {
-                    y = mul(y, p.plus_one ? add(1.0f, w[i]) : w[i]);
+                    y = mul(y, w[i]);
                 } else if (bias) {
                     y = add(y, b[i]);
                 }

@@ -1,8 +1,8 @@
 //! Every tolerance of the suite, each with its derivation. Loosening one needs a note in the CHANGELOG.
 //!
-//! A comparison passes when `|got - want| <= slack + half_ulp(want)`: `want` comes from an f64 oracle,
-//! `half_ulp` is what the one rounding to the output's element type costs, and `slack` is what f32 arithmetic
-//! may cost before it. Slack is always computed from the *condition of the case* (sums of magnitudes), never
+//! A comparison passes when `|got - want| <= slack + half_ulp(|want| + slack)`: `want` comes from an f64
+//! oracle, `slack` is what f32 arithmetic may cost, and `half_ulp` is what the one rounding to the output's
+//! element type costs after it, wherever the arithmetic ended. Slack is always computed from the *condition of the case* (sums of magnitudes), never
 //! from a fixed relative error: a sum that cancels may lose all its digits in correct code, and a sum that
 //! does not may lose hardly any.
 
@@ -68,7 +68,7 @@ pub fn activation(x: f64, value: f64) -> f64 {
 
 /// How an error `off` of the argument passes on: the largest slope of any activation but one (GELU's 1.129,
 /// SiLU's 1.100); that of a square is twice the argument's.
-pub fn through(act: Act, x: f64, off: f64) -> f64 {
+pub fn of_argument(act: Act, x: f64, off: f64) -> f64 {
     if act == Act::ReluSquared { (2.0 * x.abs() + off) * off } else { 1.13 * off }
 }
 

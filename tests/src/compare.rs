@@ -145,7 +145,7 @@ pub fn against(got: &Output, want: &Want) -> Option<Worst> {
             if values.len() != want.len() {
                 return mismatch(got.name, values.len(), want.len());
             }
-            let allowed = want.iter().zip(slack).map(|(w, s)| s + half_ulp(*dtype, *w));
+            let allowed = want.iter().zip(slack).map(|(w, s)| s + half_ulp(*dtype, w.abs() + s));
             let elements = values.iter().zip(want).zip(allowed);
             worst_of(got.name, elements.map(|((g, w), a)| (f64::from(*g), *w, a)))
         }

@@ -94,10 +94,10 @@ impl Kernel for Part<'_> {
                                 act.apply::<V::M>(gate);
                                 gate.iter_mut().zip(up).for_each(|(g, u)| *g *= *u);
                             }
-                            Some(c) => {
-                                gate.iter_mut()
-                                    .zip(up)
-                                    .for_each(|(g, u)| *g = math::clamped::<V::M>(*g, *u, c));
+                            Some(Clamp { slope, limit, shift }) => {
+                                gate.iter_mut().zip(up).for_each(|(g, u)| {
+                                    *g = math::clamped::<V::M>(*g, *u, (slope, limit, shift))
+                                });
                             }
                         }
                         written = cols / 2;

@@ -121,6 +121,9 @@ fn norm_row<M: MulAdd>(x: &mut [f32], norm: &Norm<'_>) {
         (None, Some(b)) => x.iter_mut().zip(b).for_each(|(v, b)| *v = *v * r + b),
         (Some(w), None) if norm.plus_one => x.iter_mut().zip(w).for_each(|(v, w)| *v = (*v * r) * (1.0 + w)),
         (Some(w), None) => x.iter_mut().zip(w).for_each(|(v, w)| *v = (*v * r) * w),
+        (Some(w), Some(b)) if norm.plus_one => {
+            x.iter_mut().zip(w).zip(b).for_each(|((v, w), b)| *v = M::madd(*v * r, 1.0 + *w, *b));
+        }
         (Some(w), Some(b)) => {
             x.iter_mut().zip(w).zip(b).for_each(|((v, w), b)| *v = M::madd(*v * r, *w, *b));
         }
@@ -190,6 +193,7 @@ mod tests {
                 (NormKind::Rms, None, false),
                 (NormKind::Rms, None, true),
                 (NormKind::Layer, Some(&b[..]), false),
+                (NormKind::Layer, Some(&b[..]), true),
             ] {
                 let n = Norm { kind, eps: 1e-5, weight: Some(&w), bias, plus_one };
                 for madd in [Madd::Fused, Madd::Separate] {

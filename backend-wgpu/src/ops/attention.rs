@@ -4,7 +4,7 @@ use super::kv::slabs;
 use crate::command::{Call, Slot, buffer, elem, matrix, word};
 use crate::kernel::Variant;
 use crate::limits::Limits;
-use crate::{Wgpu, WgpuStream, WgpuWeight};
+use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::ops::{Attend, AttendDense, AttentionOp, Sequences};
 use engraft_core::params::Heads;
 use engraft_core::{Error, Result};
@@ -42,13 +42,7 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
         return Ok(());
     }
     let Sequences { bounds, table_rows, kv_lens, .. } = seqs;
-    if ![table_rows, kv_lens].iter().all(|b| b.mem().id() == bounds.mem().id()) {
-        return Err(Error::Unsupported {
-            op: "attend".into(),
-            backend: gpu.gpu.name.clone(),
-            reason: "bounds, table rows and lengths lie in several buffers".into(),
-        });
-    }
+    in_one_buffer(&gpu, &seqs)?;
     // Chunks of positions are counted beyond the last one.
     word(table.stride.saturating_mul(l.page_size).saturating_add(WIDTH))?;
     let (columns, capped) = (columns_of(&heads), scores.soft_cap.is_some());
@@ -94,6 +88,18 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
         words: &words,
         grid,
     })
+}
+
+/// A step's lists lie in one buffer: they are bound as one.
+fn in_one_buffer(gpu: &Wgpu, seqs: &Sequences<'_, WgpuMem>) -> Result<()> {
+    match [seqs.table_rows, seqs.kv_lens].iter().all(|b| b.mem().id() == seqs.bounds.mem().id()) {
+        true => Ok(()),
+        false => Err(Error::Unsupported {
+            op: "attend".into(),
+            backend: gpu.gpu.name.clone(),
+            reason: "bounds, table rows and lengths lie in several buffers".into(),
+        }),
+    }
 }
 
 /// Scores without a key or a value, or nothing.

@@ -34,11 +34,10 @@ pub(super) fn heads(stream: &mut WgpuStream, op: HeadNorm<'_, Wgpu>, reduce: Red
 /// Flags of `moments.wgsl`.
 pub(super) fn flags(norm: &NormWeights<'_, Wgpu>) -> u32 {
     let of = |yes: bool, bit: u32| if yes { bit } else { 0 };
-    let plus_one = norm.plus_one && norm.bias.is_none();
     of(norm.kind == NormKind::Rms, 1)
         | of(norm.weight.is_some(), 2)
         | of(norm.bias.is_some(), 4)
-        | of(plus_one, 8)
+        | of(norm.plus_one, 8)
 }
 
 /// What is normed.

@@ -3,13 +3,13 @@
 use crate::backend::{Backend, Mem, Stream};
 use crate::mem::{Buf, Device, Weight};
 use crate::model::{
-    Block, Embedding, Experts, Filter, Fused, Head, HeadNorms, Mlp, Model, Norm, Pooler, Projection,
+    Block, Embedding, Experts, Filter, Fused, Head, HeadNorms, Latent, Mlp, Model, Norm, Pooler, Projection,
     RopeTable, RowParallel, Transform, angles,
 };
 use crate::params::ExpertShare;
 use crate::policy::{
-    BlockSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, ModelSpec, MoeSpec, NormSpec, Part, QkNorm,
-    QkSpan, Role, Slot,
+    BlockSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, LatentSpec, ModelSpec, MoeSpec, NormSpec, Part,
+    QkNorm, QkSpan, Role, Slot,
 };
 use crate::weights::Operands;
 use crate::{Error, Result};
@@ -165,7 +165,11 @@ fn build_block<D: Device>(
     Ok(Block {
         attn_norm: t.norm_opt(spec.attn_norm, l, Slot::AttnNorm)?,
         filter: spec.filter.map(|filter| build_filter(filter, l, heads, t)).transpose()?,
-        qkv: if heads { t.fused(l, Slot::Qkv)? } else { Fused::new(Vec::new()) },
+        latent: spec.latent.map(|latent| build_latent(latent, layer, heads, t)).transpose()?,
+        qkv: match heads && spec.latent.is_none() {
+            true => t.fused(l, Slot::Qkv)?,
+            false => Fused::new(Vec::new()),
+        },
         qk_norm: spec.qk_norm.map(|norm| build_head_norms(norm, layer, t)).transpose()?,
         sinks: if heads { t.take_opt(l, Slot::Sinks, Part::Weight) } else { None },
         attn_out: t.row_parallel(l, Slot::AttnOut, heads)?,
@@ -201,6 +205,30 @@ fn build_filter<D: Device>(
         second: t.linear(l, Slot::FilterOut)?,
         norm: t.norm(spec.norm, l, Slot::FilterNorm)?,
         value: if heads { Some(t.linear(l, Slot::Value)?) } else { None },
+    })
+}
+
+fn build_latent<D: Device>(
+    spec: LatentSpec,
+    layer: usize,
+    heads: bool,
+    t: &mut Taker<D>,
+) -> Result<Latent<D>> {
+    let l = Some(layer);
+    let mut of_heads = |slot| t.left.remove(&Role::block(layer, slot, Part::Weight)).unwrap_or_default();
+    let (key_up, value_up) = (of_heads(Slot::KeyUp), of_heads(Slot::ValueUp));
+    let query_down = match spec.query_rank {
+        Some(_) => Some((t.linear(l, Slot::QueryDown)?, t.norm(spec.norm, l, Slot::QueryDownNorm)?)),
+        None => None,
+    };
+    Ok(Latent {
+        spec,
+        query_down,
+        query_up: if heads { Some(t.linear(l, Slot::QueryUp)?) } else { None },
+        down: t.linear(l, Slot::LatentDown)?,
+        norm: t.norm(spec.norm, l, Slot::LatentNorm)?,
+        key_up,
+        value_up,
     })
 }
 

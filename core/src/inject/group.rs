@@ -134,6 +134,8 @@ fn why(role: &Role) -> &'static str {
         (Slot::Qkv | Slot::Value | Slot::QNorm | Slot::KNorm, _) => {
             "queries on several ranks read the same keys and values"
         }
+        (Slot::LatentDown | Slot::LatentNorm, _) => "every rank keeps the rows that all heads read",
+        (Slot::QueryDown | Slot::QueryDownNorm, _) => "every rank makes its queries of the same rows",
         (Slot::AttnOut | Slot::Down | Slot::ExpertDown, Part::Bias) => {
             "added after the exchange, by every rank to its copy"
         }

@@ -1,7 +1,7 @@
 //! One block: attention and the feed-forward part, and how each joins the residual stream and its norms.
 
 use super::input::Input;
-use super::{Exec, Experts, Filter, Fused, Norm, RowParallel, Scratch, StepInputs};
+use super::{Exec, Experts, Filter, Fused, Latent, Norm, RowParallel, Scratch, StepInputs};
 use crate::mem::{Device, DeviceMem, Mat, MatMut, MatRef, copied};
 use crate::ops::{
     self, Add, AddNorm, AttendDense, Convert, Gate, HeadNorm, Linear, QkvRopeAppend, Rope, RopeView, Scale,
@@ -18,6 +18,8 @@ pub struct Block<D: Device> {
     pub attn_norm: Option<Norm<D>>,
     /// What queries and keys read, where that is not what values read.
     pub filter: Option<Filter<D>>,
+    /// Queries, keys and values of one row for all heads; there is no `qkv`, then.
+    pub latent: Option<Latent<D>>,
     /// Fused q | k | v; behind a filter q | k.
     pub qkv: Fused<D>,
     /// Norms of queries and keys.
@@ -159,9 +161,10 @@ impl<D: Device> Block<D> {
             let nodes = of_rank(nodes, tokens, partial.cols())?;
             return self.attn_out.run(x, None, nodes, partial.view_mut(tokens)?);
         }
-        match &self.filter {
-            Some(filter) => filter.forward(x, step, at.layer, heads, (input, &self.qkv), s)?,
-            None => {
+        match (&self.filter, &self.latent) {
+            (_, Some(latent)) => latent.forward(x, tokens, heads, input, s)?,
+            (Some(filter), _) => filter.forward(x, step, at.layer, heads, (input, &self.qkv), s)?,
+            (None, None) => {
                 let input = input.read(&s.residual, &s.normed, tokens)?;
                 self.qkv.run(x, input, s.qkv.shaped_mut(tokens, heads.qkv_cols())?)?;
             }
@@ -172,8 +175,12 @@ impl<D: Device> Block<D> {
         } else {
             self.attend(x, step, at, normed, s)?;
         }
-        let Scratch { attn, partial, nodes, .. } = s;
-        let (attn, hidden) = (Some(attn.shaped(tokens, heads.out_cols())?), partial.cols());
+        let Scratch { attn, partial, nodes, latent, .. } = s;
+        let attn = match &self.latent {
+            Some(own) => Some(own.values(x, tokens, heads, (attn, latent))?),
+            None => Some(attn.shaped(tokens, heads.out_cols())?),
+        };
+        let hidden = partial.cols();
         if let (true, Some(nodes)) = (self.one_exchange, nodes.as_mut()) {
             let node = nodes.shaped_mut(tokens, 2 * hidden)?.columns(0..hidden)?;
             return self.attn_out.node(x, attn, node).map(|_| ());

@@ -2,6 +2,7 @@
 //! graph.
 
 use super::expert_scratch::ExpertScratch;
+use super::latent::LatentScratch;
 use crate::mem::{DeviceMem, Float, Mat, MatRef};
 use crate::policy::{BlockSpec, Group, ModelSpec, Placement, Project};
 use crate::{Error, Result};
@@ -47,6 +48,8 @@ pub struct Scratch<M> {
     pub pair: Option<Mat<M>>,
     /// The same between its matmuls `[tokens, 2 * middle]`.
     pub middle_pair: Option<Mat<M>>,
+    /// Of blocks whose heads read one row of a position.
+    pub latent: Option<LatentScratch<M>>,
     /// Of models with experts.
     pub experts: Option<ExpertScratch<M>>,
     /// Pixels as they are uploaded `[tokens, values of a patch]`, f32.
@@ -75,6 +78,7 @@ impl<M: DeviceMem> Scratch<M> {
         mut alloc: impl FnMut(usize) -> Result<M>,
     ) -> Result<Self> {
         let experts = ExpertScratch::new(spec, tokens, dtype, &mut alloc)?;
+        let latent = LatentScratch::new(spec, tokens, dtype, &mut alloc)?;
         let mut mat = |rows: usize, cols: usize, dtype: Float| {
             let (rows, cols) = (rows.max(1), cols.max(1));
             Mat::new(alloc(rows * cols * dtype.bytes())?, rows, cols, dtype)
@@ -111,6 +115,7 @@ impl<M: DeviceMem> Scratch<M> {
             wide: if projects { Some(mat(tokens, wide, dtype)?) } else { None },
             pair: if middle > 0 { Some(mat(tokens, 2 * spec.hidden, dtype)?) } else { None },
             middle_pair: if middle > 0 { Some(mat(tokens, 2 * middle, dtype)?) } else { None },
+            latent,
             experts,
             pixels: image_patch.map(|n| mat(tokens, n, Float::F32)).transpose()?,
             image_patches: image_patch.map(|n| mat(tokens, n, dtype)).transpose()?,

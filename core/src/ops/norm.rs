@@ -17,7 +17,7 @@ pub struct NormWeights<'a, D: Device> {
     pub weight: Option<&'a D::Weight>,
     /// `[width]`, layer norm only.
     pub bias: Option<&'a D::Weight>,
-    /// Multiply by `1 + weight` (Gemma).
+    /// Multiply by `1 + weight`, rounded to f32 first (Gemma).
     pub plus_one: bool,
 }
 
@@ -30,9 +30,7 @@ impl<'a, D: Device> NormWeights<'a, D> {
         {
             vector.map_or(Ok(()), |vector| check.vector(what, vector, width))?;
         }
-        let bias = self.bias.is_some();
-        check.absent("bias of an RMS norm", bias && self.kind == params::NormKind::Rms)?;
-        check.absent("1 + weight in a norm with a bias", bias && self.plus_one)
+        check.absent("bias of an RMS norm", self.bias.is_some() && self.kind == params::NormKind::Rms)
     }
 }
 

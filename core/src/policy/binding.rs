@@ -37,6 +37,20 @@ pub enum Slot {
     FilterOut,
     /// Norm of what the filter gives.
     FilterNorm,
+    /// First of two matmuls of queries, of latent attention.
+    QueryDown,
+    /// Norm of what it gives.
+    QueryDownNorm,
+    /// The matmul that gives queries, of latent attention: of every head the plain columns, then the rotated.
+    QueryUp,
+    /// The row that is kept of a position, and the rotated part of its key.
+    LatentDown,
+    /// Norm of the row.
+    LatentNorm,
+    /// From a row to the keys of every head, transposed head by head: `[heads * rank, plain]`.
+    KeyUp,
+    /// From a row to the values of every head.
+    ValueUp,
     /// Fused q | k | v; behind a filter q | k.
     Qkv,
     /// v, where q and k read what a filter gives.
@@ -97,7 +111,7 @@ impl Part {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 34] = [
+    pub const ALL: [Slot; 41] = [
         Slot::TokenEmbed,
         Slot::PatchEmbed,
         Slot::PositionEmbed,
@@ -109,6 +123,13 @@ impl Slot {
         Slot::FilterIn,
         Slot::FilterOut,
         Slot::FilterNorm,
+        Slot::QueryDown,
+        Slot::QueryDownNorm,
+        Slot::QueryUp,
+        Slot::LatentDown,
+        Slot::LatentNorm,
+        Slot::KeyUp,
+        Slot::ValueUp,
         Slot::Qkv,
         Slot::Value,
         Slot::QNorm,
@@ -142,6 +163,13 @@ impl Slot {
                 | Slot::FilterIn
                 | Slot::FilterOut
                 | Slot::FilterNorm
+                | Slot::QueryDown
+                | Slot::QueryDownNorm
+                | Slot::QueryUp
+                | Slot::LatentDown
+                | Slot::LatentNorm
+                | Slot::KeyUp
+                | Slot::ValueUp
                 | Slot::Qkv
                 | Slot::Value
                 | Slot::QNorm
@@ -168,6 +196,8 @@ impl Slot {
             Slot::EmbedNorm
                 | Slot::AttnNorm
                 | Slot::FilterNorm
+                | Slot::QueryDownNorm
+                | Slot::LatentNorm
                 | Slot::AttnPostNorm
                 | Slot::QNorm
                 | Slot::KNorm
@@ -193,6 +223,13 @@ impl Slot {
             Slot::FilterIn => "filter_in",
             Slot::FilterOut => "filter_out",
             Slot::FilterNorm => "filter_norm",
+            Slot::QueryDown => "query_down",
+            Slot::QueryDownNorm => "query_down_norm",
+            Slot::QueryUp => "query_up",
+            Slot::LatentDown => "latent_down",
+            Slot::LatentNorm => "latent_norm",
+            Slot::KeyUp => "key_up",
+            Slot::ValueUp => "value_up",
             Slot::Qkv => "qkv",
             Slot::Value => "value",
             Slot::QNorm => "q_norm",
@@ -264,8 +301,8 @@ impl fmt::Display for Role {
 pub enum RowOrder {
     /// As they are used.
     Plain,
-    /// Row `2 i + j` of a head is used as row `i + j * width / 2`: within every head of GGUF's LLaMA files the
-    /// halves of a rotary pair were interleaved, within every expert of gpt-oss gate and up.
+    /// Row `2 i + j` of a head is used as row `i + j * width / 2`: within every head of GGUF's LLaMA files
+    /// the halves of a rotary pair were interleaved, within every expert of gpt-oss gate and up.
     PairsInterleaved {
         /// Heads (experts) that the rows hold.
         heads: usize,
@@ -366,6 +403,9 @@ impl Binding {
             role.slot,
             Slot::Qkv
                 | Slot::Value
+                | Slot::QueryDown
+                | Slot::QueryUp
+                | Slot::LatentDown
                 | Slot::AttnOut
                 | Slot::Up
                 | Slot::Down

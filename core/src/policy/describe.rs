@@ -74,6 +74,10 @@ impl InjectionPolicy for Described {
         if spec.family == Family::Decoder {
             labels::set_decoder_task(config, &mut spec)?;
         }
+        let drafting = resolve::drafting_blocks(&spec, config)?.len();
+        if drafting > 0 {
+            spec.assumed.push(format!("{drafting} blocks that predict further tokens are not run"));
+        }
         Ok(spec)
     }
 

@@ -104,6 +104,7 @@ const HARMLESS: &[&str] = &[
     "output_hidden_states",
     "return_dict",
     "router_aux_loss*",
+    "enable_*_fp32*",
     "router_jitter_noise",
     "chunk_size_feed_forward",
     "id2label",

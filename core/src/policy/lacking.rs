@@ -2,13 +2,10 @@
 
 /// A word, and the values of `model_type` that need it before anything else.
 const WORDS: [(&str, &[&str]); 16] = [
-    (
-        "multi-head latent attention",
-        &["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2", "kimi_k25", "longcat_flash", "mistral4"],
-    ),
+    ("experts without weights", &["longcat_flash"]),
     ("a choice of keys by an index of its own", &["deepseek_v32", "deepseek_v4", "glm_moe_dsa"]),
     (
-        "a state beside keys and values",
+        "a recurrent state next to keys and values",
         &[
             "bamba",
             "falcon_h1",
@@ -29,7 +26,7 @@ const WORDS: [(&str, &[&str]); 16] = [
     ),
     ("short convolutions", &["lfm2", "lfm2_moe", "lfm3"]),
     ("keys and values that blocks share", &["gemma3n", "gemma3n_text", "gemma4_text"]),
-    ("factors of queries by their position", &["ministral3"]),
+    ("factors of queries by their position", &["ministral3", "mistral4"]),
     ("keys of the query's chunk alone", &["llama4_text"]),
     ("gates of attention's output", &["afmoe", "laguna"]),
     ("keys and values of different widths for kinds of blocks", &["mimo_v2_flash"]),
@@ -53,8 +50,8 @@ const KINDS: [(&str, &[&str]); 3] = [
         &[
             "dinov2",
             "dinov3_vit",
-            "gemma3",
             "gemma4",
+            "kimi_k25",
             "internvl",
             "lfm2_vl",
             "llama4",

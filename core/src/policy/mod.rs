@@ -57,9 +57,9 @@ pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
 pub use shares::{Grains, Shares, expert_parts};
 pub use spec::{
-    BlockSpec, EmbedSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join, LearnedPositions, MlpSpec,
-    ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm, QkSpan,
-    RopeScaling, RopeSpec, TokenHead,
+    BlockSpec, EmbedSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join, LatentSpec, LearnedPositions,
+    MlpSpec, ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm,
+    QkSpan, RopeScaling, RopeSpec, TokenHead,
 };
 pub use table::TablePolicy;
 
@@ -218,7 +218,10 @@ pub(crate) fn block_shard(slot: Slot, block: &BlockSpec) -> Shard {
         }
         Slot::Sinks => Shard::Columns { unit: 1 },
         Slot::Value => Shard::Columns { unit: block.heads.v_dim },
-        Slot::AttnOut => Shard::Rows { grain: block.heads.v_dim },
+        Slot::QueryUp => Shard::Columns { unit: block.latent.map_or(1, |latent| latent.query(block.heads)) },
+        Slot::KeyUp => Shard::Columns { unit: block.heads.v_dim },
+        Slot::ValueUp => Shard::Columns { unit: block.head_out() },
+        Slot::AttnOut => Shard::Rows { grain: block.head_out() },
         Slot::Up | Slot::ExpertUp => Shard::Columns { unit: 64 },
         Slot::Down | Slot::ExpertDown => Shard::Rows { grain: 64 },
         _ => Shard::Replicated,

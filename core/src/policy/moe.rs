@@ -145,6 +145,10 @@ fn sparse_blocks(config: &ModelConfig, layers: usize, dense: usize) -> Result<Ve
             }
         };
     }
+    let every = config.index(&["moe_layer_freq"], 1)?;
+    if every != 1 {
+        return Err(Error::config("moe_layer_freq", every, "1"));
+    }
     let first = config.index(&["first_k_dense_replace", "moe_layer_start_index"], dense)?;
     let last = match config.get("moe_layer_end_index") {
         Some(Value::Number(n)) if n.as_i64() == Some(-1) => layers,

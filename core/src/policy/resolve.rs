@@ -92,7 +92,7 @@ pub fn resolve<'a>(
 }
 
 /// Blocks behind the model's own that predict further tokens for speculation: they are not run.
-fn drafting_blocks(spec: &ModelSpec, config: &ModelConfig) -> Result<Range<usize>> {
+pub(super) fn drafting_blocks(spec: &ModelSpec, config: &ModelConfig) -> Result<Range<usize>> {
     let count = config.index(&["num_nextn_predict_layers", "num_mtp_modules"], 0)?;
     let first = spec.blocks.len();
     Ok(first..first.saturating_add(count))
@@ -118,9 +118,10 @@ fn match_roles(bindings: &[Binding], roles: &[Role]) -> (Vec<String>, Vec<String
 fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
     let Resolved { binding, tensors } = resolved;
     let role = &binding.role;
-    let (Some((_, cols)), Some(parts)) = (spec.shape(role), spec.parts(role)) else {
+    let (Some((stored, cols)), Some(parts)) = (spec.stored_shape(role), spec.parts(role)) else {
         return Err(Error::internal(format!("{role} has no shape")));
     };
+    let parts = if matches!(role.slot, Slot::KeyUp | Slot::ValueUp) { vec![stored] } else { parts };
     let whole: usize = parts.iter().sum();
     let of_experts = matches!(role.slot, Slot::ExpertUp | Slot::ExpertDown);
     let per_part = tensors.len() == parts.len();

@@ -68,6 +68,8 @@ impl ModelSpec {
             Slot::MlpNorm => (block()?.mlp_norm?, self.hidden),
             Slot::MlpPostNorm => (block()?.mlp_post?, self.hidden),
             Slot::FilterNorm => (block()?.filter?.norm, self.hidden),
+            Slot::QueryDownNorm => (block()?.latent?.norm, block()?.latent?.query_rank?),
+            Slot::LatentNorm => (block()?.latent?.norm, block()?.heads.v_dim),
             Slot::QNorm | Slot::KNorm => {
                 let (norm, heads) = (block()?.qk_norm?, block()?.heads);
                 let all = if role.slot == Slot::QNorm { heads.q_cols() } else { heads.k_cols() };
@@ -113,6 +115,18 @@ impl ModelSpec {
                 Some((1, stored.columns / 2))
             }
             _ => None,
+        }
+    }
+
+    /// `(rows, cols)` of a role's tensors together: its operand's, but for the matrix that both keys and values
+    /// of latent attention are made by, which has the rows of each head's key, then those of its value.
+    pub fn stored_shape(&self, role: &Role) -> Option<(usize, usize)> {
+        let of_heads = self.block_of(role).and_then(|block| Some((block.heads, block.latent?)));
+        match (role.slot, of_heads) {
+            (Slot::KeyUp | Slot::ValueUp, Some((heads, latent))) => {
+                Some((heads.heads * (latent.plain + latent.value), heads.v_dim))
+            }
+            _ => self.shape(role),
         }
     }
 
@@ -175,8 +189,17 @@ fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usiz
         Slot::FilterOut => (hidden, 2 * b.filter?.middle, true),
         Slot::Qkv if b.filter.is_some() => (b.heads.q_cols() + b.heads.k_cols(), hidden, b.bias[0]),
         Slot::Value if b.filter.is_some() => (b.heads.v_cols(), hidden, b.bias[0]),
+        Slot::QueryDown => (b.latent?.query_rank?, hidden, b.bias[0]),
+        Slot::QueryUp => {
+            let latent = b.latent?;
+            (b.heads.heads * latent.query(b.heads), latent.query_rank.unwrap_or(hidden), false)
+        }
+        Slot::LatentDown => (b.latent.map(|_| b.heads.k_dim)?, hidden, b.bias[0]),
+        Slot::KeyUp => (b.heads.heads * b.heads.v_dim, b.latent?.plain, false),
+        Slot::ValueUp => (b.heads.heads * b.latent?.value, b.heads.v_dim, false),
+        Slot::Qkv if b.latent.is_some() => return None,
         Slot::Qkv => (b.heads.qkv_cols(), hidden, b.bias[0]),
-        Slot::AttnOut => (hidden, b.heads.out_cols(), b.bias[1]),
+        Slot::AttnOut => (hidden, b.out_cols(), b.bias[1]),
         Slot::Up if dense => (b.mlp.inner * halves, hidden, b.bias[2]),
         Slot::Down if dense => (hidden, b.mlp.inner, b.bias[3]),
         Slot::Router => (b.moe?.router.experts, hidden, b.moe?.router.bias),

@@ -45,7 +45,7 @@ impl Grains {
     /// Of the attention output: heads, in groups that read the same keys. Leaves of sums of integers end at
     /// blocks; those of other formats may end inside one, which ranks cannot share.
     fn of_heads(block: &BlockSpec, format: WeightFormat) -> Self {
-        let (width, group) = (block.heads.v_dim, block.heads.heads / block.heads.kv_heads.max(1));
+        let (width, group) = (block.head_out(), block.heads.heads / block.heads.kv_heads.max(1));
         let grain = format.grain(width).max(1);
         let together = width * group.max(1);
         Self { grain, group: if together.is_multiple_of(grain) { together / grain } else { 1 } }
@@ -168,6 +168,11 @@ impl Shares {
             Slot::Qkv => Some(vec![q, behind(k_start, k), behind(v_start, v)]),
             Slot::Value => Some(vec![v]),
             Slot::Sinks => Some(vec![shares.heads(block, rank)]),
+            Slot::QueryUp | Slot::KeyUp | Slot::ValueUp => {
+                let (own, (rows, _)) = (shares.heads(block, rank), spec.shape(role)?);
+                let of_one = rows / block.heads.heads.max(1);
+                Some(vec![own.start * of_one..own.end * of_one])
+            }
             Slot::QNorm if own => Some(vec![q]),
             Slot::KNorm if own => Some(vec![k]),
             Slot::Up => {
@@ -231,7 +236,7 @@ impl Shares {
 
 impl BlockShares {
     fn new(block: &BlockSpec, format: &dyn Fn(Slot) -> WeightFormat) -> Self {
-        let (out, columns) = (Grains::of_heads(block, format(Slot::AttnOut)), block.heads.out_cols());
+        let (out, columns) = (Grains::of_heads(block, format(Slot::AttnOut)), block.out_cols());
         let inner = Grains { grain: format(Slot::Down).whole_units(UNIT), group: 1 };
         let expert = Grains { grain: format(Slot::ExpertDown).whole_units(UNIT), group: 1 };
         Self {
@@ -247,7 +252,7 @@ impl BlockShares {
 
     /// Refuses what ranks cannot share: a head, or a group of heads next to a part of another.
     fn check(&self, spec: &ModelSpec, block: &BlockSpec, rank: Rank) -> Result<()> {
-        let width = block.heads.v_dim.max(1);
+        let width = block.head_out().max(1);
         let columns = rank.all().map(|rank| rank.of(&self.out_leaves));
         let whole = |range: Range<usize>, unit: usize| {
             range.start.is_multiple_of(unit) && range.end.is_multiple_of(unit)
@@ -272,7 +277,7 @@ impl BlockShares {
 
     /// The query heads of a rank.
     fn heads(&self, block: &BlockSpec, rank: Rank) -> Range<usize> {
-        let (own, width) = (rank.of(&self.out_leaves), block.heads.v_dim.max(1));
+        let (own, width) = (rank.of(&self.out_leaves), block.head_out().max(1));
         own.start / width..own.end / width
     }
 

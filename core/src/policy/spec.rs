@@ -292,6 +292,29 @@ pub struct FilterSpec {
     pub norm: NormSpec,
 }
 
+/// Keys and values that all heads make of one row of a position (multi-head latent attention, arXiv
+/// 2405.04434): [`Heads`] describe what is kept, one key head of `rotated + rank` columns whose value is the
+/// row of `rank` columns.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct LatentSpec {
+    /// Columns between the two matmuls of queries; none: one matmul.
+    pub query_rank: Option<usize>,
+    /// Columns of a head's query and key that do not rotate.
+    pub plain: usize,
+    /// Columns of a head's value.
+    pub value: usize,
+    /// Of the rows between matmuls.
+    pub norm: NormSpec,
+}
+
+impl LatentSpec {
+    /// Columns of a head's query: plain, then rotated.
+    pub fn query(&self, heads: Heads) -> usize {
+        self.plain + heads.k_dim - heads.v_dim
+    }
+}
+
 /// One block.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -306,6 +329,8 @@ pub struct BlockSpec {
     pub qk_norm: Option<QkNorm>,
     /// What queries and keys read; with a filter, values have a matmul of their own.
     pub filter: Option<FilterSpec>,
+    /// Keys and values of one row for all heads; queries, keys and values have matmuls of their own, then.
+    pub latent: Option<LatentSpec>,
     /// Index into [`ModelSpec::ropes`].
     pub rope: Option<usize>,
     /// Norm of the attention part: see [`Placement`].
@@ -327,6 +352,16 @@ pub struct BlockSpec {
 }
 
 impl BlockSpec {
+    /// Columns that a head gives to the attention output.
+    pub fn head_out(&self) -> usize {
+        self.latent.map_or(self.heads.v_dim, |latent| latent.value)
+    }
+
+    /// Columns that the attention output's matmul reads.
+    pub fn out_cols(&self) -> usize {
+        self.heads.heads * self.head_out()
+    }
+
     /// A block with the same norm before both parts, scores scaled by the root of the head width, nothing
     /// rotated and no biases.
     pub fn new(heads: Heads, norm: NormSpec, mlp: MlpSpec) -> Self {
@@ -336,6 +371,7 @@ impl BlockSpec {
             sinks: false,
             qk_norm: None,
             filter: None,
+            latent: None,
             rope: None,
             attn_norm: Some(norm),
             attn_post: None,

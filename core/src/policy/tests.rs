@@ -118,7 +118,7 @@ fn every_published_header_resolves() {
         assert_eq!(roles, spec.roles(), "{name}");
         // Elements add up independently of the shape rules: nothing is read in part or twice.
         for r in &found {
-            let (rows, cols) = spec.shape(&r.binding.role).unwrap();
+            let (rows, cols) = spec.stored_shape(&r.binding.role).unwrap();
             let elements: usize = r.tensors.iter().map(|t| t.elements()).sum();
             assert_eq!(elements, rows * cols, "{name}: {}", r.binding.role);
             assert_eq!(

@@ -45,6 +45,9 @@ pub(super) fn read<'a>(
         let rows = merged(&ranks, stored, spec, one, &all)?.into_f32()?;
         return Ok(Whole::Matrix(rows.take_outputs(std::slice::from_ref(&piece.outputs))?));
     }
+    if let Some(rows) = of_head(source, spec, one, piece)? {
+        return Ok(Whole::Matrix(rows));
+    }
     let rows = fused(source, one, piece)?;
     // Row 0 of the operand is position 0, wherever the table puts it.
     let rows = match (role.slot, spec.embed.positions) {
@@ -153,6 +156,35 @@ fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>, piece: &Piece) -> Resul
         sources.push(rows.reordered(from.order)?);
     }
     HostMatrix::fuse(sources)?.reordered(binding.order)
+}
+
+/// A head's keys, transposed, or its values, of the matrix that both are made by; none of other operands.
+fn of_head<'a>(
+    source: &'a dyn Source,
+    spec: &ModelSpec,
+    one: &Resolved<'_>,
+    piece: &Piece,
+) -> Result<Option<HostMatrix<'a>>> {
+    let role = one.binding.role;
+    let keys = match role.slot {
+        Slot::KeyUp => true,
+        Slot::ValueUp => false,
+        _ => return Ok(None),
+    };
+    let latent = role.layer.and_then(|layer| spec.blocks.get(layer)?.latent);
+    let (Some(latent), Some(width), [tensor]) = (latent, pieces::head_width(spec, &role), &one.tensors[..])
+    else {
+        return Err(Error::internal(format!("{role} is no matrix of one tensor")));
+    };
+    let start = piece.outputs.start / width.max(1) * (latent.plain + latent.value);
+    let bytes = source.bytes(&tensor.name)?;
+    has_numbers(tensor, &bytes)?;
+    let all = HostMatrix::new(tensor, bytes, role.part)?;
+    let (keys_end, end) = (start + latent.plain, start + latent.plain + latent.value);
+    let own = if keys { start..keys_end } else { keys_end..end };
+    // All of one head alone is taken as it is.
+    let rows = all.take_outputs(std::slice::from_ref(&own))?;
+    if keys { rows.transposed(1).map(Some) } else { Ok(Some(rows)) }
 }
 
 /// Refuses a tensor that begins with nothing but NaN: a model of such weights samples its first token for

@@ -38,7 +38,11 @@ pub(crate) fn pieces(
     let whole = whole(source, spec, one, options)?;
     if let Some(width) = head_width(spec, &role) {
         let heads = whole.outputs.len() / width.max(1);
-        let of = |head: usize| Piece { outputs: head * width..(head + 1) * width, ..whole.clone() };
+        let of = |head: usize| {
+            let outputs = head * width..(head + 1) * width;
+            let name = if role.is_vector() { whole.name.clone() } else { named(&role, &outputs) };
+            Piece { name, parts: vec![width], outputs, ..whole.clone() }
+        };
         return Ok((0..heads).map(of).collect());
     }
     let format = whole.format;
@@ -72,9 +76,14 @@ fn named(role: &Role, outputs: &Range<usize>) -> String {
     format!("{role} {}..{}", outputs.start, outputs.end)
 }
 
-/// The width of a head whose norm has values of its own.
-fn head_width(spec: &ModelSpec, role: &Role) -> Option<usize> {
+/// Outputs of a head that has a weight of its own: a norm's values, or a matrix.
+pub(super) fn head_width(spec: &ModelSpec, role: &Role) -> Option<usize> {
     let block = spec.blocks.get(role.layer?)?;
+    match role.slot {
+        Slot::KeyUp => return Some(block.heads.v_dim),
+        Slot::ValueUp => return Some(block.head_out()),
+        _ => {}
+    }
     let own = block.qk_norm?.span == QkSpan::OwnHead && matches!(role.slot, Slot::QNorm | Slot::KNorm);
     own.then_some(block.heads.k_dim)
 }

@@ -27,7 +27,7 @@ pub struct Norm {
     pub eps: f32,
     /// 1: layer norm, 0: RMS norm.
     pub layer: u32,
-    /// 1: multiply by `1 + weight` (without a bias).
+    /// 1: multiply by `1 + weight`.
     pub plus_one: u32,
     /// Element type.
     pub elem: Elem,

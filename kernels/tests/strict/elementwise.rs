@@ -2,7 +2,6 @@
 
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{self, FusedMadd as F};
-use engraft_core::params::Clamp;
 use engraft_kernels::params::elementwise::{Activate, Add, Convert, Gate, Scale};
 use engraft_kernels::params::{Activation, Elem};
 
@@ -78,13 +77,13 @@ fn activations_are_the_contracts() {
                 let p = plain;
                 gpu.run(&p, &p.launch());
                 same(&gpu.values(out, elem), &gated, "gate");
-                let clamp = Clamp { slope: 1.4, limit: 1.5, shift: 1.0 };
-                let Clamp { slope, limit, shift } = clamp;
+                let (slope, limit, shift) = (1.4, 1.5, 1.0);
                 let p = Gate { slope, limit, shift, ..plain };
                 gpu.run(&p, &p.launch());
                 let pairs = g.iter().zip(rounded(&up, elem));
-                let want: Vec<f32> =
-                    pairs.map(|(g, u)| round(math::clamped::<F>(*g, u, clamp), elem)).collect();
+                let want: Vec<f32> = pairs
+                    .map(|(g, u)| round(math::clamped::<F>(*g, u, (slope, limit, shift)), elem))
+                    .collect();
                 same(&gpu.values(out, elem), &want, "a clamped gate");
             });
         }

@@ -33,22 +33,24 @@ pub fn model(x: &[f32], kind: &Kind<'_>, eps: f32) -> Vec<f32> {
     let mean = if kind.layer { sum(x, |a, v| a + v) / n } else { 0.0 };
     let x: Vec<f32> = if kind.layer { x.iter().map(|v| v - mean).collect() } else { x.to_vec() };
     let r = 1.0 / (sum(&x, |a, v| v.mul_add(v, a)) / n + eps).sqrt();
+    let weight = |w: f32| if kind.plus_one { 1.0 + w } else { w };
     let each = |(i, v): (usize, &f32)| match (kind.weight, kind.bias) {
-        (Some(w), Some(b)) => (v * r).mul_add(w[i], b[i]),
-        (Some(w), None) => (v * r) * if kind.plus_one { 1.0 + w[i] } else { w[i] },
+        (Some(w), Some(b)) => (v * r).mul_add(weight(w[i]), b[i]),
+        (Some(w), None) => (v * r) * weight(w[i]),
         (None, Some(b)) => v * r + b[i],
         (None, None) => v * r,
     };
     x.iter().enumerate().map(each).collect()
 }
 
-fn kinds<'a>(w: &'a [f32], b: &'a [f32]) -> [Kind<'a>; 5] {
+fn kinds<'a>(w: &'a [f32], b: &'a [f32]) -> [Kind<'a>; 6] {
     let kind = |layer, weight, bias, plus_one| Kind { layer, weight, bias, plus_one };
     [
         kind(false, Some(w), None, false),
         kind(false, Some(w), None, true),
         kind(false, None, None, false),
         kind(true, Some(w), Some(b), false),
+        kind(true, Some(w), Some(b), true),
         kind(true, None, Some(b), false),
     ]
 }

@@ -65,7 +65,7 @@ impl Matmul {
         for (v, s) in self.values.iter().zip(&self.slack) {
             let off = s + budget::half_ulp(out, *v);
             values.push(act(f, *v));
-            slack.push(budget::through(f, *v, off) + budget::activation(*v, act(f, *v)));
+            slack.push(budget::of_argument(f, *v, off) + budget::activation(*v, act(f, *v)));
         }
         vec![Want::Near { values, slack }]
     }
@@ -82,7 +82,7 @@ impl Matmul {
                 };
                 let ((g, g_off), (u, u_off)) = (at(i), at(inner + i));
                 let a = act(f, g);
-                let a_off = budget::through(f, g, g_off) + budget::activation(g, a);
+                let a_off = budget::of_argument(f, g, g_off) + budget::activation(g, a);
                 values.push(a * u);
                 slack.push(budget::multiplied(a, a_off, u, u_off));
             }

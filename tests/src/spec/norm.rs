@@ -48,7 +48,7 @@ impl NormSet {
             eps: dice.pick(&[1e-5, 1e-6, 1e-12]),
             weight: (!dice.once_in(5)).then(|| dice.values(width, 2.0, Float::F32)),
             bias: (kind == NormKind::Layer && dice.once_in(2)).then(|| dice.values(width, 1.0, Float::F32)),
-            plus_one: kind == NormKind::Rms && dice.once_in(3),
+            plus_one: dice.once_in(3),
         }
     }
 

@@ -11,9 +11,9 @@
 //!
 //! The first chunk is taken as it is; later ones are merged: `M' = max(M, m)`, `a = exp(M - M')`,
 //! `b = exp(m - M')`, `L = madd(L, a, l * b)`, `O = madd(O, a, o * b)`. At the end `O / L`; a row that sees
-//! nothing is zero. A sink joins last: `M' = max(M, sink)`, `a = exp(M - M')`, `L' = madd(L, a, exp(sink - M'))`,
-//! `O a / L'`. All chains start at +0 and ascend. So neither the batch nor chunked prefill nor paging
-//! nor page order can change a bit.
+//! nothing is zero. A sink joins last: `M' = max(M, sink)`, `a = exp(M - M')`,
+//! `L' = madd(L, a, exp(sink - M'))`, `O a / L'`. All chains start at +0 and ascend. So neither the batch nor
+//! chunked prefill nor paging nor page order can change a bit.
 //!
 //! A chunk's keys come as *runs*: consecutive positions whose keys lie transposed (`[d][position]`) and whose
 //! values lie as rows. Lanes run over positions for scores and over value columns for outputs, so a lane is

@@ -28,6 +28,11 @@ fn ernie4_5(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 fn ernie4_5_moe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     // Experts would have biases, too: no published model does.
     refuse(config, "use_bias")?;
+    // Below the sum of any weights that a softmax over experts leaves.
+    let least = config.positive(&["moe_norm_min"], 1e-12)?;
+    if least > 1e-6 {
+        return Err(Error::config("moe_norm_min", least, "at most 1e-6"));
+    }
     let mut spec = ernie4_5(config, catalog)?;
     let (score, shared) = (RouterScore::Softmax, shared_columns(config, 2)?);
     routed(config, &mut spec, Routing { score, groups: None, shared, dense: 1, ..BY_BIASED_SIGMOID })?;

@@ -65,7 +65,7 @@ families!(
     ernie: ERNIE4_5, ERNIE4_5_MOE;
     seed_oss: SEED_OSS;
     glm: GLM, GLM4, GLM4_MOE;
-    deepseek: DOTS1;
+    deepseek: DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, DOTS1;
     minimax: MINIMAX_M2;
     exaone: EXAONE_MOE;
     gpt_oss: GPT_OSS;
