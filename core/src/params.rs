@@ -135,6 +135,8 @@ pub struct Scores {
     pub causal: bool,
     /// Keys at `query - window` and before are hidden.
     pub window: Option<u32>,
+    /// Keys behind `query + ahead` are hidden, where the mask is not causal.
+    pub ahead: Option<u32>,
     /// `cap * tanh(s / cap)` on scaled scores.
     pub soft_cap: Option<f32>,
     /// Per query head, the slope of the linear position bias.
@@ -144,7 +146,7 @@ pub struct Scores {
 impl Scores {
     /// Every key up to the query, scaled by `scale`.
     pub fn causal(scale: f64) -> Self {
-        Self { scale: scale as f32, causal: true, window: None, soft_cap: None, alibi: None }
+        Self { scale: scale as f32, causal: true, window: None, ahead: None, soft_cap: None, alibi: None }
     }
 }
 

@@ -27,6 +27,7 @@ constexpr u32 CHUNK = 64;
 constexpr u32 CAUSAL = 1;
 constexpr u32 WINDOW = 2;
 constexpr u32 CAPPED = 4;
+constexpr u32 AHEAD = 8;
 
 struct Scores {
     // [heads] f32, or 0.
@@ -37,6 +38,8 @@ struct Scores {
     u32 flags;
     // [heads] f32: scores without a key or a value; or 0.
     u64 sinks;
+    u32 ahead;
+    u32 reserved;
 };
 
 // Where the parts of a split walk are merged: per (token, head, chunk) m and l, and o [v_dim], f32.
@@ -116,6 +119,7 @@ DEVICE Row place(const u32 *bounds, const u32 *lens, u32 seqs, const Scores &s, 
     u32 next = most(len + token + 1, end) - end;
     row.position = next - 1;
     row.hi = s.flags & CAUSAL ? least(next, len) : len;
+    if ((s.flags & AHEAD) && next < len) row.hi = next + least(s.ahead, len - next);
     row.lo = s.flags & WINDOW ? least(next - least(s.window, next), row.hi) : 0;
     return row;
 }

@@ -7,7 +7,7 @@
 
 // Keys of a chunk, of a span.
 constexpr u32 CHUNK = 64, SPAN = 256;
-constexpr u32 CAUSAL = 1, WINDOW = 2, CAPPED = 4;
+constexpr u32 CAUSAL = 1, WINDOW = 2, CAPPED = 4, AHEAD = 8;
 constexpr float LOWEST = -3.40282347e38f;
 constexpr float LOG2E = 1.44269504088896340736f;
 
@@ -19,6 +19,8 @@ struct Scores {
     u32 flags;
     // [heads] f32: scores without a key or a value; or 0.
     u64 sinks;
+    u32 ahead;
+    u32 reserved;
 };
 
 struct Flash {
@@ -71,6 +73,7 @@ DEVICE Row row_at(const Flash &p, const Seq &seq, u32 query) {
     // The position behind the row's; 0 where there are fewer keys than queries.
     u32 next = most(seq.len + query + 1, seq.queries) - seq.queries;
     u32 hi = p.scores.flags & CAUSAL ? least(next, seq.len) : seq.len;
+    if ((p.scores.flags & AHEAD) && next < seq.len) hi = next + least(p.scores.ahead, seq.len - next);
     u32 lo = p.scores.flags & WINDOW ? least(next - least(p.scores.window, next), hi) : 0;
     return Row{query, next - 1, lo, hi};
 }

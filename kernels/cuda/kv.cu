@@ -188,10 +188,12 @@ DEVICE void norm(const HeadNorm &norm, float *x, u32 width) {
     __syncwarp();
     for (u32 d = lane; d < width; d += 32) {
         float y = mul(layer ? sub(x[d], mean) : x[d], scale);
+        float w = weight ? weight[d] : 1.0f;
+        if (norm.flags & PLUS_ONE) w = add(1.0f, w);
         if (weight && bias) {
-            y = madd(y, weight[d], bias[d]);
+            y = madd(y, w, bias[d]);
         } else if (weight) {
-            y = mul(y, norm.flags & PLUS_ONE ? add(1.0f, weight[d]) : weight[d]);
+            y = mul(y, w);
         } else if (bias) {
             y = add(y, bias[d]);
         }

@@ -22,7 +22,7 @@ rows that a workgroup takes by its own number are written. -#}
 {{ it.reads(2, "values", kv) }}
 // Bounds of the sequences' query rows; with pages also their rows of the table and their lengths.
 @group(0) @binding(3) var<storage, read> sequences: array<u32>;
-// Scale, soft cap and its reciprocal, window (bits), flags (bits), then a slope per head.
+// Scale, soft cap and its reciprocal, window, flags, ahead (bits), then a slope per head.
 @group(0) @binding(4) var<storage, read> scores: array<f32>;
 {{ it.writes(5, "out", x) }}
 {%- if not dense %}
@@ -36,6 +36,7 @@ const COLUMNS = {{ columns }}u;
 const CAUSAL = 1u;
 const WINDOW = 2u;
 const SLOPES = 4u;
+const AHEAD = 8u;
 
 {%- if subgroups %}
 // The largest score of every subgroup: at most 16.
@@ -93,6 +94,8 @@ fn main(
         var hi = len;
         if ((flags & CAUSAL) != 0u) {
             hi = min(position + 1u, len);
+        } else if ((flags & AHEAD) != 0u && position + 1u < len) {
+            hi = position + 1u + min(bitcast<u32>(scores[5]), len - position - 1u);
         }
         var lo = 0u;
         if ((flags & WINDOW) != 0u) {
@@ -133,7 +136,7 @@ fn main(
                 s = og(scores[1] * tanh_of(og(s * scores[2])));
 {%- endif %}
                 if ((flags & SLOPES) != 0u) {
-                    s = madd(scores[5u + head], og(f32(j) - f32(position)), s);
+                    s = madd(scores[6u + head], og(f32(j) - f32(position)), s);
                 }
                 mine = og(s);
             }

@@ -29,6 +29,7 @@ const COLUMNS = {{ columns }}u;
 const CAUSAL = 1u;
 const WINDOW = 2u;
 const SLOPES = 4u;
+const AHEAD = 8u;
 
 // [slot][key]
 var<workgroup> shared_s: array<f32, {{ slots * 64 }}>;
@@ -58,6 +59,8 @@ fn seen(position: u32, len: u32, flags: u32, used: bool) -> vec2<u32> {
     var hi = len;
     if ((flags & CAUSAL) != 0u) {
         hi = min(position + 1u, len);
+    } else if ((flags & AHEAD) != 0u && position + 1u < len) {
+        hi = position + 1u + min(bitcast<u32>(scores[5]), len - position - 1u);
     }
     var lo = 0u;
     if ((flags & WINDOW) != 0u) {
@@ -139,7 +142,7 @@ fn main(
                     s{{ s }} = og(scores[1] * tanh_of(og(s{{ s }} * scores[2])));
 {%- endif %}
                     if ((flags & SLOPES) != 0u) {
-                        s{{ s }} = madd(scores[5u + head{{ s }}], og(f32(j) - f32(position{{ s }})), s{{ s }});
+                        s{{ s }} = madd(scores[6u + head{{ s }}], og(f32(j) - f32(position{{ s }})), s{{ s }});
                     }
                     shared_s[v + {{ s * 64 }}u] = og(s{{ s }});
 {%- endfor %}

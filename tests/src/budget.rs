@@ -2,9 +2,9 @@
 //!
 //! A comparison passes when `|got - want| <= slack + half_ulp(|want| + slack)`: `want` comes from an f64
 //! oracle, `slack` is what f32 arithmetic may cost, and `half_ulp` is what the one rounding to the output's
-//! element type costs after it, wherever the arithmetic ended. Slack is always computed from the *condition of the case* (sums of magnitudes), never
-//! from a fixed relative error: a sum that cancels may lose all its digits in correct code, and a sum that
-//! does not may lose hardly any.
+//! element type costs after it, wherever the arithmetic ended. Slack is always computed from the *condition
+//! of the case* (sums of magnitudes), never from a fixed relative error: a sum that cancels may lose all its
+//! digits in correct code, and a sum that does not may lose hardly any.
 
 use engraft_core::mem::Float;
 use engraft_core::params::Act;

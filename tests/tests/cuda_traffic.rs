@@ -119,10 +119,11 @@ fn buffers(engine: &Engine<Cuda>) -> Vec<Buffer> {
         let norms: [(&str, &Option<Norm<Cuda>>); 2] =
             [("attn_norm", &block.attn_norm), ("mlp_norm", &block.mlp_norm)];
         for (name, norm) in norms {
-            add(&format!("layer {i} {name}"), Kind::Vector, &norm.as_ref().unwrap().weight);
+            add(&format!("layer {i} {name}"), Kind::Vector, norm.as_ref().unwrap().weight.as_ref().unwrap());
         }
     }
-    add("final_norm", Kind::Vector, &model.final_norm.as_ref().unwrap().weight);
+    let last = model.final_norm.as_ref().unwrap();
+    add("final_norm", Kind::Vector, last.weight.as_ref().unwrap());
     add("head", Kind::Matrix, model.head.weight.as_ref().unwrap());
     all
 }

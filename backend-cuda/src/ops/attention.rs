@@ -71,7 +71,10 @@ fn scores_of(
         window: scores.window.unwrap_or(0),
         flags: flag(scores.causal, strict::Scores::CAUSAL)
             | flag(scores.window.is_some(), strict::Scores::WINDOW)
-            | flag(scores.soft_cap.is_some(), strict::Scores::CAPPED),
+            | flag(scores.soft_cap.is_some(), strict::Scores::CAPPED)
+            | flag(scores.ahead.is_some() && !scores.causal, strict::Scores::AHEAD),
+        ahead: scores.ahead.unwrap_or(0),
+        reserved: 0,
     };
     Ok((numbers, slopes))
 }

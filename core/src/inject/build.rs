@@ -112,7 +112,7 @@ impl<D: Device> Taker<D> {
     }
 
     fn norm(&mut self, spec: NormSpec, layer: Option<usize>, slot: Slot) -> Result<Norm<D>> {
-        let weight = self.take(layer, slot, Part::Weight)?;
+        let weight = if spec.weighted { Some(self.take(layer, slot, Part::Weight)?) } else { None };
         let bias = if spec.bias { Some(self.take(layer, slot, Part::Bias)?) } else { None };
         Ok(Norm { spec, weight, bias })
     }
@@ -241,7 +241,7 @@ fn build_head_norms<D: Device>(
         QkSpan::OwnHead => {
             let weights = t.left.remove(&Role::block(layer, slot, Part::Weight));
             let norms = weights.into_iter().flatten();
-            Ok(norms.map(|weight| Norm { spec: norm, weight, bias: None }).collect())
+            Ok(norms.map(|weight| Norm { spec: norm, weight: Some(weight), bias: None }).collect())
         }
         _ => Ok::<_, Error>(vec![t.norm(norm, Some(layer), slot)?]),
     };

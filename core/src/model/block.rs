@@ -377,12 +377,12 @@ impl<D: Device> Block<D> {
         match (mlp.gated, weights.up.whole()) {
             (false, Some(up)) => x.run(up.linear(input, out).act(mlp.act)),
             (false, None) => Err(Error::internal("an ungated feed-forward part of several weights")),
-            (true, Some(up)) => {
+            (true, Some(up)) if mlp.clamp.is_none() => {
                 let scratch = s.gate_up.shaped_mut(tokens, 2 * mlp.inner)?;
                 x.run(up.linear(input, out).gate(mlp.act, scratch))
             }
-            // No matmul pairs outputs of two weights.
-            (true, None) => {
+            // No matmul pairs outputs of two weights, or holds them within limits.
+            (true, _) => {
                 weights.up.run(x, input, s.gate_up.shaped_mut(tokens, 2 * mlp.inner)?)?;
                 let gate_up = s.gate_up.shaped(tokens, 2 * mlp.inner)?;
                 x.run(Gate { gate_up, act: mlp.act, clamp: mlp.clamp, out })

@@ -1,18 +1,19 @@
 //! Multi-head latent attention: all heads read one row of a position, of which they make keys and values.
 //!
 //! A head's key is `W_k c` and a part that all heads share and that rotates; its value is `W_v c`. Here the
-//! matrices change sides: `q . (W_k c) = (W_k^T q) . c`, and what attention makes of rows `c` is multiplied by
-//! `W_v`. So the cache holds a row and its rotated part, as a single key head, and the row once more as its
+//! matrices change sides: `q . (W_k c) = (W_k^T q) . c`, and what attention makes of rows `c` is multiplied
+//! by `W_v`. So the cache holds a row and its rotated part, as a single key head, and the row once more as its
 //! value, for prompts and for single tokens alike. No op is needed that other blocks do without; every head
 //! has two matmuls of its own, which is many launches: one for all heads is still to be written, as is a slab
 //! that holds the row once.
 
 use super::input::Input;
+use super::latent_scratch::LatentScratch;
 use super::{Exec, Norm, Projection, Scratch};
-use crate::mem::{Device, DeviceMem, Float, Mat, MatRef};
+use crate::mem::{Device, Mat, MatRef};
 use crate::ops::{Convert, HeadNorm, Linear};
 use crate::params::Heads;
-use crate::policy::{BlockSpec, LatentSpec, ModelSpec};
+use crate::policy::LatentSpec;
 use crate::{Error, Result};
 
 /// The operands of a block's queries, keys and values. See [`LatentSpec`].
@@ -31,43 +32,6 @@ pub struct Latent<D: Device> {
     pub key_up: Vec<D::Weight>,
     /// Of every head `W_v`, `[value, rank]`.
     pub value_up: Vec<D::Weight>,
-}
-
-/// Buffers of such blocks.
-#[derive(Debug)]
-pub struct LatentScratch<M> {
-    /// `[tokens, query_rank]`.
-    low: Mat<M>,
-    /// `[tokens, rank + rotated]`.
-    kept: Mat<M>,
-    /// Queries as the matmul gives them, then what heads give `[tokens, heads * width]`.
-    heads: Mat<M>,
-}
-
-impl<M: DeviceMem> LatentScratch<M> {
-    /// Buffers for steps of up to `tokens` rows; none where no block needs them.
-    pub(super) fn new(
-        spec: &ModelSpec,
-        tokens: usize,
-        dtype: Float,
-        alloc: &mut impl FnMut(usize) -> Result<M>,
-    ) -> Result<Option<Self>> {
-        let most = |f: &dyn Fn(&BlockSpec, LatentSpec) -> usize| {
-            spec.blocks.iter().filter_map(|b| b.latent.map(|latent| f(b, latent))).max()
-        };
-        let Some(heads) = most(&|b, latent| b.heads.heads * latent.query(b.heads).max(latent.value)) else {
-            return Ok(None);
-        };
-        let mut mat = |cols: usize| {
-            let (rows, cols) = (tokens.max(1), cols.max(1));
-            Mat::new(alloc(rows * cols * dtype.bytes())?, rows, cols, dtype)
-        };
-        Ok(Some(Self {
-            low: mat(most(&|_, latent| latent.query_rank.unwrap_or(0)).unwrap_or(0))?,
-            kept: mat(most(&|b, _| b.heads.k_dim).unwrap_or(0))?,
-            heads: mat(heads)?,
-        }))
-    }
 }
 
 fn missing() -> Error {

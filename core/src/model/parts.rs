@@ -134,8 +134,8 @@ impl<D: Device> Fused<D> {
 pub struct Norm<D: Device> {
     /// Which norm.
     pub spec: NormSpec,
-    /// `[1, cols]`.
-    pub weight: D::Weight,
+    /// `[1, cols]`; none multiplies by one.
+    pub weight: Option<D::Weight>,
     /// `[1, cols]`.
     pub bias: Option<D::Weight>,
 }
@@ -146,7 +146,7 @@ impl<D: Device> Norm<D> {
         NormWeights {
             kind: self.spec.kind,
             eps: self.spec.eps,
-            weight: Some(&self.weight),
+            weight: self.weight.as_ref(),
             bias: self.bias.as_ref(),
             plus_one: self.spec.plus_one,
         }

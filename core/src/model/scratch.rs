@@ -2,7 +2,7 @@
 //! graph.
 
 use super::expert_scratch::ExpertScratch;
-use super::latent::LatentScratch;
+use super::latent_scratch::LatentScratch;
 use crate::mem::{DeviceMem, Float, Mat, MatRef};
 use crate::policy::{BlockSpec, Group, ModelSpec, Placement, Project};
 use crate::{Error, Result};
@@ -90,11 +90,8 @@ impl<M: DeviceMem> Scratch<M> {
         // The embedding's sum passes through the norm's and the partial result's buffers.
         let sum = if spec.embed.project == Project::Sum { spec.embed.width } else { 0 };
         if sum > spec.hidden {
-            return Err(Error::config(
-                "embedding_size",
-                sum,
-                format!("at most {}, the hidden size", spec.hidden),
-            ));
+            let allowed = format!("at most {}, the hidden size", spec.hidden);
+            return Err(Error::config("embedding_size", sum, allowed));
         }
         let before_head = spec.head.transform().map_or(0, |t| t.width).max(spec.out_width());
         let other = spec.head.transform().is_some() || spec.pooler.is_some_and(|p| p.norm.is_some());

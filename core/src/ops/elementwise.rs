@@ -98,6 +98,8 @@ impl<'a, D: Device> Rules<'a, D> for Gate<'a, D> {
     fn check(&self, check: &Check) -> Result<()> {
         check.same("rows", self.out.rows(), self.gate_up.rows())?;
         check.factors("columns of gate and up", self.gate_up.cols(), &[2, self.out.cols()])?;
+        let limit = self.clamp.map_or(1.0, |clamp| clamp.limit);
+        check.same("limits of a gate that are above 0", usize::from(limit > 0.0 && limit.is_finite()), 1)?;
         check.dtype("element type", self.out.dtype(), self.gate_up.dtype())
     }
 

@@ -74,10 +74,7 @@ impl InjectionPolicy for Described {
         if spec.family == Family::Decoder {
             labels::set_decoder_task(config, &mut spec)?;
         }
-        let drafting = resolve::drafting_blocks(&spec, config)?.len();
-        if drafting > 0 {
-            spec.assumed.push(format!("{drafting} blocks that predict further tokens are not run"));
-        }
+        resolve::say_what_drafts(&mut spec, config)?;
         Ok(spec)
     }
 
@@ -168,7 +165,8 @@ pub(crate) fn layer_count(config: &ModelConfig) -> Result<usize> {
 pub(crate) fn decoder(config: &ModelConfig, s: Switches) -> Result<ModelSpec> {
     let hidden = config.size(HIDDEN)?;
     let eps = config.positive(EPS, s.eps)? as f32;
-    let norm = NormSpec { kind: s.norm, eps, bias: s.norm == NormKind::Layer, plus_one: false };
+    let bias = s.norm == NormKind::Layer;
+    let norm = NormSpec { kind: s.norm, eps, bias, plus_one: false, weighted: true };
     let inner = config.size_opt(INNER)?.unwrap_or(4 * hidden);
     let mlp = MlpSpec::new(inner, config.act(ACT, s.act)?, s.gated);
     let block = BlockSpec { bias: s.bias, ..BlockSpec::new(heads(config, hidden, s.even)?, norm, mlp) };

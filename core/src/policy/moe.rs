@@ -18,6 +18,10 @@ pub(super) struct Routing {
     pub choice_bias: bool,
     /// How groups are ranked; none where the family has no groups.
     pub groups: Option<GroupRank>,
+    /// Groups, and chosen ones, where the configuration does not say.
+    pub in_groups: [usize; 2],
+    /// Factor of the weights, where the configuration does not say.
+    pub scale: f64,
     /// Columns of a dense part next to the experts.
     pub shared: usize,
     /// How that part joins.
@@ -32,6 +36,8 @@ pub(super) const BY_LOGIT: Routing = Routing {
     renormalise: false,
     choice_bias: false,
     groups: None,
+    in_groups: [1, 1],
+    scale: 1.0,
     shared: 0,
     join: Join::Add,
     dense: 0,
@@ -65,17 +71,18 @@ pub(super) fn routed(config: &ModelConfig, spec: &mut ModelSpec, own: Routing) -
     let score = match config.text_opt(&["scoring_func"])? {
         None => own.score,
         Some("softmax") => RouterScore::Softmax,
-        Some("sigmoid") => RouterScore::Sigmoid,
+        // dots.llm1 names its way to choose in the place of its scores.
+        Some("sigmoid" | "noaux_tc") => RouterScore::Sigmoid,
         Some(other) => {
             return Err(Error::config("scoring_func", format!("\"{other}\""), "\"softmax\" or \"sigmoid\""));
         }
     };
     let router = Router {
         renormalise: config.flag(&["norm_topk_prob", "route_norm"], own.renormalise)?,
-        scale: config.positive(&["routed_scaling_factor", "router_scaling_factor"], 1.0)? as f32,
+        scale: config.positive(&["routed_scaling_factor", "router_scaling_factor"], own.scale)? as f32,
         choice_bias: own.choice_bias,
         groups: match own.groups {
-            Some(rank) => groups(config, experts, top_k, rank)?,
+            Some(rank) => groups(config, (experts, top_k), rank, own.in_groups)?,
             None => None,
         },
         ..Router::new(experts, top_k, score)
@@ -109,12 +116,12 @@ pub(super) fn shared_columns(config: &ModelConfig, default: usize) -> Result<usi
 /// Groups of experts, as far as there is more than one.
 fn groups(
     config: &ModelConfig,
-    experts: usize,
-    top_k: usize,
+    (experts, top_k): (usize, usize),
     rank: GroupRank,
+    [count, chosen]: [usize; 2],
 ) -> Result<Option<ExpertGroups>> {
-    let count = config.size_opt(&["n_group"])?.unwrap_or(1);
-    let chosen = config.size_opt(&["topk_group"])?.unwrap_or(1);
+    let count = config.size_opt(&["n_group"])?.unwrap_or(count);
+    let chosen = config.size_opt(&["topk_group"])?.unwrap_or(chosen);
     let most = ExpertGroups::MAX;
     if count > most || !experts.is_multiple_of(count) {
         return Err(Error::config("n_group", count, format!("a divisor of {experts}, at most {most}")));

@@ -1,7 +1,7 @@
 //! What families with experts read of their configurations.
 
 use super::tests::Case;
-use super::{Part, Role, RowOrder, Slot};
+use super::{Part, Role, RopeScaling, RowOrder, Slot};
 use crate::params::{Clamp, ExpertGroups, GroupRank, Router, RouterScore};
 use serde_json::{Value, json};
 
@@ -63,6 +63,8 @@ fn scores_by_name() {
     let of = |word: &str| Case::load("glm4_moe").set("scoring_func", json!(word));
     assert_eq!(router(of("softmax")).score, RouterScore::Softmax);
     assert_eq!(router(of("sigmoid")).score, RouterScore::Sigmoid);
+    let published = Case::load("dots1").set("scoring_func", json!("noaux_tc"));
+    assert_eq!(router(published).score, RouterScore::Sigmoid);
     let e = of("sqrtsoftplus").error();
     assert!(e.contains("scoring_func") && e.contains("sqrtsoftplus"), "{e}");
 }
@@ -76,6 +78,9 @@ fn blocks_that_draft_are_left_unread() {
     with("mtp.layers.0.eh_proj.weight").resolve().unwrap();
     for left in ["model.layers.4.eh_proj.weight", "model.layers.2.eh_proj.weight", "other.weight"] {
         assert!(with(left).error().contains(left));
+    }
+    for name in ["model.mtp_block.0.mlp.up_proj.weight", "model.mtp_emb_norm.0.weight"] {
+        Case::load("ernie4_5_moe").add(name, &[32]).resolve().unwrap();
     }
     let none = with("model.layers.3.eh_proj.weight").set("num_nextn_predict_layers", json!(0));
     assert!(none.error().contains("model.layers.3.eh_proj.weight"));
@@ -149,6 +154,50 @@ fn gpt_oss_has_defaults_of_its_own() {
         let by_turns = one.binding.order == RowOrder::PairsInterleaved { heads: 6 };
         assert_eq!(by_turns, slot == Slot::ExpertUp, "{}", one.binding.role);
     }
-    assert!(Case::load("gpt_oss").set("swiglu_limit", json!(0)).error().contains("swiglu_limit"));
+    for limit in [0.0, 1e-50, 1e300] {
+        assert!(Case::load("gpt_oss").set("swiglu_limit", json!(limit)).error().contains("swiglu_limit"));
+    }
+    let bare = Case::load("gpt_oss").unset("rope_scaling").spec().unwrap();
+    let published = matches!(bare.ropes[0].scaling, RopeScaling::Yarn { factor: 32.0, truncate: false, .. });
+    assert!(published, "{:?}", bare.ropes[0]);
     assert!(Case::load("gpt_oss").without("model.layers.1.self_attn.sinks").error().contains("sinks"));
+}
+
+#[test]
+fn what_deepseek_leaves_unsaid() {
+    let unsaid = ["n_group", "topk_group", "routed_scaling_factor"];
+    let case = unsaid.into_iter().fold(Case::load("deepseek_v3"), |case, field| case.unset(field));
+    let own = router(case);
+    let groups = Some(ExpertGroups { count: 8, chosen: 4, rank: GroupRank::BestTwo });
+    assert_eq!((own.scale, own.groups), (2.5, groups));
+    let scale = |name: &str, field: &str| router(Case::load(name).unset(field)).scale;
+    assert_eq!(scale("exaone_moe", "routed_scaling_factor"), 2.5);
+    assert_eq!(scale("glm4_moe_lite", "routed_scaling_factor"), 1.8);
+    assert_eq!(scale("hy_v3", "router_scaling_factor"), 2.826);
+    // Without the two matmuls of queries; sizes that contradict the others; other ways to choose.
+    let latent = Case::load("deepseek_v2").spec().unwrap().blocks[0].latent.unwrap();
+    assert_eq!((latent.query_rank, latent.plain, latent.value), (None, 12, 12));
+    for (name, field, value) in [
+        ("deepseek_v3", "num_key_value_heads", json!(1)),
+        ("deepseek_v3", "qk_head_dim", json!(24)),
+        ("deepseek_v3", "head_dim", json!(12)),
+        ("deepseek_v3", "topk_method", json!("greedy")),
+        ("deepseek_v2", "topk_method", json!("noaux_tc")),
+        ("deepseek_v2", "norm_topk_prob", json!(true)),
+        ("deepseek_v3", "moe_layer_freq", json!(2)),
+        ("hunyuan_v1_moe", "moe_layer_num_skipped", json!(1)),
+    ] {
+        let error = Case::load(name).set(field, value).error();
+        assert!(error.contains(&format!("`{field}`")), "{error}");
+    }
+    // The rotation stretches scores on both sides, where the configuration says so.
+    let stretched = Case::load("deepseek_v3").set(
+        "rope_scaling",
+        json!({"rope_type": "yarn", "factor": 8.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+               "original_max_position_embeddings": 64}),
+    );
+    let scale = |mut case: Case| case.spec().unwrap().blocks[0].scores.scale;
+    let by = (0.1 * 8f64.ln() + 1.0).powi(2) as f32;
+    assert!((scale(stretched) / scale(Case::load("deepseek_v3")) - by).abs() < 1e-6);
+    assert!(!router(Case::load("hunyuan_v1_moe").set("moe_topk", json!(1))).renormalise);
 }

@@ -92,10 +92,22 @@ pub fn resolve<'a>(
 }
 
 /// Blocks behind the model's own that predict further tokens for speculation: they are not run.
-pub(super) fn drafting_blocks(spec: &ModelSpec, config: &ModelConfig) -> Result<Range<usize>> {
+fn drafting_blocks(spec: &ModelSpec, config: &ModelConfig) -> Result<Range<usize>> {
     let count = config.index(&["num_nextn_predict_layers", "num_mtp_modules"], 0)?;
     let first = spec.blocks.len();
     Ok(first..first.saturating_add(count))
+}
+
+/// Adds to what a user reads that such blocks are left out.
+///
+/// # Errors
+/// `Config` for a number that is none.
+pub(super) fn say_what_drafts(spec: &mut ModelSpec, config: &ModelConfig) -> Result<()> {
+    let count = drafting_blocks(spec, config)?.len();
+    if count > 0 {
+        spec.assumed.push(format!("{count} blocks that predict further tokens are not run"));
+    }
+    Ok(())
 }
 
 /// The number behind `layers` in a tensor's name.
@@ -123,21 +135,24 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
     };
     let parts = if matches!(role.slot, Slot::KeyUp | Slot::ValueUp) { vec![stored] } else { parts };
     let whole: usize = parts.iter().sum();
-    let of_experts = matches!(role.slot, Slot::ExpertUp | Slot::ExpertDown);
+    let experts = match role.slot {
+        Slot::ExpertUp | Slot::ExpertDown => spec.experts(role),
+        _ => None,
+    };
     let per_part = tensors.len() == parts.len();
     let mut rows = 0usize;
     for (i, tensor) in tensors.iter().enumerate() {
         let expected = if per_part { parts[i] } else { whole };
         let got = match (role.is_vector(), &tensor.shape[..]) {
             (true, [n] | [1, n]) => Some(*n),
-            (true, [experts, n]) if of_experts => experts.checked_mul(*n),
+            (true, [count, n]) if experts == Some(*count) => count.checked_mul(*n),
             (false, [n]) if whole == 1 && *n == cols => Some(1),
             (false, [k, n]) if binding.transposed => (*k == cols).then_some(*n),
             // All experts in one tensor.
-            (false, [experts, k, n]) if of_experts && binding.transposed => {
-                experts.checked_mul(*n).filter(|_| *k == cols)
+            (false, [count, k, n]) if experts == Some(*count) && binding.transposed => {
+                count.checked_mul(*n).filter(|_| *k == cols)
             }
-            (false, [experts, n, k]) if of_experts && *k == cols => experts.checked_mul(*n),
+            (false, [count, n, k]) if experts == Some(*count) && *k == cols => count.checked_mul(*n),
             // Patches of pixels have four dimensions.
             (false, [n, rest @ ..]) if !rest.is_empty() && rest.iter().product::<usize>() == cols => Some(*n),
             _ => None,

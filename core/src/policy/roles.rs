@@ -28,6 +28,11 @@ impl ModelSpec {
         self.pooler.map_or(0, |p| p.dense.map_or(self.out_width(), |d| d.0))
     }
 
+    /// Experts of a role's block.
+    pub(super) fn experts(&self, role: &Role) -> Option<usize> {
+        Some(self.block_of(role)?.moe?.router.experts)
+    }
+
     fn block_of(&self, role: &Role) -> Option<&BlockSpec> {
         self.blocks.get(role.layer?)
     }
@@ -47,7 +52,7 @@ impl ModelSpec {
                 let (rows, bias) = self.pooler?.dense?;
                 (rows, self.out_width(), bias)
             }
-            Slot::HeadDense => (self.head.transform()?.width, self.hidden, true),
+            Slot::HeadDense => (self.head.transform()?.width, self.hidden, self.head.transform()?.bias),
             Slot::Head => match self.head {
                 HeadSpec::Tokens { count, bias, transform, .. } => {
                     (count, transform.map_or(self.out_width(), |t| t.width), bias)
@@ -89,7 +94,8 @@ impl ModelSpec {
     /// `(1, cols)`.
     pub fn shape(&self, role: &Role) -> Option<(usize, usize)> {
         if let Some((norm, cols)) = self.norm_of(role) {
-            return (role.part == Part::Weight || norm.bias).then_some((1, cols));
+            let there = if role.part == Part::Weight { norm.weighted } else { norm.bias };
+            return there.then_some((1, cols));
         }
         if let Some((rows, cols, bias)) = self.linear_shape(role) {
             return match role.part {
@@ -119,7 +125,7 @@ impl ModelSpec {
     }
 
     /// `(rows, cols)` of a role's tensors together: its operand's, but for the matrix that both keys and values
-    /// of latent attention are made by, which has the rows of each head's key, then those of its value.
+    /// of latent attention are made by, with the rows of each head's key, then those of its value.
     pub fn stored_shape(&self, role: &Role) -> Option<(usize, usize)> {
         let of_heads = self.block_of(role).and_then(|block| Some((block.heads, block.latent?)));
         match (role.slot, of_heads) {

@@ -345,7 +345,7 @@ mod tests {
 
     fn model(heads: usize, kv_heads: usize, inner: usize, vocab: usize) -> ModelSpec {
         let heads = Heads { heads, kv_heads, k_dim: 16, v_dim: 16 };
-        let norm = NormSpec { kind: NormKind::Rms, eps: 1e-6, bias: false, plus_one: false };
+        let norm = NormSpec { kind: NormKind::Rms, eps: 1e-6, bias: false, plus_one: false, weighted: true };
         let mlp = MlpSpec::new(inner, Act::Silu, true);
         ModelSpec {
             arch: "test".into(),

@@ -43,6 +43,8 @@ pub struct NormSpec {
     pub bias: bool,
     /// Whether its weight is stored minus one (Gemma).
     pub plus_one: bool,
+    /// Whether it has a weight; without one it multiplies by one (OLMo).
+    pub weighted: bool,
 }
 
 /// What a norm of queries or keys spans, and how many values it multiplies with.
@@ -395,12 +397,14 @@ pub struct HeadTransform {
     pub norm: Option<NormSpec>,
     /// Columns.
     pub width: usize,
+    /// Whether the dense layer has a bias.
+    pub bias: bool,
 }
 
 impl HeadTransform {
     /// `act(dense(x))` of so many columns.
     pub fn new(act: Act, width: usize) -> Self {
-        Self { act, norm: None, width }
+        Self { act, norm: None, width, bias: true }
     }
 }
 

@@ -324,7 +324,9 @@ impl TablePolicy {
     /// What the family makes of a configuration.
     fn read_by_family(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<(ModelSpec, QkvLayout)> {
         let config = self.translated(config)?;
-        Ok(((self.like.spec)(&config, catalog)?, (self.like.layout)(&config)))
+        let mut spec = (self.like.spec)(&config, catalog)?;
+        resolve::say_what_drafts(&mut spec, &config)?;
+        Ok((spec, (self.like.layout)(&config)))
     }
 
     /// Whether the family reads a field: another value of it gives another model or an error, here or with
@@ -489,6 +491,7 @@ impl InjectionPolicy for TablePolicy {
         let mut assumed = self.check_fields(config, catalog)?;
         let config = self.translated(config)?;
         let mut spec = (self.like.spec)(&config, catalog)?;
+        resolve::say_what_drafts(&mut spec, &config)?;
         self.change(&mut spec);
         self.check_rules(&self.bind(&spec, &config, catalog))?;
         assumed.append(&mut spec.assumed);

@@ -119,9 +119,10 @@ fn every_published_header_resolves() {
         assert_eq!(roles, spec.roles(), "{name}");
         // Elements add up independently of the shape rules: nothing is read in part or twice.
         for r in &found {
-            let (rows, cols) = spec.stored_shape(&r.binding.role).unwrap();
+            let (rows, cols) = spec.shape(&r.binding.role).unwrap();
+            let (stored, of_stored) = spec.stored_shape(&r.binding.role).unwrap();
             let elements: usize = r.tensors.iter().map(|t| t.elements()).sum();
-            assert_eq!(elements, rows * cols, "{name}: {}", r.binding.role);
+            assert_eq!(elements, stored * of_stored, "{name}: {}", r.binding.role);
             assert_eq!(
                 spec.parts(&r.binding.role).unwrap().iter().sum::<usize>(),
                 if r.binding.role.is_vector() { cols } else { rows }

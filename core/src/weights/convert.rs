@@ -69,8 +69,10 @@ pub fn convert(
     let (mut done, total) = (0, source.total_bytes());
     for (one, pieces) in all {
         let (role, mut counted) = (one.binding.role, 0);
+        let heads = operand::of_heads(source, one)?;
         for piece in pieces {
-            let whole = operand::read(source, (spec, as_stored.as_ref()), one, &piece, load)?;
+            let whole =
+                operand::read(source, (spec, as_stored.as_ref()), (one, heads.as_ref()), &piece, load)?;
             for (file, rank) in ranks.iter_mut().zip(group.all()) {
                 let rows = match Own::of(spec, &shares, &role, &piece.outputs, rank)? {
                     Some(own) => whole.of_rank((spec, &shares), one, &piece, &own, rank)?,

@@ -77,11 +77,9 @@ impl<'a> HostMatrix<'a> {
         let mut to = vec![0u8; from.len()];
         let matrix = (rows * cols * size).max(1);
         for (from, to) in from.chunks_exact(matrix).zip(to.chunks_exact_mut(matrix)) {
-            for r in 0..rows {
-                for c in 0..cols {
-                    let (i, o) = ((r * cols + c) * size, (c * rows + r) * size);
-                    to[o..o + size].copy_from_slice(&from[i..i + size]);
-                }
+            match size {
+                2 => transpose::<2>(from, to, rows, cols),
+                _ => transpose::<4>(from, to, rows, cols),
             }
         }
         drop(from);
@@ -378,6 +376,21 @@ pub(crate) fn format_of(tensor: &str, stored: Stored) -> Result<WeightFormat> {
             return Err(Error::tensor(tensor, format!("element type {other}; allowed: {allowed}")));
         }
     })
+}
+
+/// Elements of `N` bytes `[rows, cols]` as `[cols, rows]`, tile by tile, so that lines of both stay in a cache.
+fn transpose<const N: usize>(from: &[u8], to: &mut [u8], rows: usize, cols: usize) {
+    const TILE: usize = 32;
+    let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
+    for first in (0..rows).step_by(TILE) {
+        for column in (0..cols).step_by(TILE) {
+            for r in first..rows.min(first + TILE) {
+                for c in column..cols.min(column + TILE) {
+                    to[c * rows + r] = from[r * cols + c];
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

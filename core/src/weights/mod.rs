@@ -74,12 +74,18 @@ pub fn load<B: Backend>(
     for one in order {
         let role = one.binding.role;
         let pieces = pieces(source, spec, resolved, one, options)?;
+        let heads = operand::of_heads(source, one)?;
         let (mut prepared, mut counted) = (Vec::with_capacity(pieces.len()), 0);
         for piece in &pieces {
-            let whole = operand::read(source, (spec, stored.as_ref()), one, piece, options)?;
+            let own = Own::of(spec, &shares, &role, &piece.outputs, rank)?;
+            if heads.is_some() && own.is_none() {
+                continue;
+            }
+            let whole =
+                operand::read(source, (spec, stored.as_ref()), (one, heads.as_ref()), piece, options)?;
             done += whole.bytes_read(one, counted..piece.sources.end);
             counted = piece.sources.end;
-            let Some(own) = Own::of(spec, &shares, &role, &piece.outputs, rank)? else { continue };
+            let Some(own) = own else { continue };
             let rows = whole.of_rank((spec, &shares), one, piece, &own, rank)?;
             if role.slot == Slot::RopeFactors {
                 operands.rope_factors = Some(rows.to_f32()?);

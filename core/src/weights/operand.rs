@@ -6,7 +6,8 @@
 
 use super::{HostMatrix, LoadOptions, Own, Piece, merge, pieces};
 use crate::checkpoint::{Source, TensorInfo};
-use crate::policy::{HeadSpec, ModelSpec, Part, Rank, Resolved, Shares, Slot};
+use crate::mem::WeightFormat;
+use crate::policy::{HeadSpec, ModelSpec, Part, Rank, Resolved, Role, Shares, Slot};
 use crate::quant::plain;
 use crate::{Error, Result};
 use std::borrow::Cow;
@@ -28,11 +29,12 @@ pub(super) enum Whole<'a> {
     },
 }
 
-/// Reads a piece of a role's operand once for all ranks; `stored` is what those of a converted model share.
+/// Reads a piece of a role's operand once for all ranks; `stored` is what those of a converted model share,
+/// `heads` what [`of_heads`] gives for the operand.
 pub(super) fn read<'a>(
     source: &'a dyn Source,
     (spec, stored): (&ModelSpec, Option<&'a Shares>),
-    one: &Resolved<'_>,
+    (one, heads): (&Resolved<'_>, Option<&HostMatrix<'_>>),
     piece: &Piece,
     options: LoadOptions,
 ) -> Result<Whole<'a>> {
@@ -45,8 +47,8 @@ pub(super) fn read<'a>(
         let rows = merged(&ranks, stored, spec, one, &all)?.into_f32()?;
         return Ok(Whole::Matrix(rows.take_outputs(std::slice::from_ref(&piece.outputs))?));
     }
-    if let Some(rows) = of_head(source, spec, one, piece)? {
-        return Ok(Whole::Matrix(rows));
+    if let Some(all) = heads {
+        return of_head(all, spec, &role, piece).map(Whole::Matrix);
     }
     let rows = fused(source, one, piece)?;
     // Row 0 of the operand is position 0, wherever the table puts it.
@@ -158,33 +160,42 @@ fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>, piece: &Piece) -> Resul
     HostMatrix::fuse(sources)?.reordered(binding.order)
 }
 
-/// A head's keys, transposed, or its values, of the matrix that both are made by; none of other operands.
-fn of_head<'a>(
-    source: &'a dyn Source,
-    spec: &ModelSpec,
-    one: &Resolved<'_>,
-    piece: &Piece,
-) -> Result<Option<HostMatrix<'a>>> {
+/// The matrix that keys and values of latent attention are made by, of which every piece has the rows of a
+/// head: read, and decoded where it is packed, once for all of them. None for other operands.
+pub(super) fn of_heads<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result<Option<HostMatrix<'a>>> {
     let role = one.binding.role;
-    let keys = match role.slot {
-        Slot::KeyUp => true,
-        Slot::ValueUp => false,
-        _ => return Ok(None),
-    };
-    let latent = role.layer.and_then(|layer| spec.blocks.get(layer)?.latent);
-    let (Some(latent), Some(width), [tensor]) = (latent, pieces::head_width(spec, &role), &one.tensors[..])
-    else {
+    if !matches!(role.slot, Slot::KeyUp | Slot::ValueUp) || source.ready_format(&role.to_string()).is_some() {
+        return Ok(None);
+    }
+    let [tensor] = &one.tensors[..] else {
         return Err(Error::internal(format!("{role} is no matrix of one tensor")));
     };
-    let start = piece.outputs.start / width.max(1) * (latent.plain + latent.value);
     let bytes = source.bytes(&tensor.name)?;
     has_numbers(tensor, &bytes)?;
-    let all = HostMatrix::new(tensor, bytes, role.part)?;
-    let (keys_end, end) = (start + latent.plain, start + latent.plain + latent.value);
-    let own = if keys { start..keys_end } else { keys_end..end };
-    // All of one head alone is taken as it is.
-    let rows = all.take_outputs(std::slice::from_ref(&own))?;
-    if keys { rows.transposed(1).map(Some) } else { Ok(Some(rows)) }
+    HostMatrix::new(tensor, bytes, role.part).map(Some)
+}
+
+/// A head's keys, transposed, or its values.
+fn of_head(
+    all: &HostMatrix<'_>,
+    spec: &ModelSpec,
+    role: &Role,
+    piece: &Piece,
+) -> Result<HostMatrix<'static>> {
+    let latent = role.layer.and_then(|layer| spec.blocks.get(layer)?.latent);
+    let (Some(latent), Some(width)) = (latent, pieces::head_width(spec, role)) else {
+        return Err(Error::internal(format!("{role} without heads")));
+    };
+    let start = piece.outputs.start / width.max(1) * (latent.plain + latent.value);
+    let (middle, end) = (start + latent.plain, start + latent.plain + latent.value);
+    let own = if role.slot == Slot::KeyUp { start..middle } else { middle..end };
+    let rows = all.borrowed().take_outputs(std::slice::from_ref(&own))?.owned();
+    match (role.slot, rows.format) {
+        (Slot::ValueUp, _) => Ok(rows),
+        (_, WeightFormat::Plain(_)) => rows.transposed(1),
+        // Blocks along the inputs cannot be turned.
+        _ => rows.into_f32()?.transposed(1),
+    }
 }
 
 /// Refuses a tensor that begins with nothing but NaN: a model of such weights samples its first token for
@@ -258,6 +269,12 @@ impl Whole<'_> {
 }
 
 impl HostMatrix<'_> {
+    /// The same rows with bytes of their own.
+    fn owned(self) -> HostMatrix<'static> {
+        let parts = self.parts.into_iter().map(|p| Cow::Owned(p.into_owned())).collect();
+        HostMatrix { name: self.name, rows: self.rows, cols: self.cols, format: self.format, parts }
+    }
+
     /// The same rows, their bytes borrowed.
     pub(super) fn borrowed(&self) -> HostMatrix<'_> {
         let parts = self.parts.iter().map(|p| Cow::Borrowed(p.as_ref())).collect();

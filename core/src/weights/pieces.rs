@@ -102,6 +102,8 @@ pub(super) fn whole(
     let outputs = spec.shape(&role).map_or(0, |(rows, cols)| if role.is_vector() { cols } else { rows });
     let parts = spec.parts(&role).unwrap_or_else(|| vec![outputs]);
     let f32 = WeightFormat::Plain(Float::F32);
+    let sources = 0..one.tensors.len();
+    let of = |format| Piece { name: role.to_string(), outputs: 0..outputs, parts, sources, format };
     let format = match chosen(source, one, options) {
         _ if role.is_vector() => f32,
         Some(format) => format,
@@ -112,11 +114,14 @@ pub(super) fn whole(
         None => {
             let mut formats = one.tensors.iter().map(|tensor| format_of(&tensor.name, tensor.stored));
             let first = formats.next().unwrap_or(Ok(f32))?;
+            if role.slot == Slot::KeyUp && !matches!(first, WeightFormat::Plain(_)) {
+                return Ok(of(f32));
+            }
             // Where several formats cannot be kept apart they become f32.
             formats.try_fold(first, |all, next| next.map(|next| if next == all { all } else { f32 }))?
         }
     };
-    Ok(Piece { name: role.to_string(), outputs: 0..outputs, parts, sources: 0..one.tensors.len(), format })
+    Ok(of(format))
 }
 
 /// The format that all of an operand has, whatever its tensors are stored in.

@@ -43,6 +43,10 @@ pub struct Scores {
     pub flags: u32,
     /// `[heads]` f32: scores without a key or a value, or 0.
     pub sinks: u64,
+    /// Keys behind `query + ahead` are hidden, where [`Scores::AHEAD`].
+    pub ahead: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 impl Scores {
@@ -52,6 +56,8 @@ impl Scores {
     pub const WINDOW: u32 = 2;
     /// There is a soft cap.
     pub const CAPPED: u32 = 4;
+    /// Not causal, and keys far ahead are hidden.
+    pub const AHEAD: u32 = 8;
 }
 
 /// Scratch of a walk that is split over blocks: per (token, head, chunk) the chunk's maximum, sum and output,

@@ -24,7 +24,16 @@ fn wild(n: usize, seed: u64) -> Vec<u32> {
 
 fn scores(seed: u64) -> Scores {
     let flags = [0, Scores::CAUSAL, Scores::CAUSAL | Scores::WINDOW, Scores::WINDOW];
-    Scores { slopes: 0, sinks: 0, scale: 0.3, cap: 0.0, window: 5, flags: flags[seed as usize % 4] }
+    Scores {
+        slopes: 0,
+        sinks: 0,
+        ahead: 0,
+        reserved: 0,
+        scale: 0.3,
+        cap: 0.0,
+        window: 5,
+        flags: flags[seed as usize % 4],
+    }
 }
 
 #[test]

@@ -22,10 +22,22 @@ pub struct Heads {
     cap: Option<f32>,
     slopes: Option<Vec<f32>>,
     sinks: Option<Vec<f32>>,
+    ahead: Option<u32>,
 }
 
 pub fn heads(ty: Type, heads: usize, kv_heads: usize, width: usize) -> Heads {
-    Heads { ty, heads, kv_heads, width, causal: true, window: None, cap: None, slopes: None, sinks: None }
+    Heads {
+        ty,
+        heads,
+        kv_heads,
+        width,
+        causal: true,
+        window: None,
+        cap: None,
+        slopes: None,
+        sinks: None,
+        ahead: None,
+    }
 }
 
 /// A sequence: queries, keys and values of all its positions.
@@ -83,7 +95,9 @@ impl Heads {
 
     /// Whether query position `p` of a sequence of `len` sees key `j`.
     fn sees(&self, p: usize, j: usize) -> bool {
-        (!self.causal || j <= p) && self.window.is_none_or(|w| j + w as usize > p)
+        (!self.causal || j <= p)
+            && self.ahead.is_none_or(|ahead| self.causal || j <= p + ahead as usize)
+            && self.window.is_none_or(|w| j + w as usize > p)
     }
 
     fn params(&self, device: &mut Device) -> Scores {
@@ -91,10 +105,13 @@ impl Heads {
             (self.causal, Scores::CAUSAL),
             (self.window.is_some(), Scores::WINDOW),
             (self.cap.is_some(), Scores::CAPPED),
+            (self.ahead.is_some(), Scores::AHEAD),
         ];
         Scores {
             slopes: self.slopes.as_ref().map_or(0, |s| device.put(&Type::F32.write(s))),
             sinks: self.sinks.as_ref().map_or(0, |s| device.put(&Type::F32.write(s))),
+            ahead: self.ahead.unwrap_or(0),
+            reserved: 0,
             scale: self.scale(),
             cap: self.cap.unwrap_or(1.0),
             window: self.window.unwrap_or(0),
@@ -356,6 +373,7 @@ fn masks() {
         Heads { window: Some(70), cap: Some(3.0), ..base.clone() },
         Heads { slopes: Some(vec![0.5, 0.25, 0.0625, 1.0]), ..base.clone() },
         Heads { sinks: Some(vec![-2.0, 0.5, 3.0, 20.0]), ..base.clone() },
+        Heads { causal: false, window: Some(20), ahead: Some(70), ..base.clone() },
         Heads { causal: false, slopes: Some(vec![-0.5, 0.25, 0.0, 1.0]), cap: Some(2.0), ..base.clone() },
     ] {
         let (a, b) = (text(&h, 40, 5), text(&h, 150, 6));
@@ -529,6 +547,7 @@ fn hopper_masks() {
         Heads { causal: false, ..base.clone() },
         Heads { window: Some(70), cap: Some(3.0), sinks: Some(vec![2.0, -1.0]), ..base.clone() },
         Heads { window: Some(10), slopes: Some(vec![0.5, 0.0625]), ..base.clone() },
+        Heads { causal: false, window: Some(33), ahead: Some(64), ..base.clone() },
     ] {
         let (a, b) = (text(&h, 40, 5), text(&h, 200, 6));
         prove_on_hopper(&h, &[all(&a), last(&b, 90)]);

@@ -41,7 +41,9 @@ fn params(device: &mut Device, dice: &mut Dice, seed: u64) -> Flash {
         out: view(values(device, dice, TOKENS * cols)),
         scores: Scores {
             slopes: 0,
-            sinks: 0,
+            sinks: if seed.is_multiple_of(2) { 0 } else { values(device, dice, 2 * HEADS) },
+            ahead: 0,
+            reserved: 0,
             scale: 0.2,
             cap: 1.0,
             window: 70,

@@ -17,7 +17,8 @@ struct Head<'a> {
 
 impl Head<'_> {
     fn sees(&self, key: i64) -> bool {
-        let after = self.scores.causal && key > self.position;
+        let ahead = self.scores.ahead.map_or(i64::MAX, |ahead| self.position + i64::from(ahead));
+        let after = key > if self.scores.causal { self.position } else { ahead };
         let before = self.scores.window.is_some_and(|w| key <= self.position - i64::from(w));
         !after && !before
     }

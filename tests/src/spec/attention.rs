@@ -118,6 +118,7 @@ fn scores(dice: &mut Dice, heads: Heads, causal: bool) -> Scores {
         scale: dice.pick(&[1.0, 0.125, (1.0 / (heads.k_dim as f64).sqrt()) as f32]),
         causal,
         window: dice.once_in(3).then(|| dice.pick(&[0, 1, 2, 7, 33, 1000])),
+        ahead: (!causal && dice.once_in(2)).then(|| dice.pick(&[0, 1, 7, 64, 1000])),
         soft_cap: dice.once_in(4).then(|| dice.pick(&[2.0, 30.0])),
         alibi: if dice.once_in(3) { Some(slopes(dice)) } else { None },
     }
@@ -196,7 +197,14 @@ fn of_lengths(dtype: Float, dice: &mut Dice, dense: bool, dim: usize, lengths: &
         v: dice.values(len * heads.v_cols(), 1.0, dtype),
     });
     let seqs = seqs.collect();
-    let scores = Scores { scale: 0.088_388_346, causal: !dense, window: None, soft_cap: None, alibi: None };
+    let scores = Scores {
+        scale: 0.088_388_346,
+        causal: !dense,
+        window: None,
+        ahead: None,
+        soft_cap: None,
+        alibi: None,
+    };
     let (page_size, page_seed, padding) = (16, dice.bits(), 0);
     let sinks = Some(dice.values(heads.heads, 4.0, Float::F32));
     Case {
@@ -456,6 +464,7 @@ pub const BUGS: &[Bug] = &[
     Bug::new("AttendBitsDependOnBatch", "attend", ALONE, bits_depend_on_batch),
     Bug::new("DenseUnseenValuesCount", "attend_dense", UNSEEN, unseen_values_count),
     Bug::new("DenseWindowOneWider", "attend_dense", ORACLE, window_one_wider),
+    Bug::new("DenseSeesAllAhead", "attend_dense", ORACLE, sees_all_ahead),
 ];
 
 /// Attention over pages with other scores.
@@ -517,6 +526,12 @@ fn window_one_wider(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Attention(AttentionOp::AttendDense(op)) = op else { return s.run(op) };
     let mut scores = op.scores.clone();
     scores.window = scores.window.map(|w| w + 1);
+    s.run(ops::AttendDense { scores: &scores, ..op })
+}
+
+fn sees_all_ahead(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Attention(AttentionOp::AttendDense(op)) = op else { return s.run(op) };
+    let scores = Scores { ahead: None, ..op.scores.clone() };
     s.run(ops::AttendDense { scores: &scores, ..op })
 }
 

@@ -21,7 +21,8 @@ fn row_ref<M: MulAdd>(
     (k, v): (Row<'_>, Row<'_>),
     width: usize,
 ) -> Vec<f32> {
-    let hi = if scores.causal { (position + 1).min(len) } else { len };
+    let ahead = scores.ahead.map_or(len, |ahead| (position + 1 + ahead as usize).min(len));
+    let hi = if scores.causal { (position + 1).min(len) } else { ahead };
     let lo = scores.window.map_or(0, |w| (position + 1).saturating_sub(w as usize));
     let (mut max, mut sum, mut out, mut any) = (0.0f32, 0.0f32, vec![0.0f32; width], false);
     for chunk in (lo / CHUNK * CHUNK..hi).step_by(CHUNK) {
@@ -81,6 +82,7 @@ fn cases() -> Vec<Case> {
         scale: 0.3,
         causal,
         window,
+        ahead: window.map(|_| 3),
         soft_cap,
         alibi: alibi.map(Into::into),
     };
@@ -100,7 +102,7 @@ fn cases() -> Vec<Case> {
         },
         Case {
             heads: heads(1, 1, 64, 72),
-            scores: scores(false, None, None, Some(vec![-0.25])),
+            scores: scores(false, Some(70), None, Some(vec![-0.25])),
             sinks: Some(vec![2.5]),
             seqs: vec![(7, 7), (2, 131)],
         },

@@ -187,7 +187,11 @@ impl<'a> Tile<'a> {
     #[inline(always)]
     fn sees(&self, row: usize) -> (usize, usize) {
         let p = self.position + row / self.group;
-        let hi = if self.scores.causal { (p + 1).min(self.len) } else { self.len };
+        let hi = match (self.scores.causal, self.scores.ahead) {
+            (true, _) => (p + 1).min(self.len),
+            (false, Some(ahead)) => (p + 1).saturating_add(ahead as usize).min(self.len),
+            (false, None) => self.len,
+        };
         let lo = self.scores.window.map_or(0, |w| (p + 1).saturating_sub(w as usize));
         (lo.min(hi), hi)
     }

@@ -53,7 +53,7 @@ impl InjectionPolicy for Albert {
         let mut spec = narrow(config)?;
         spec.embed.token_types = token_types(config)?;
         let act = spec.blocks.first().map_or(Act::Gelu, |b| b.mlp.act);
-        let masked = HeadTransform { act, norm: spec.embed.norm, width: spec.embed.width };
+        let masked = HeadTransform { act, norm: spec.embed.norm, width: spec.embed.width, bias: true };
         let (task, pool) = (task(config, Task::Masked)?, first_token(spec.hidden, Act::Tanh));
         set_task(config, &mut spec, task, masked, pool)?;
         if task == Task::Bare && ALBERT_NAMES.has(config, catalog, Slot::Pooler, Part::Weight) {

@@ -75,7 +75,7 @@ fn shared(config: &ModelConfig, catalog: Catalog<'_>, names: Names<'_>) -> Resul
     let act = spec.blocks.first().map_or(Act::Gelu, |b| b.mlp.act);
     let task = task(config, Task::Masked)?;
     let pool = first_token(hidden, Act::Tanh);
-    set_task(config, &mut spec, task, HeadTransform { act, norm, width: hidden }, pool)?;
+    set_task(config, &mut spec, task, HeadTransform { act, norm, width: hidden, bias: true }, pool)?;
     if task == Task::Bare && names.has(config, catalog, Slot::Pooler, Part::Weight) {
         spec.pooler = Some(pool);
     }

@@ -3,7 +3,7 @@
 
 use super::llama;
 use crate::params::GroupRank;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder, refuse_gguf};
 use crate::policy::moe::{BY_BIASED_SIGMOID, BY_LOGIT, Routing, routed, shared_columns};
 use crate::policy::*;
 
@@ -52,7 +52,7 @@ pub const DEEPSEEK_V2: Described = Described::new(&["deepseek_v2"], LATENT_NAMES
 pub const DEEPSEEK_V3: Described = Described::new(&["deepseek_v3", "kimi_k2"], LATENT_NAMES, deepseek_v3);
 
 /// `model_type` glm4_moe_lite.
-pub const GLM4_MOE_LITE: Described = Described::new(&["glm4_moe_lite"], LATENT_NAMES, deepseek_v3);
+pub const GLM4_MOE_LITE: Described = Described::new(&["glm4_moe_lite"], LATENT_NAMES, glm4_moe_lite);
 
 /// `model_type` dots1.
 pub const DOTS1: Described = Described::new(&["dots1"], NAMES, dots1);
@@ -74,12 +74,12 @@ fn dots1(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 /// `Config`, naming a field.
 fn latent(config: &ModelConfig, catalog: Catalog<'_>, defaults: Switches) -> Result<ModelSpec> {
     refuse_gguf(config)?;
-    let mut spec = llama::llama_as(config, catalog, defaults)?;
+    let mut spec = decoder(config, defaults)?;
     let size = |field| config.size(&[field]);
     let (rank, rotated, plain) =
         (size("kv_lora_rank")?, size("qk_rope_head_dim")?, size("qk_nope_head_dim")?);
     let (value, query_rank) = (size("v_head_dim")?, config.size_opt(&["q_lora_rank"])?);
-    let bias = config.flag(&["attention_bias"], false)?;
+    let (bias, mlp) = (config.flag(&["attention_bias"], false)?, config.flag(&["mlp_bias"], false)?);
     let heads = spec.blocks.first().map_or(0, |b| b.heads.heads);
     // What says the same in another way.
     for (field, allowed) in [
@@ -103,7 +103,7 @@ fn latent(config: &ModelConfig, catalog: Catalog<'_>, defaults: Switches) -> Res
         b.latent = norm.map(|norm| LatentSpec { query_rank, plain, value, norm });
         b.heads = Heads { kv_heads: 1, k_dim: rotated + rank, v_dim: rank, ..b.heads };
         b.scores.scale = scale as f32;
-        b.bias = [bias, bias, false, false];
+        b.bias = [bias, bias, mlp, mlp];
     });
     let style = match config.flag(&["rope_interleave"], true)? {
         true => RopeStyle::Interleaved,
@@ -125,12 +125,34 @@ fn deepseek_v2(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> 
     };
     let shared = shared_columns(config, 2)?;
     routed(config, &mut spec, Routing { groups, shared, ..BY_LOGIT })?;
+    if spec.blocks.iter().filter_map(|b| b.moe).any(|moe| moe.router.renormalise && moe.router.scale != 1.0) {
+        let allowed = "false, where weights have a factor";
+        return Err(Error::config("norm_topk_prob", true, allowed));
+    }
     Ok(spec)
 }
 
+/// Where a token's experts come from: the way of choosing that DeepSeek 3 names.
+fn by_bias(config: &ModelConfig) -> Result<()> {
+    match config.text_opt(&["topk_method"])? {
+        None | Some("noaux_tc") => Ok(()),
+        Some(other) => Err(Error::config("topk_method", format!("\"{other}\""), "\"noaux_tc\"")),
+    }
+}
+
 fn deepseek_v3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    by_bias(config)?;
     let mut spec = latent(config, catalog, Switches { positions: 4096, ..LLAMA_LIKE })?;
+    let (shared, in_groups) = (shared_columns(config, 1)?, [8, 4]);
+    let own = Routing { shared, in_groups, scale: 2.5, dense: 3, ..BY_BIASED_SIGMOID };
+    routed(config, &mut spec, own)?;
+    Ok(spec)
+}
+
+fn glm4_moe_lite(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    by_bias(config)?;
+    let mut spec = latent(config, catalog, Switches { eps: 1e-5, positions: 202_752, ..LLAMA_LIKE })?;
     let shared = shared_columns(config, 1)?;
-    routed(config, &mut spec, Routing { shared, dense: 3, ..BY_BIASED_SIGMOID })?;
+    routed(config, &mut spec, Routing { shared, scale: 1.8, dense: 1, ..BY_BIASED_SIGMOID })?;
     Ok(spec)
 }

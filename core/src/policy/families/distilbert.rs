@@ -35,7 +35,7 @@ pub const DISTILBERT: Described = Described::new(
 fn distilbert(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = encoder(config, BERT_LIKE)?;
     let act = spec.blocks.first().map_or(Act::Gelu, |b| b.mlp.act);
-    let masked = HeadTransform { act, norm: spec.embed.norm, width: spec.hidden };
+    let masked = HeadTransform { act, norm: spec.embed.norm, width: spec.hidden, bias: true };
     let pool = first_token(spec.hidden, Act::Relu);
     set_task(config, &mut spec, task(config, Task::Masked)?, masked, pool)?;
     Ok(spec)

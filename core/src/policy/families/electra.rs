@@ -35,9 +35,9 @@ fn electra(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
     let masked = match task {
         Task::Detect => {
             let act = spec.blocks.first().map_or(Act::Gelu, |b| b.mlp.act);
-            HeadTransform { act, norm: None, width: spec.hidden }
+            HeadTransform { act, norm: None, width: spec.hidden, bias: true }
         }
-        _ => HeadTransform { act: Act::Gelu, norm: spec.embed.norm, width: spec.embed.width },
+        _ => HeadTransform { act: Act::Gelu, norm: spec.embed.norm, width: spec.embed.width, bias: true },
     };
     let pool = first_token(spec.hidden, Act::Gelu);
     set_task(config, &mut spec, task, masked, pool)?;

@@ -12,7 +12,12 @@ use crate::policy::*;
 pub const ERNIE4_5: Described = Described::new(&["ernie4_5"], NAMES, ernie4_5);
 
 /// `model_type` ernie4_5_moe.
-pub const ERNIE4_5_MOE: Described = Described::new(&["ernie4_5_moe"], deepseek::NAMES, ernie4_5_moe);
+pub const ERNIE4_5_MOE: Described = Described::new(
+    &["ernie4_5_moe"],
+    // Blocks that predict further tokens stand apart.
+    Names { ignored: &["lm_head.weight", "*rotary_emb.inv_freq", "model.mtp_*"], ..deepseek::NAMES },
+    ernie4_5_moe,
+);
 
 fn ernie4_5(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     refuse_gguf(config)?;

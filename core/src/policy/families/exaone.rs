@@ -22,6 +22,6 @@ fn exaone_moe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     spec.each(|_, b| b.qk_norm = b.attn_norm.map(|norm| QkNorm::new(norm, QkSpan::Head)));
     local_rotations(config, &mut spec)?;
     let shared = shared_columns(config, 1)?;
-    routed(config, &mut spec, Routing { shared, dense: 1, ..BY_BIASED_SIGMOID })?;
+    routed(config, &mut spec, Routing { shared, dense: 1, scale: 2.5, ..BY_BIASED_SIGMOID })?;
     Ok(spec)
 }

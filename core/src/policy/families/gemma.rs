@@ -71,7 +71,6 @@ fn text_part(config: &ModelConfig) -> Result<ModelConfig> {
 
 /// What all have, unrotated.
 fn base(config: &ModelConfig) -> Result<ModelSpec> {
-    refuse(config, "use_bidirectional_attention")?;
     let switches = Switches { act: Act::GeluTanh, tied: true, positions: 8192, ..LLAMA_LIKE };
     let mut spec = decoder(config, switches)?;
     // GGUF's converter has added the one.
@@ -89,6 +88,7 @@ fn base(config: &ModelConfig) -> Result<ModelSpec> {
 }
 
 fn gemma(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    refuse(config, "use_bidirectional_attention")?;
     let mut spec = base(config)?;
     spec.rotate(config, catalog, RopeStyle::Half, None)?;
     Ok(spec)
@@ -111,6 +111,7 @@ fn sandwich(config: &ModelConfig) -> Result<ModelSpec> {
 }
 
 fn gemma2(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    refuse(config, "use_bidirectional_attention")?;
     let mut spec = sandwich(config)?;
     spec.rotate(config, catalog, RopeStyle::Half, None)?;
     spec.slide(config, |i| i % 2 == 0)?;
@@ -128,5 +129,23 @@ fn gemma3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         b.qk_norm = b.attn_norm.map(|norm| QkNorm::new(norm, QkSpan::Head));
         b.rope = Some(usize::from(b.scores.window.is_none()));
     });
+    if config.flag(&["use_bidirectional_attention"], false)? {
+        two_sided(config, &mut spec)?;
+    }
     Ok(spec)
+}
+
+/// EmbeddingGemma: an encoder, whose windows are half as long to either side.
+fn two_sided(config: &ModelConfig, spec: &mut ModelSpec) -> Result<()> {
+    if !config.architecture().ends_with("TextModel") {
+        let allowed = "the bare text model, where it sees both sides";
+        return Err(Error::config("architectures", format!("\"{}\"", config.architecture()), allowed));
+    }
+    (spec.family, spec.head) = (Family::Encoder, HeadSpec::None);
+    spec.each(|_, b| {
+        b.scores.causal = false;
+        b.scores.ahead = b.scores.window.map(|window| window / 2);
+        b.scores.window = b.scores.window.map(|window| window / 2 + 1);
+    });
+    Ok(())
 }

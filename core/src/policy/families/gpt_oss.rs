@@ -32,16 +32,17 @@ pub const GPT_OSS: Described = Described::new(
 
 fn gpt_oss(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     refuse_gguf(config)?;
-    let config = &with_theta(&with_window(config, 128)?, 150_000.0);
+    let config = &with_theta(&with_window(&stretched(config), 128)?, 150_000.0);
     let mut spec = llama_as(config, catalog, Switches { eps: 1e-5, positions: 131_072, ..LLAMA_LIKE })?;
     spec.slide(config, |i| i % 2 == 0)?;
     routed(config, &mut spec, Routing { renormalise: true, ..BY_LOGIT })?;
     let bias = config.flag(&["attention_bias"], true)?;
-    let clamp = Clamp {
-        slope: config.positive(&["swiglu_alpha"], 1.702)? as f32,
-        limit: config.positive(&["swiglu_limit"], 7.0)? as f32,
-        shift: 1.0,
+    let number = |field, default| match config.positive(&[field], default)? as f32 {
+        number if number.is_finite() && number >= f32::MIN_POSITIVE => Ok(number),
+        other => Err(Error::config(field, other, "a number above 0 that f32 has")),
     };
+    let (slope, limit) = (number("swiglu_alpha", 1.702)?, number("swiglu_limit", 7.0)?);
+    let clamp = Clamp { slope, limit, shift: 1.0 };
     spec.each(|_, b| {
         b.sinks = true;
         b.bias = [bias, bias, false, false];
@@ -51,4 +52,24 @@ fn gpt_oss(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         }
     });
     Ok(spec)
+}
+
+/// A configuration with the rotation and the width of heads that all published models have, where it names
+/// none.
+fn stretched(config: &ModelConfig) -> ModelConfig {
+    let named = |field: &&str| config.fields().any(|(name, _)| name == field);
+    let mut config = match ["rope_scaling", "rope_parameters"].iter().any(named) {
+        true => config.clone(),
+        false => config.with(
+            "rope_scaling",
+            serde_json::json!({
+                "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+                "original_max_position_embeddings": 4096
+            }),
+        ),
+    };
+    if config.get("head_dim").is_none() {
+        config = config.with("head_dim", 64);
+    }
+    config
 }

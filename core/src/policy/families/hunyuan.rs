@@ -107,7 +107,13 @@ fn hunyuan_moe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> 
     let shared = config.size(&["intermediate_size"])?.checked_mul(config.index(&["num_shared_expert"], 1)?);
     let shared =
         shared.ok_or_else(|| Error::config("num_shared_expert", "too many", "a number that fits"))?;
-    routed(config, &mut spec, Routing { renormalise: true, shared, ..BY_LOGIT })?;
+    let skipped = config.index(&["moe_layer_num_skipped"], 0)?;
+    if skipped > 0 {
+        return Err(Error::config("moe_layer_num_skipped", skipped, "0"));
+    }
+    // One alone keeps its score.
+    let renormalise = config.size(&["moe_topk"])? > 1;
+    routed(config, &mut spec, Routing { renormalise, shared, ..BY_LOGIT })?;
     Ok(spec)
 }
 
@@ -135,7 +141,8 @@ fn hy_v3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         false => RouterScore::Softmax,
     };
     let shared = shared_columns(config, 1)?;
-    let own = Routing { score, choice_bias, groups: None, shared, dense: 1, ..BY_BIASED_SIGMOID };
+    let own =
+        Routing { score, choice_bias, groups: None, shared, dense: 1, scale: 2.826, ..BY_BIASED_SIGMOID };
     routed(config, &mut spec, own)?;
     Ok(spec)
 }

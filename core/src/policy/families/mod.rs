@@ -27,7 +27,9 @@ mod megatron;
 mod meta;
 mod minimax;
 mod mixtral;
+mod modern_bert;
 mod mpt;
+mod olmo;
 mod opt;
 mod phi;
 mod post_norm;
@@ -70,6 +72,7 @@ families!(
     exaone: EXAONE_MOE;
     gpt_oss: GPT_OSS;
     relu_squared: ARCEE, NEMOTRON;
+    olmo: OLMO;
     cohere: COHERE, COHERE2;
     post_norm: OLMO2, OLMO3, EXAONE4;
     qwen: QWEN2, QWEN3, QWEN2_MOE, QWEN3_MOE;
@@ -87,6 +90,7 @@ families!(
     opt: OPT;
     bert: BERT, ROBERTA;
     rotary_encoder: EUROBERT, NOMIC_BERT;
+    modern_bert: MODERNBERT;
     distilbert: DISTILBERT;
     electra: ELECTRA;
     qwen1: QWEN;

@@ -33,12 +33,12 @@ pub const NOMIC_BERT: Described = Described::new(
 );
 
 /// Refuses what the heads of a family are not known for.
-fn only(config: &ModelConfig, known: &[Task]) -> Result<Task> {
+pub(super) fn only(config: &ModelConfig, known: &[Task]) -> Result<Task> {
     let task = task(config, Task::Masked)?;
     match known.contains(&task) {
         true => Ok(task),
         false => {
-            let allowed = "the bare encoder, or (EuroBERT) one with a head for masked tokens";
+            let allowed = "the bare encoder, or (EuroBERT, ModernBERT) one with a head for masked tokens";
             Err(Error::config("architectures", format!("\"{}\"", config.architecture()), allowed))
         }
     }
