@@ -24,10 +24,8 @@
 #include "paged.cuh"
 
 constexpr u32 CHUNK = 64;
-constexpr u32 CAUSAL = 1;
 constexpr u32 WINDOW = 2;
 constexpr u32 CAPPED = 4;
-constexpr u32 AHEAD = 8;
 
 struct Scores {
     // [heads] f32, or 0.
@@ -118,8 +116,8 @@ DEVICE Row place(const u32 *bounds, const u32 *lens, u32 seqs, const Scores &s, 
     // The position behind the row's; 0 where there are fewer keys than queries.
     u32 next = most(len + token + 1, end) - end;
     row.position = next - 1;
-    row.hi = s.flags & CAUSAL ? least(next, len) : len;
-    if ((s.flags & AHEAD) && next < len) row.hi = next + least(s.ahead, len - next);
+    // 0 keys ahead for a causal mask.
+    row.hi = next + least(s.ahead, len - next);
     row.lo = s.flags & WINDOW ? least(next - least(s.window, next), row.hi) : 0;
     return row;
 }

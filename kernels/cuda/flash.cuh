@@ -7,7 +7,7 @@
 
 // Keys of a chunk, of a span.
 constexpr u32 CHUNK = 64, SPAN = 256;
-constexpr u32 CAUSAL = 1, WINDOW = 2, CAPPED = 4, AHEAD = 8;
+constexpr u32 WINDOW = 2, CAPPED = 4;
 constexpr float LOWEST = -3.40282347e38f;
 constexpr float LOG2E = 1.44269504088896340736f;
 
@@ -72,8 +72,8 @@ struct Row {
 DEVICE Row row_at(const Flash &p, const Seq &seq, u32 query) {
     // The position behind the row's; 0 where there are fewer keys than queries.
     u32 next = most(seq.len + query + 1, seq.queries) - seq.queries;
-    u32 hi = p.scores.flags & CAUSAL ? least(next, seq.len) : seq.len;
-    if ((p.scores.flags & AHEAD) && next < seq.len) hi = next + least(p.scores.ahead, seq.len - next);
+    // 0 keys ahead for a causal mask.
+    u32 hi = next + least(p.scores.ahead, seq.len - next);
     u32 lo = p.scores.flags & WINDOW ? least(next - least(p.scores.window, next), hi) : 0;
     return Row{query, next - 1, lo, hi};
 }

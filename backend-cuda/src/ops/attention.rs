@@ -69,11 +69,9 @@ fn scores_of(
         scale: scores.scale,
         cap: scores.soft_cap.unwrap_or(1.0),
         window: scores.window.unwrap_or(0),
-        flags: flag(scores.causal, strict::Scores::CAUSAL)
-            | flag(scores.window.is_some(), strict::Scores::WINDOW)
-            | flag(scores.soft_cap.is_some(), strict::Scores::CAPPED)
-            | flag(scores.ahead.is_some() && !scores.causal, strict::Scores::AHEAD),
-        ahead: scores.ahead.unwrap_or(0),
+        flags: flag(scores.window.is_some(), strict::Scores::WINDOW)
+            | flag(scores.soft_cap.is_some(), strict::Scores::CAPPED),
+        ahead: if scores.causal { 0 } else { scores.ahead.unwrap_or(strict::Scores::ALL) },
         reserved: 0,
     };
     Ok((numbers, slopes))

@@ -43,21 +43,19 @@ pub struct Scores {
     pub flags: u32,
     /// `[heads]` f32: scores without a key or a value, or 0.
     pub sinks: u64,
-    /// Keys behind `query + ahead` are hidden, where [`Scores::AHEAD`].
+    /// Keys behind `query + ahead` are hidden: 0 where the mask is causal, [`Scores::ALL`] for none.
     pub ahead: u32,
     /// Zero.
     pub reserved: u32,
 }
 
 impl Scores {
-    /// Keys after the query are hidden.
-    pub const CAUSAL: u32 = 1;
     /// There is a window.
     pub const WINDOW: u32 = 2;
     /// There is a soft cap.
     pub const CAPPED: u32 = 4;
-    /// Not causal, and keys far ahead are hidden.
-    pub const AHEAD: u32 = 8;
+    /// Further ahead than there are keys.
+    pub const ALL: u32 = u32::MAX;
 }
 
 /// Scratch of a walk that is split over blocks: per (token, head, chunk) the chunk's maximum, sum and output,

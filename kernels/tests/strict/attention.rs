@@ -18,9 +18,7 @@ fn model(
     (slope, sink): (Option<f32>, Option<f32>),
 ) -> Vec<f32> {
     let (k_dim, len) = (q.len(), v.len() / v_dim);
-    let ahead = if scores.flags & Scores::AHEAD != 0 { scores.ahead as usize } else { len };
-    let ahead = if scores.flags & Scores::CAUSAL != 0 { 0 } else { ahead };
-    let hi = (position + 1).saturating_add(ahead).min(len);
+    let hi = (position + 1).saturating_add(scores.ahead as usize).min(len);
     let windowed = scores.flags & Scores::WINDOW != 0;
     let lo = if windowed { (position + 1).saturating_sub(scores.window as usize).min(hi) } else { 0 };
     let mut all: Option<(f32, f32, Vec<f32>)> = None;
@@ -81,14 +79,22 @@ fn head_of(x: &[f32], heads: usize, dim: usize, head: usize) -> Vec<f32> {
 
 /// Every score rule once; slopes and sinks are put where a test has as many heads.
 fn rules() -> [Scores; 5] {
-    let plain =
-        Scores { slopes: 0, sinks: 0, ahead: 0, reserved: 0, scale: 0.3, cap: 0.0, window: 0, flags: 0 };
+    let plain = Scores {
+        slopes: 0,
+        sinks: 0,
+        ahead: Scores::ALL,
+        reserved: 0,
+        scale: 0.3,
+        cap: 0.0,
+        window: 0,
+        flags: 0,
+    };
     [
-        Scores { flags: Scores::CAUSAL, ..plain },
-        Scores { flags: Scores::CAUSAL | Scores::WINDOW, window: 70, sinks: 1, ..plain },
-        Scores { flags: Scores::CAUSAL | Scores::CAPPED, cap: 5.0, slopes: 1, ..plain },
+        Scores { ahead: 0, ..plain },
+        Scores { flags: Scores::WINDOW, ahead: 0, window: 70, sinks: 1, ..plain },
+        Scores { flags: Scores::CAPPED, ahead: 0, cap: 5.0, slopes: 1, ..plain },
         Scores { sinks: 1, ..plain },
-        Scores { flags: Scores::AHEAD | Scores::WINDOW, window: 9, ahead: 70, ..plain },
+        Scores { flags: Scores::WINDOW, window: 9, ahead: 70, ..plain },
     ]
 }
 
@@ -234,7 +240,7 @@ fn many_heads_over_a_long_context() {
         scale: 0.088_388_35,
         cap: 0.0,
         window: 0,
-        flags: Scores::CAUSAL,
+        flags: 0,
     };
     check_paged_on(&shape, &[(1, 1025), (3, 66)], &causal, (Elem::BF16, Elem::BF16), 16, Machine::once);
 }
@@ -264,20 +270,12 @@ fn encoders_see_their_own_sequence() {
 /// nothing less.
 #[test]
 fn the_largest_score_is_found_wherever_it_lies() {
-    let scores = Scores {
-        slopes: 0,
-        sinks: 0,
-        ahead: 0,
-        reserved: 0,
-        scale: 60.0,
-        cap: 0.0,
-        window: 0,
-        flags: Scores::CAUSAL,
-    };
+    let scores =
+        Scores { slopes: 0, sinks: 0, ahead: 0, reserved: 0, scale: 60.0, cap: 0.0, window: 0, flags: 0 };
     let shape = Shape { heads: 4, kv_heads: 2, k_dim: 10, v_dim: 6 };
     for elem in Elem::ALL {
         check_dense(&scores, elem);
-        check_dense(&Scores { flags: 0, ..scores }, elem);
+        check_dense(&Scores { ahead: Scores::ALL, ..scores }, elem);
         check_paged_on(&shape, &[(1, 150), (3, 67)], &scores, (elem, elem), 16, Machine::once);
     }
 }

@@ -23,11 +23,12 @@ fn wild(n: usize, seed: u64) -> Vec<u32> {
 }
 
 fn scores(seed: u64) -> Scores {
-    let flags = [0, Scores::CAUSAL, Scores::CAUSAL | Scores::WINDOW, Scores::WINDOW];
+    let flags = [0, 0, Scores::WINDOW, Scores::WINDOW];
+    let ahead = [Scores::ALL, 0, 0, 3];
     Scores {
         slopes: 0,
         sinks: 0,
-        ahead: 0,
+        ahead: ahead[seed as usize % 4],
         reserved: 0,
         scale: 0.3,
         cap: 0.0,

@@ -101,16 +101,11 @@ impl Heads {
     }
 
     fn params(&self, device: &mut Device) -> Scores {
-        let flags = [
-            (self.causal, Scores::CAUSAL),
-            (self.window.is_some(), Scores::WINDOW),
-            (self.cap.is_some(), Scores::CAPPED),
-            (self.ahead.is_some(), Scores::AHEAD),
-        ];
+        let flags = [(self.window.is_some(), Scores::WINDOW), (self.cap.is_some(), Scores::CAPPED)];
         Scores {
             slopes: self.slopes.as_ref().map_or(0, |s| device.put(&Type::F32.write(s))),
             sinks: self.sinks.as_ref().map_or(0, |s| device.put(&Type::F32.write(s))),
-            ahead: self.ahead.unwrap_or(0),
+            ahead: if self.causal { 0 } else { self.ahead.unwrap_or(Scores::ALL) },
             reserved: 0,
             scale: self.scale(),
             cap: self.cap.unwrap_or(1.0),

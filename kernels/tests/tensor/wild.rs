@@ -35,14 +35,15 @@ fn values(device: &mut Device, dice: &mut Dice, n: usize) -> u64 {
 fn params(device: &mut Device, dice: &mut Dice, seed: u64) -> Flash {
     let cols = HEADS * WIDTH;
     let view = |ptr| MatView { ptr, pitch: (HEADS * WIDTH) as u64, rows: TOKENS as u32, cols: cols as u32 };
-    let flags = [0, Scores::CAUSAL, Scores::CAUSAL | Scores::WINDOW, Scores::WINDOW];
+    let flags = [0, 0, Scores::WINDOW, Scores::WINDOW];
+    let ahead = [Scores::ALL, 0, 0, 3];
     Flash {
         q: view(values(device, dice, TOKENS * cols)),
         out: view(values(device, dice, TOKENS * cols)),
         scores: Scores {
             slopes: 0,
             sinks: if seed.is_multiple_of(2) { 0 } else { values(device, dice, 2 * HEADS) },
-            ahead: 0,
+            ahead: ahead[seed as usize % 4],
             reserved: 0,
             scale: 0.2,
             cap: 1.0,
