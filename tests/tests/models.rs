@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 51] = [
+const DECODERS: [&str; 69] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -74,9 +74,27 @@ const DECODERS: [&str; 51] = [
     "hunyuan_v1_dense",
     "llama_gptq",
     "llama_awq",
+    "dots1",
+    "glm4_moe",
+    "minimax_m2",
+    "ernie4_5_moe",
+    "exaone_moe",
+    "hy_v3",
+    "hunyuan_v1_moe",
+    "gpt_oss",
+    "gpt_oss_mxfp4",
+    "arcee",
+    "nemotron",
+    "deepseek_v2",
+    "deepseek_v2_lite",
+    "deepseek_v3",
+    "deepseek_v3_yarn",
+    "deepseek_v3_fp8",
+    "glm4_moe_lite",
+    "olmo",
 ];
 
-const ENCODERS: [&str; 10] = [
+const ENCODERS: [&str; 13] = [
     "bert",
     "bert_classifier",
     "bert_model",
@@ -87,6 +105,9 @@ const ENCODERS: [&str; 10] = [
     "albert",
     "eurobert",
     "nomic_bert",
+    "modernbert",
+    "modernbert_embed",
+    "embeddinggemma",
 ];
 
 fn golden(case: &str) -> PathBuf {
@@ -206,7 +227,16 @@ fn composed_models_keep_the_laws_and_equal_fused_ones() {
 #[test]
 fn threads_and_instruction_sets_give_the_same_bits_fused_and_separate() {
     for madd in [Madd::Fused, Madd::Separate] {
-        for case in ["llama_gqa_llama3", "gpt2", "opt", "falcon_alibi", "gemma2", "qwen2_moe"] {
+        for case in [
+            "llama_gqa_llama3",
+            "gpt2",
+            "opt",
+            "falcon_alibi",
+            "gemma2",
+            "qwen2_moe",
+            "gpt_oss",
+            "deepseek_v3",
+        ] {
             let want = alone(&cpu(1, Isa::Portable, madd), case);
             same(case, "AVX2", &alone(&cpu(2, Isa::Avx2, madd), case), &want);
             same(case, "two threads", &alone(&cpu(2, Isa::Portable, madd), case), &want);

@@ -279,7 +279,7 @@ fn nothing_that_serving_does_changes_a_bit() {
 
 #[test]
 fn nothing_that_serving_does_changes_a_bit_on_devices() {
-    let cases = ["llama_gqa_llama3", "gemma2", "mixtral", "bloom"];
+    let cases = ["llama_gqa_llama3", "gemma2", "mixtral", "bloom", "gpt_oss", "deepseek_v3"];
     let mut dice = Dice::new(seed());
     let mut hits = || {
         let all = if full() { (0..=LEN).collect() } else { vec![dice.below(LEN + 1), LEN] };

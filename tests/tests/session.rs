@@ -119,9 +119,15 @@ fn law<A: Backend, B: Backend>(one: &Arc<A>, other: &Arc<B>, case: &str, len: us
 #[test]
 fn a_restored_request_goes_on_as_it_would_have() {
     let cpu = cpu(Madd::Fused);
-    for (case, len) in
-        [("llama_gqa_llama3", 17), ("gemma2", 12), ("gpt2", 5), ("phi3_longrope", 40), ("mixtral", 9)]
-    {
+    for (case, len) in [
+        ("llama_gqa_llama3", 17),
+        ("gemma2", 12),
+        ("gpt2", 5),
+        ("phi3_longrope", 40),
+        ("mixtral", 9),
+        ("gpt_oss", 11),
+        ("deepseek_v3", 11),
+    ] {
         law(&cpu, &cpu, case, len, Float::F32);
         law(&cpu, &cpu, case, len, Float::Bf16);
     }
