@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 69] = [
+const DECODERS: [&str; 71] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -92,6 +92,8 @@ const DECODERS: [&str; 69] = [
     "deepseek_v3_fp8",
     "glm4_moe_lite",
     "olmo",
+    "ministral3",
+    "mistral4",
 ];
 
 const ENCODERS: [&str; 13] = [

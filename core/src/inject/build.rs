@@ -26,6 +26,7 @@ pub fn build<D: Device>(
     ropes: Vec<RopeTable<D::Mem>>,
 ) -> Result<Model<D>> {
     let weight_bytes = operands.prepared.values().flatten().map(|weight| weight.device_bytes() as u64).sum();
+    let query_factors = operands.query_factors;
     let mut taker = Taker { left: operands.prepared, arch: spec.arch.clone() };
     let embed = embedding(&spec, &mut taker)?;
     let mut blocks: Vec<Arc<Block<D>>> = Vec::with_capacity(spec.blocks.len());
@@ -51,6 +52,7 @@ pub fn build<D: Device>(
         final_norm,
         project_out,
         head,
+        query_factors,
         origin: None,
         fingerprint: None,
         weight_bytes,

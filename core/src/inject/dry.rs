@@ -5,11 +5,13 @@ use super::build::build;
 use super::survey::{Survey, survey};
 use crate::Result;
 use crate::checkpoint::Source;
-use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Weight, WeightInfo, WeightUse};
+use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Weight, WeightFormat, WeightInfo, WeightUse};
 use crate::model::{Model, RopeTable, Sizes, State, slab_bytes, table_len};
 use crate::ops::Signature;
 use crate::policy::{ModelSpec, Rank, Resolved, Role, Shares, Slot};
-use crate::weights::{LoadOptions, Operands, Own, Piece, head_of_table, own_use, pieces, shares_of};
+use crate::weights::{
+    LoadOptions, Operands, Own, Piece, QUERY_FACTORS, head_of_table, own_use, pieces, shares_of,
+};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
@@ -108,7 +110,7 @@ fn operands(
     resolved: &[Resolved<'_>],
     options: LoadOptions,
 ) -> Result<Operands<DryWeight>> {
-    let mut operands = Operands { prepared: BTreeMap::new(), rope_factors: None };
+    let mut operands = Operands { prepared: BTreeMap::new(), rope_factors: None, query_factors: None };
     for one in resolved {
         let role = one.binding.role;
         let Some((rows, cols)) = spec.shape(&role).filter(|_| role.slot != Slot::RopeFactors) else {
@@ -139,6 +141,11 @@ fn operands(
         if !prepared.is_empty() {
             operands.prepared.insert(role, prepared);
         }
+    }
+    if spec.query_factors().is_some() {
+        let (name, rows, used_for) = (QUERY_FACTORS.to_string(), spec.max_positions, WeightUse::Embedding);
+        let format = WeightFormat::Plain(Float::F32);
+        operands.query_factors = Some(DryWeight(WeightInfo { name, rows, cols: 1, format, used_for }));
     }
     Ok(operands)
 }

@@ -4,7 +4,8 @@ use super::input::Input;
 use super::{Exec, Experts, Filter, Fused, Latent, Norm, RowParallel, Scratch, StepInputs};
 use crate::mem::{Device, DeviceMem, Mat, MatMut, MatRef, copied};
 use crate::ops::{
-    self, Add, AddNorm, AttendDense, Convert, Gate, HeadNorm, Linear, QkvRopeAppend, Rope, RopeView, Scale,
+    self, Add, AddNorm, AttendDense, Combine, Convert, Gate, HeadNorm, Linear, QkvRopeAppend, Rope, RopeView,
+    Scale,
 };
 use crate::policy::{BlockSpec, Placement, QkSpan};
 use crate::{Error, Result};
@@ -232,16 +233,26 @@ impl<D: Device> Block<D> {
             slots: view.slots,
             kv: step.kv.layer_mut(layer).ok_or_else(missing)?,
         })?;
+        let Scratch { qkv, attn, growth, .. } = s;
+        let q = qkv.shaped(tokens, heads.qkv_cols())?.columns(0..heads.q_cols())?;
+        let q = match growth.as_mut().filter(|_| self.spec.query_growth.is_some()) {
+            Some(growth) => {
+                let (factors, out) = (growth.factors.shaped(tokens, 1)?, &mut growth.queries);
+                x.run(Combine::chain(q, factors, false, out.shaped_mut(tokens, heads.q_cols())?))?;
+                growth.queries.shaped(tokens, heads.q_cols())?
+            }
+            None => q,
+        };
         x.run(ops::Attend {
             plan: step.plan,
-            q: s.qkv.shaped(tokens, heads.qkv_cols())?.columns(0..heads.q_cols())?,
+            q,
             kv: step.kv.layer(layer).ok_or_else(missing)?,
             heads,
             scores: &self.spec.scores,
             sinks: self.sinks.as_ref(),
             seqs: view.into(),
             table: step.table,
-            out: s.attn.shaped_mut(tokens, heads.out_cols())?,
+            out: attn.shaped_mut(tokens, heads.out_cols())?,
         })
     }
 

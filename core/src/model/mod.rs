@@ -58,6 +58,8 @@ pub struct Model<D: Device> {
     pub project_out: Option<Projection<D>>,
     /// What reads the last hidden state.
     pub head: Head<D>,
+    /// Factors of queries `[positions, 1]`.
+    pub query_factors: Option<D::Weight>,
     /// The policy and the tensors behind it, of models that were read from a checkpoint.
     pub origin: Option<Origin>,
     /// A checksum of the tensors that were read, and of what became of them on the way; none of models that
@@ -85,6 +87,10 @@ impl<D: Device> Model<D> {
         let (tokens, placement) = (step.view.shape.tokens, self.spec.placement);
         x.enter(None);
         self.embed.forward(x, step, scratch)?;
+        if let (Some(table), Some(growth)) = (&self.query_factors, &mut scratch.growth) {
+            let out = growth.factors.shaped_mut(tokens, 1)?;
+            x.run(ops::Embed { ids: step.view.positions, table, add: None, out })?;
+        }
         x.hidden(0, scratch.residual.view(tokens)?)?;
         self.norm_before(0, x, tokens, scratch)?;
         for (i, block) in self.blocks.iter().enumerate() {

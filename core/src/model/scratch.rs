@@ -50,6 +50,8 @@ pub struct Scratch<M> {
     pub middle_pair: Option<Mat<M>>,
     /// Of blocks whose heads read one row of a position.
     pub latent: Option<LatentScratch<M>>,
+    /// Of models whose queries grow with their position.
+    pub growth: Option<GrowthScratch<M>>,
     /// Of models with experts.
     pub experts: Option<ExpertScratch<M>>,
     /// Pixels as they are uploaded `[tokens, values of a patch]`, f32.
@@ -66,6 +68,15 @@ pub struct Scratch<M> {
     pub pooled: Option<Mat<M>>,
     /// `[rows, vocab]`, f32.
     pub logits: Option<Mat<M>>,
+}
+
+/// Buffers for factors of queries.
+#[derive(Debug)]
+pub struct GrowthScratch<M> {
+    /// Of every token `[tokens, 1]`, f32.
+    pub factors: Mat<M>,
+    /// Queries times their factors `[tokens, heads * k_dim]`.
+    pub queries: Mat<M>,
 }
 
 impl<M: DeviceMem> Scratch<M> {
@@ -85,6 +96,13 @@ impl<M: DeviceMem> Scratch<M> {
         };
         let most = |f: &dyn Fn(&BlockSpec) -> usize| spec.blocks.iter().map(f).max().unwrap_or(0);
         let gated = most(&|b| if b.mlp.gated { 2 * b.mlp.inner } else { 0 });
+        let growth = match most(&|b| if b.query_growth.is_some() { b.heads.q_cols() } else { 0 }) {
+            0 => None,
+            cols => Some(GrowthScratch {
+                factors: mat(tokens, 1, Float::F32)?,
+                queries: mat(tokens, cols, dtype)?,
+            }),
+        };
         let wide = spec.embed.width.max(spec.out_width());
         let projects = spec.embed.width != spec.hidden || spec.project_out.is_some();
         // The embedding's sum passes through the norm's and the partial result's buffers.
@@ -113,6 +131,7 @@ impl<M: DeviceMem> Scratch<M> {
             pair: if middle > 0 { Some(mat(tokens, 2 * spec.hidden, dtype)?) } else { None },
             middle_pair: if middle > 0 { Some(mat(tokens, 2 * middle, dtype)?) } else { None },
             latent,
+            growth,
             experts,
             pixels: image_patch.map(|n| mat(tokens, n, Float::F32)).transpose()?,
             image_patches: image_patch.map(|n| mat(tokens, n, dtype)).transpose()?,

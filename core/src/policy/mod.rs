@@ -59,7 +59,7 @@ pub use shares::{Grains, Shares, expert_parts};
 pub use spec::{
     BlockSpec, EmbedSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join, LatentSpec, LearnedPositions,
     MlpSpec, ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm,
-    QkSpan, RopeScaling, RopeSpec, TokenHead,
+    QkSpan, QueryGrowth, RopeScaling, RopeSpec, TokenHead,
 };
 pub use table::TablePolicy;
 

@@ -201,3 +201,20 @@ fn what_deepseek_leaves_unsaid() {
     assert!((scale(stretched) / scale(Case::load("deepseek_v3")) - by).abs() < 1e-6);
     assert!(!router(Case::load("hunyuan_v1_moe").set("moe_topk", json!(1))).renormalise);
 }
+
+#[test]
+fn queries_grow_by_steps_of_positions() {
+    let spec = Case::load("ministral3").spec().unwrap();
+    let factors = spec.query_factors().unwrap();
+    assert_eq!((factors.len(), &factors[..4]), (spec.max_positions, &[1.0; 4][..]));
+    let second = (1.0 + 0.3 * 2f64.ln()) as f32;
+    assert_eq!(factors[4..8], [second; 4]);
+    let none = |beta: Value| {
+        let mut case = Case::load("ministral3");
+        let mut rope = case.get("rope_parameters");
+        rope["llama_4_scaling_beta"] = beta;
+        case = case.set("rope_parameters", rope);
+        case.spec().unwrap().query_factors()
+    };
+    assert!(none(Value::Null).is_none() && none(json!(0.3)).is_some());
+}

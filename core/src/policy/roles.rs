@@ -28,6 +28,12 @@ impl ModelSpec {
         self.pooler.map_or(0, |p| p.dense.map_or(self.out_width(), |d| d.0))
     }
 
+    /// Factors of queries `[positions]`, where any block has some.
+    pub fn query_factors(&self) -> Option<Vec<f32>> {
+        let growth = self.blocks.iter().find_map(|block| block.query_growth)?;
+        Some((0..self.max_positions).map(|position| growth.at(position)).collect())
+    }
+
     /// Experts of a role's block.
     pub(super) fn experts(&self, role: &Role) -> Option<usize> {
         Some(self.block_of(role)?.moe?.router.experts)
@@ -124,8 +130,8 @@ impl ModelSpec {
         }
     }
 
-    /// `(rows, cols)` of a role's tensors together: its operand's, but for the matrix that both keys and values
-    /// of latent attention are made by, with the rows of each head's key, then those of its value.
+    /// `(rows, cols)` of a role's tensors together: its operand's, but for the matrix that both keys and
+    /// values of latent attention are made by, with the rows of each head's key, then those of its value.
     pub fn stored_shape(&self, role: &Role) -> Option<(usize, usize)> {
         let of_heads = self.block_of(role).and_then(|block| Some((block.heads, block.latent?)));
         match (role.slot, of_heads) {

@@ -317,6 +317,22 @@ impl LatentSpec {
     }
 }
 
+/// Factors of queries by their position `p`, after the rotation: `1 + beta ln(1 + floor(p / every))`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueryGrowth {
+    /// Factor of the logarithm.
+    pub beta: f64,
+    /// Positions that share a factor, at least 1.
+    pub every: usize,
+}
+
+impl QueryGrowth {
+    /// The factor at a position.
+    pub fn at(&self, position: usize) -> f32 {
+        (1.0 + self.beta * libm::log(1.0 + (position / self.every.max(1)) as f64)) as f32
+    }
+}
+
 /// One block.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -335,6 +351,8 @@ pub struct BlockSpec {
     pub latent: Option<LatentSpec>,
     /// Index into [`ModelSpec::ropes`].
     pub rope: Option<usize>,
+    /// Factors of queries by position; one description for all blocks that have any.
+    pub query_growth: Option<QueryGrowth>,
     /// Norm of the attention part: see [`Placement`].
     pub attn_norm: Option<NormSpec>,
     /// Norm of what attention gives.
@@ -375,6 +393,7 @@ impl BlockSpec {
             filter: None,
             latent: None,
             rope: None,
+            query_growth: None,
             attn_norm: Some(norm),
             attn_post: None,
             mlp_norm: Some(norm),

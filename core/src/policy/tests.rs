@@ -35,7 +35,7 @@ cases! {
     "electra", "albert", "clip_text", "clip_vision", "clip", "dots1", "glm4_moe", "minimax_m2",
     "ernie4_5_moe", "exaone_moe", "hy_v3", "hunyuan_v1_moe", "gpt_oss", "arcee", "nemotron",
     "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "olmo", "modernbert", "modernbert_embed",
-    "embeddinggemma",
+    "embeddinggemma", "ministral3", "mistral4",
 }
 
 fn tensor(name: impl Into<String>, shape: &[usize]) -> TensorInfo {
@@ -61,6 +61,10 @@ impl Case {
     pub fn set(mut self, field: &str, value: Value) -> Self {
         self.config[field] = value;
         self
+    }
+
+    pub fn get(&self, field: &str) -> Value {
+        self.config[field].clone()
     }
 
     pub fn unset(mut self, field: &str) -> Self {

@@ -50,6 +50,13 @@ impl<'a> HostMatrix<'a> {
         Ok(Self { name: tensor.name.clone(), rows, cols, format, parts: vec![bytes] })
     }
 
+    /// A vector of these values.
+    pub fn of_f32(name: &str, values: &[f32]) -> HostMatrix<'static> {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let (format, parts) = (WeightFormat::Plain(Float::F32), vec![Cow::Owned(bytes)]);
+        HostMatrix { name: name.to_string(), rows: 1, cols: values.len(), format, parts }
+    }
+
     fn row_bytes(&self) -> usize {
         self.format.bytes(1, self.cols)
     }
@@ -378,7 +385,7 @@ pub(crate) fn format_of(tensor: &str, stored: Stored) -> Result<WeightFormat> {
     })
 }
 
-/// Elements of `N` bytes `[rows, cols]` as `[cols, rows]`, tile by tile, so that lines of both stay in a cache.
+/// Elements of `N` bytes `[rows, cols]` as `[cols, rows]`, tile by tile: lines of both stay in a cache.
 fn transpose<const N: usize>(from: &[u8], to: &mut [u8], rows: usize, cols: usize) {
     const TILE: usize = 32;
     let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);

@@ -40,6 +40,8 @@ pub struct Operands<W> {
     pub prepared: BTreeMap<Role, Vec<W>>,
     /// Divisors of rotary frequencies, when the checkpoint stores them.
     pub rope_factors: Option<Vec<f32>>,
+    /// Factors of queries `[positions, 1]`, which no checkpoint stores.
+    pub query_factors: Option<W>,
 }
 
 impl<W> std::fmt::Debug for Operands<W> {
@@ -69,7 +71,7 @@ pub fn load<B: Backend>(
     let own_spec = shares.spec(spec, rank);
     let mut order: Vec<&Resolved<'_>> = resolved.iter().collect();
     order.sort_by_key(|r| (r.binding.role.layer.is_some(), r.binding.role));
-    let mut operands = Operands { prepared: BTreeMap::new(), rope_factors: None };
+    let mut operands = Operands { prepared: BTreeMap::new(), rope_factors: None, query_factors: None };
     let (mut done, total) = (0, source.total_bytes());
     for one in order {
         let role = one.binding.role;
@@ -110,8 +112,15 @@ pub fn load<B: Backend>(
         one.tensors.iter().for_each(|t| source.release(&t.name));
         progress(done.min(total), total);
     }
+    if let Some(factors) = spec.query_factors() {
+        let rows = HostMatrix::of_f32(QUERY_FACTORS, &factors).in_rows(factors.len());
+        operands.query_factors = Some(prepare(backend, QUERY_FACTORS, WeightUse::Embedding, rows, uses)?);
+    }
     Ok(operands)
 }
+
+/// The name of the table that is made of a description.
+pub(crate) const QUERY_FACTORS: &str = "query factors";
 
 /// What the ranks of a group share of a model that is loaded as `options` say: leaves depend on the formats
 /// of the weights.

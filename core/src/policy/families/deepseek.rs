@@ -25,7 +25,7 @@ const EXPERTS: [(Slot, &str); 6] = [
 pub(super) const NAMES: Names<'_> = Names { slots: &EXPERTS, base: llama::NAMES.slots, ..llama::NAMES };
 
 /// The same with latent attention; the last matrix makes keys and values.
-const LATENT_NAMES: Names<'_> = Names {
+pub(super) const LATENT_NAMES: Names<'_> = Names {
     slots: &[
         (Slot::QueryDown, "self_attn.q_a_proj"),
         (Slot::QueryDownNorm, "self_attn.q_a_layernorm"),
@@ -72,7 +72,7 @@ fn dots1(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 ///
 /// # Errors
 /// `Config`, naming a field.
-fn latent(config: &ModelConfig, catalog: Catalog<'_>, defaults: Switches) -> Result<ModelSpec> {
+pub(super) fn latent(config: &ModelConfig, catalog: Catalog<'_>, defaults: Switches) -> Result<ModelSpec> {
     refuse_gguf(config)?;
     let mut spec = decoder(config, defaults)?;
     let size = |field| config.size(&[field]);

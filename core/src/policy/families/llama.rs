@@ -1,5 +1,5 @@
 //! LLaMA and models like it: RMSNorm, rotary embedding, grouped queries, gated SiLU. Also Vicuna, SmolLM,
-//! TinyLlama, Yi, InternLM (with biases), Mistral (with a window), and OLMo 2 and EXAONE 4, which norm what
+//! TinyLlama, Yi, InternLM (with biases), and OLMo 2 and EXAONE 4, which norm what
 //! the parts give.
 //!
 //! Variants: `model.` prefix or none; GGUF's names with interleaved q and k rows; biases by `attention_bias`
@@ -44,9 +44,6 @@ pub(super) const IGNORED: &[&str] = &[
 /// `model_type` llama and internlm.
 pub const LLAMA: Described = Described::new(&["llama", "internlm"], NAMES, llama).layout(pairs);
 
-/// `model_type` mistral.
-pub const MISTRAL: Described = Described::new(&["mistral"], NAMES, mistral);
-
 /// GGUF files of LLaMA's own architecture have their rotary pairs side by side.
 pub(super) fn pairs(config: &ModelConfig) -> QkvLayout {
     if config.is_gguf() { QkvLayout::Pairs } else { QkvLayout::Concat }
@@ -68,11 +65,5 @@ pub(super) fn llama_as(config: &ModelConfig, catalog: Catalog<'_>, defaults: Swi
     let biases = [bias(&attention, Slot::Qkv)?, bias(&attention, Slot::AttnOut)?, mlp, mlp];
     spec.each(|_, b| b.bias = biases);
     spec.rotate(config, catalog, RopeStyle::Half, None)?;
-    Ok(spec)
-}
-
-fn mistral(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    let mut spec = llama(config, catalog)?;
-    spec.slide(config, |_| true)?;
     Ok(spec)
 }

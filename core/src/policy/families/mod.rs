@@ -26,6 +26,7 @@ mod llama;
 mod megatron;
 mod meta;
 mod minimax;
+mod mistral;
 mod mixtral;
 mod modern_bert;
 mod mpt;
@@ -60,7 +61,8 @@ macro_rules! families {
 }
 
 families!(
-    llama: LLAMA, MISTRAL;
+    llama: LLAMA;
+    mistral: MISTRAL, MINISTRAL3, MISTRAL4;
     smollm: SMOLLM3;
     granite: GRANITE, GRANITE_MOE;
     hunyuan: HUNYUAN, HUNYUAN_MOE, HY_V3;

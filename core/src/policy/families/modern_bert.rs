@@ -69,7 +69,7 @@ fn modernbert(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     Ok(spec)
 }
 
-/// Windows of half of `local_attention` to both sides, in all blocks but every so many, and the two rotations.
+/// Windows of half of `local_attention` to both sides, in all blocks but every so many, and two rotations.
 fn windows(config: &ModelConfig, catalog: Catalog<'_>, spec: &mut ModelSpec) -> Result<()> {
     let every = config.size_opt(&["global_attn_every_n_layers"])?.unwrap_or(3);
     let half = config.size_opt(&["local_attention"])?.unwrap_or(128) / 2;
