@@ -3,9 +3,9 @@
 //! A head's key is `W_k c` and a part that all heads share and that rotates; its value is `W_v c`. Here the
 //! matrices change sides: `q . (W_k c) = (W_k^T q) . c`, and what attention makes of rows `c` is multiplied
 //! by `W_v`. So the cache holds a row and its rotated part, as a single key head, and the row once more as
-//! its value, for prompts and for single tokens alike. No op is needed that other blocks do without; every head
-//! has two matmuls of its own, which is many launches: one for all heads is still to be written, as is a slab
-//! that holds the row once.
+//! its value, for prompts and for single tokens alike. No op is needed that other blocks do without; every
+//! head has two matmuls of its own, which is many launches: one for all heads is still to be written, as is
+//! a slab that holds the row once.
 
 use super::input::Input;
 use super::latent_scratch::LatentScratch;

@@ -79,6 +79,29 @@ pub struct GrowthScratch<M> {
     pub queries: Mat<M>,
 }
 
+/// The embedding's sum passes through the norm's and the partial result's buffers.
+fn sum_fits(spec: &ModelSpec) -> Result<()> {
+    let sum = if spec.embed.project == Project::Sum { spec.embed.width } else { 0 };
+    match sum > spec.hidden {
+        true => {
+            let allowed = format!("at most {}, the hidden size", spec.hidden);
+            Err(Error::config("embedding_size", sum, allowed))
+        }
+        false => Ok(()),
+    }
+}
+
+impl<M> GrowthScratch<M> {
+    fn new(
+        tokens: usize,
+        cols: usize,
+        dtype: Float,
+        mat: &mut dyn FnMut(usize, usize, Float) -> Result<Mat<M>>,
+    ) -> Result<Self> {
+        Ok(Self { factors: mat(tokens, 1, Float::F32)?, queries: mat(tokens, cols, dtype)? })
+    }
+}
+
 impl<M: DeviceMem> Scratch<M> {
     /// Buffers for steps of up to `tokens` token rows and `rows` wanted rows; `alloc` takes bytes.
     pub fn new(
@@ -96,21 +119,10 @@ impl<M: DeviceMem> Scratch<M> {
         };
         let most = |f: &dyn Fn(&BlockSpec) -> usize| spec.blocks.iter().map(f).max().unwrap_or(0);
         let gated = most(&|b| if b.mlp.gated { 2 * b.mlp.inner } else { 0 });
-        let growth = match most(&|b| if b.query_growth.is_some() { b.heads.q_cols() } else { 0 }) {
-            0 => None,
-            cols => Some(GrowthScratch {
-                factors: mat(tokens, 1, Float::F32)?,
-                queries: mat(tokens, cols, dtype)?,
-            }),
-        };
+        let grown = most(&|b| if b.query_growth.is_some() { b.heads.q_cols() } else { 0 });
         let wide = spec.embed.width.max(spec.out_width());
         let projects = spec.embed.width != spec.hidden || spec.project_out.is_some();
-        // The embedding's sum passes through the norm's and the partial result's buffers.
-        let sum = if spec.embed.project == Project::Sum { spec.embed.width } else { 0 };
-        if sum > spec.hidden {
-            let allowed = format!("at most {}, the hidden size", spec.hidden);
-            return Err(Error::config("embedding_size", sum, allowed));
-        }
+        sum_fits(spec)?;
         let before_head = spec.head.transform().map_or(0, |t| t.width).max(spec.out_width());
         let other = spec.head.transform().is_some() || spec.pooler.is_some_and(|p| p.norm.is_some());
         let middle = most(&|b| b.filter.map_or(0, |f| f.middle));
@@ -131,7 +143,10 @@ impl<M: DeviceMem> Scratch<M> {
             pair: if middle > 0 { Some(mat(tokens, 2 * spec.hidden, dtype)?) } else { None },
             middle_pair: if middle > 0 { Some(mat(tokens, 2 * middle, dtype)?) } else { None },
             latent,
-            growth,
+            growth: match grown {
+                0 => None,
+                cols => Some(GrowthScratch::new(tokens, cols, dtype, &mut mat)?),
+            },
             experts,
             pixels: image_patch.map(|n| mat(tokens, n, Float::F32)).transpose()?,
             image_patches: image_patch.map(|n| mat(tokens, n, dtype)).transpose()?,

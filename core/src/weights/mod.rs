@@ -112,15 +112,19 @@ pub fn load<B: Backend>(
         one.tensors.iter().for_each(|t| source.release(&t.name));
         progress(done.min(total), total);
     }
-    if let Some(factors) = spec.query_factors() {
-        let rows = HostMatrix::of_f32(QUERY_FACTORS, &factors).in_rows(factors.len());
-        operands.query_factors = Some(prepare(backend, QUERY_FACTORS, WeightUse::Embedding, rows, uses)?);
-    }
+    operands.query_factors = query_factors(backend, spec, uses)?;
     Ok(operands)
 }
 
 /// The name of the table that is made of a description.
 pub(crate) const QUERY_FACTORS: &str = "query factors";
+
+/// That table, of models whose queries grow.
+fn query_factors<B: Backend>(backend: &B, spec: &ModelSpec, uses: &Uses) -> Result<Option<Weight<B>>> {
+    let Some(factors) = spec.query_factors() else { return Ok(None) };
+    let rows = HostMatrix::of_f32(QUERY_FACTORS, &factors).in_rows(factors.len());
+    prepare(backend, QUERY_FACTORS, WeightUse::Embedding, rows, uses).map(Some)
+}
 
 /// What the ranks of a group share of a model that is loaded as `options` say: leaves depend on the formats
 /// of the weights.
