@@ -17,8 +17,8 @@ const EXPERTS: [(Slot, &str); 6] = [
         "=mlp.gate.e_score_correction_bias, =mlp.e_score_correction_bias, \
          =mlp.moe_statics.e_score_correction_bias",
     ),
-    (Slot::ExpertUp, "mlp.experts.{}.gate_proj + mlp.experts.{}.up_proj"),
-    (Slot::ExpertDown, "mlp.experts.{}.down_proj"),
+    (Slot::ExpertUp, "mlp.experts.{}.gate_proj + mlp.experts.{}.up_proj ; =mlp.experts.gate_up_proj"),
+    (Slot::ExpertDown, "mlp.experts.{}.down_proj ; =mlp.experts.down_proj"),
 ];
 
 /// Those names over LLaMA's.
