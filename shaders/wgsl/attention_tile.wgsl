@@ -1,5 +1,5 @@
 {#- Attention over pages for several queries that read the same keys: consecutive rows of a sequence, heads
-that share keys and values (`p.tile_heads` of them), {{ slots }} in all. Each keeps the chains of
+that share keys and values (so many as `p.tile` says), {{ slots }} in all. Each keeps the chains of
 `attention.wgsl`, chunk by chunk in the same order, so the bits are the same; a key and a value are read once
 for all of them.
 
@@ -10,7 +10,7 @@ through them one after the other. -#}
 {{ it.params(carrier, [
     "tokens", "seqs", "dims", "heads", "q_offset", "q_pitch", "out_offset", "out_pitch",
     "bounds_offset", "rows_offset", "lens_offset", "table_offset", "table_stride", "page_size",
-    "sinks", "tile_heads",
+    "tile",
 ]) }}
 {{ math.functions() }}
 {{ it.reads(0, "q", x) }}
@@ -80,10 +80,12 @@ fn main(
     let v_dim = p.dims >> 16u;
     let kv_heads = p.heads & 0xffffu;
     let share = p.heads >> 16u;
-    let tiles_of_head = (share + p.tile_heads - 1u) / p.tile_heads;
+    // How many heads share a tile, and whether heads have sinks.
+    let tile_heads = p.tile >> 1u;
+    let tiles_of_head = (share + tile_heads - 1u) / tile_heads;
     let kv_head = group.y / tiles_of_head;
-    let first_head = (group.y % tiles_of_head) * p.tile_heads;
-    let tile_rows = {{ slots }}u / p.tile_heads;
+    let first_head = (group.y % tiles_of_head) * tile_heads;
+    let tile_rows = {{ slots }}u / tile_heads;
     let scale = scores[0];
     let flags = bitcast<u32>(scores[4]);
     for (var tile = group.x; tile * tile_rows < p.tokens; tile += groups.x) {
@@ -101,8 +103,8 @@ fn main(
             let len = min(sequences[p.lens_offset + seq], p.table_stride * p.page_size);
             let row = p.table_offset + sequences[p.rows_offset + seq] * p.table_stride;
 {%- for s in range(slots) %}
-            let row{{ s }} = token + {{ s }}u / p.tile_heads;
-            let of_share{{ s }} = first_head + {{ s }}u % p.tile_heads;
+            let row{{ s }} = token + {{ s }}u / tile_heads;
+            let of_share{{ s }} = first_head + {{ s }}u % tile_heads;
             let used{{ s }} = row{{ s }} < stop && of_share{{ s }} < share;
             let head{{ s }} = kv_head * share + min(of_share{{ s }}, share - 1u);
             let position{{ s }} = len - (end - min(row{{ s }}, end - 1u));
@@ -211,7 +213,7 @@ fn main(
 {%- for s in range(slots) %}
             if (used{{ s }}) {
                 var keep{{ s }} = 1.0;
-                if (any{{ s }} && p.sinks != 0u) {
+                if (any{{ s }} && (p.tile & 1u) != 0u) {
                     let sink = sinks[head{{ s }}];
                     let new_top = select(top{{ s }}, sink, sink > top{{ s }});
                     keep{{ s }} = exp_of(og(top{{ s }} - new_top));

@@ -121,15 +121,11 @@ fn norms_have_no_bias_that_they_do_not_add() {
     let mut b = bench();
     let (x, mut out) = (b.mat(&values(4, 6), 4, Float::F32), b.mat(&[7.0; 4], 4, Float::F32));
     let vector = b.f32s(&[1.0; 4], 4, WeightUse::Vector);
-    for (kind, plus_one, what) in [
-        (NormKind::Rms, false, "bias of an RMS norm"),
-        (NormKind::Layer, true, "1 + weight in a norm with a bias"),
-    ] {
-        let norm = NormWeights { kind, eps: 1e-5, weight: Some(&vector), bias: Some(&vector), plus_one };
-        let op = Norm { x: x.view(1).unwrap(), norm, out: out.view_mut(1).unwrap() };
-        let refused = b.run(op).unwrap_err().to_string();
-        assert!(refused.contains(what), "{refused}");
-    }
+    let (kind, plus_one) = (NormKind::Rms, false);
+    let norm = NormWeights { kind, eps: 1e-5, weight: Some(&vector), bias: Some(&vector), plus_one };
+    let op = Norm { x: x.view(1).unwrap(), norm, out: out.view_mut(1).unwrap() };
+    let refused = b.run(op).unwrap_err().to_string();
+    assert!(refused.contains("bias of an RMS norm"), "{refused}");
     assert_eq!(b.rows(&out), [7.0; 4], "nothing was written");
 }
 

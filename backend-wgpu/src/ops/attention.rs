@@ -67,8 +67,7 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
         pages.offset,
         word(table.stride)?,
         word(l.page_size)?,
-        u32::from(sinks.is_some()),
-        word(of_tile.unwrap_or(0))?,
+        word(of_tile.unwrap_or(0))? << 1 | u32::from(sinks.is_some()),
     ];
     let sinks = sinks_of(&gpu, sinks)?;
     let sequences = Slot::whole(limits, bounds.mem(), "a step")?;
@@ -78,7 +77,7 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
     let Some(of_tile) = of_tile else {
         let how = Attention { dense: false, columns, capped, subgroups };
         let (kernel, grid) = (Kernel::Attention(how, x, kv), grid(limits, q.rows(), heads.heads)?);
-        return stream.call(&Call { kernel, slots: &slots, words: &words[..words.len() - 1], grid });
+        return stream.call(&Call { kernel, slots: &slots, words: &words, grid });
     };
     let grid =
         grid(limits, q.rows().div_ceil(ATTENTION_SLOTS / of_tile), heads.kv_heads * share.div_ceil(of_tile))?;

@@ -45,11 +45,6 @@ fn ministral3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 
 fn mistral4(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = deepseek::latent(config, catalog, Switches { positions: 1_048_576, ..LLAMA_LIKE })?;
-    // The rotation's stretch leaves scores alone.
-    spec.each(|_, b| {
-        let width = b.latent.map_or(b.heads.k_dim, |latent| latent.query(b.heads));
-        b.scores.scale = (1.0 / (width as f64).sqrt()) as f32;
-    });
     let (groups, shared) = (Some(GroupRank::BestTwo), shared_columns(config, 1)?);
     routed(config, &mut spec, Routing { renormalise: true, groups, shared, ..BY_LOGIT })?;
     grow(config, &mut spec)?;
