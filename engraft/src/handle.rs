@@ -24,7 +24,9 @@ use crate::backends::with_backend;
 use crate::embed::EmbedOptions;
 use crate::options::{Options, Progress};
 use engraft_core::checkpoint::ModelFiles;
-use engraft_core::engine::{Caller, Encoded, EncoderInput, ForwardWant, Forwarded, Layers, Pick, Request};
+use engraft_core::engine::{
+    Caller, Encoded, EncoderInput, ForwardWant, Forwarded, Layers, MAX_CONTINUATIONS, Pick, Request,
+};
 use engraft_core::policy::HeadSpec;
 use engraft_core::profile::Profile;
 use engraft_core::{Error, Result};
@@ -168,7 +170,7 @@ impl EngineHandle {
     /// # }
     /// ```
     pub fn submit_several(&self, request: Request, count: usize) -> Result<Vec<Tokens>> {
-        let first = self.submitter.keys(count);
+        let first = self.submitter.keys(count.min(MAX_CONTINUATIONS));
         request.check(first, &self.limits.spec, &self.limits.config)?;
         request.check_several(first, count)?;
         request.fits(&self.limits.config)?;

@@ -8,16 +8,18 @@
 
 use crate::backends::{cuda, folder, wgpu};
 use crate::golden::{
-    Expectations, Launches, Outcome, Report, Types, complaints, find, judge, open_with, since,
+    Expectations, Launches, Outcome, Report, Types, complaints, find, judge, load_rank, since,
 };
 use clap::{Parser, ValueEnum};
 use engraft_core::backend::{Backend, Composed};
+use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::inject::{InjectionPlan, kernels};
 use engraft_core::mem::Float;
 use engraft_core::policy::Registry;
 use engraft_core::{Error, Result, numerics};
 use engraft_cpu::{Cpu, CpuConfig};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -223,25 +225,34 @@ fn hold_to_plan<B: Backend>(
 ) {
     let (types, dtype) = (flags.types(), flags.types().dtype);
     let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 32, ..EngineConfig::default() };
-    let engine = match open_with(backend, dir, config, &Registry::default(), types) {
-        Ok(engine) => engine,
+    let opened = checkpoint::open(dir, Access::default()).and_then(|files| {
+        let of = |rank| load_rank(backend, &files, &config, &Registry::default(), types, rank);
+        (0..types.tp).map(of).collect::<Result<Vec<_>>>()
+    });
+    let ranks = match opened {
+        Ok(ranks) => ranks,
         // Models of several towers are no engine of their own: there is no plan, and the line says so.
         Err(e) => {
             report.reason = format!("not held to a plan: {e}");
             return;
         }
     };
-    let (backend, model) = (engine.backend().as_ref(), engine.model());
-    let planned = InjectionPlan::new(backend, model, dtype, dtype);
-    let found = match planned.and_then(|plan| Ok((plan, kernels(backend, model, dtype, dtype)?))) {
-        Ok((plan, parts)) => {
-            let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
-            complaints(&plan, &parts, ran)
+    // A rank may have no rows of a matrix that is shared by rows: what ran is held to the plans of all.
+    let planned = ranks.iter().map(|(backend, model)| {
+        let plan = InjectionPlan::new(backend.as_ref(), model, dtype, dtype)?;
+        Ok((plan, kernels(backend.as_ref(), model, dtype, dtype)?))
+    });
+    let found = match planned.collect::<Result<Vec<_>>>() {
+        Ok(planned) => {
+            let kernels = planned.iter().flat_map(|(_, kernels)| kernels);
+            let parts: Vec<String> = kernels.map(ToString::to_string).collect();
+            planned.iter().flat_map(|(plan, _)| complaints(plan, &parts, ran)).collect::<BTreeSet<_>>()
         }
-        Err(e) => vec![format!("no plan: {e}")],
+        Err(e) => BTreeSet::from([format!("no plan: {e}")]),
     };
     if !found.is_empty() {
-        (report.outcome, report.reason) = (Outcome::Failed, found.join("; "));
+        let reasons: Vec<String> = found.into_iter().collect();
+        (report.outcome, report.reason) = (Outcome::Failed, reasons.join("; "));
     }
 }
 

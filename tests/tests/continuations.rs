@@ -2,19 +2,23 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
+use conformance::null::Null;
 use engraft_core::Error;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Engine, Request, Want};
+use engraft_core::engine::{Engine, Finish, MAX_CONTINUATIONS, Request, Want};
 use engraft_core::inject::inject;
 use engraft_core::numerics::Mode;
 use engraft_core::policy::Registry;
 use engraft_core::sample::SamplingParams;
 use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 const NEW: usize = 7;
 const COUNT: usize = 4;
@@ -170,5 +174,66 @@ fn what_cannot_be_continued_is_refused() {
     let keeps = Request { want, ..request(3, 0) };
     assert!(text(engine.put_several(keeps, 2).unwrap_err()).contains("keep no logits"));
     assert!(text(engine.put_several(request(90, 0), 2).unwrap_err()).contains("90 tokens"));
+    assert!(engine.is_idle());
+}
+
+/// They have waited as long as the one that they waited for.
+#[test]
+fn continuations_whose_time_is_over_do_not_run() {
+    let mut engine = engine(&Null::new(), "llama", config(2, true, 0));
+    let time = Arc::new(AtomicU64::new(0));
+    let now = time.clone();
+    engine.set_clock(move || Duration::from_millis(now.load(Relaxed)));
+    let within = |ms| Request { start_within: Some(Duration::from_millis(ms)), ..request(5, 0) };
+    let late = engine.put_several(within(10), 3).unwrap();
+    let soon = engine.put_several(within(5000), 2).unwrap();
+    time.store(1000, Relaxed);
+    let (mut out, mut ends) = (Vec::new(), BTreeMap::new());
+    while !engine.is_idle() {
+        engine.step(&mut out).unwrap();
+        ends.extend(out.iter().filter_map(|o| o.finish.map(|finish| (o.id, finish))));
+    }
+    assert!(late.iter().all(|id| ends[id] == Finish::Expired), "{ends:?}");
+    assert!(soon.iter().all(|id| ends[id] != Finish::Expired), "{ends:?}");
+}
+
+/// A step that was to write positions of the prompt's last page fails; the step behind it, which copies that
+/// page for a continuation and samples its first token, has read what is not there.
+#[test]
+fn a_continuation_ends_with_the_step_that_was_to_write_its_prompt() {
+    let mut both = 0;
+    for (page_size, ops) in [2, 4, 8].into_iter().flat_map(|size| (0..600).map(move |ops| (size, ops))) {
+        let null = Null::new();
+        let sizes = EngineConfig { page_size, max_step_tokens: 4, ..config(4, true, 1) };
+        let mut engine = engine(&null, "llama", EngineConfig { graphs: false, ..sizes });
+        let decoding = engine.put(Request { max_new_tokens: 40, stop_ids: vec![], ..request(1, 0) }).unwrap();
+        let mut out = Vec::new();
+        (0..3).for_each(|_| engine.step(&mut out).unwrap());
+        // Chunks of three: the second one lies within a page of eight positions.
+        let ids = engine.put_several(request(7, 0), 2).unwrap();
+        null.fail_in(ops);
+        while engine.step(&mut out).is_ok() && !engine.is_idle() {}
+        let failed = engine.take_failed();
+        if !failed.contains(&decoding) || !failed.contains(&ids[0]) {
+            continue;
+        }
+        // Whatever runs on has joined nobody: it waits for admission, or has begun by itself.
+        let goes_on = !failed.contains(&ids[1]);
+        assert!(
+            !goes_on || engine.counts() == (0, 1),
+            "pages of {page_size}, failure in {ops} ops: {failed:?}"
+        );
+        both += usize::from(!goes_on);
+    }
+    assert!(both > 20, "{both} failures ended both");
+}
+
+#[test]
+fn more_continuations_than_are_taken_are_refused() {
+    let mut engine = engine(&Null::new(), "llama", config(2, true, 0));
+    for count in [0, MAX_CONTINUATIONS + 1, usize::MAX] {
+        let said = engine.put_several(request(5, 0), count).unwrap_err().to_string();
+        assert!(said.contains(&count.to_string()), "{said}");
+    }
     assert!(engine.is_idle());
 }

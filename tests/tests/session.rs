@@ -189,7 +189,7 @@ fn what_would_give_other_bits_is_refused_by_name() {
     let (cpu, saved) = (cpu(Madd::Fused), saved());
     let here = |case: &str, config: EngineConfig| engine(&cpu, case, config);
     let said = refused(&mut here("llama_gqa_llama3", sizes(4, Float::F32)), &saved);
-    assert!(said.contains("weights"), "{said}");
+    assert!(said.contains("configuration"), "{said}");
     let said = refused(&mut here("gpt2", sizes(4, Float::F32)), &saved);
     assert!(said.contains("architecture") && said.contains("gpt2") && said.contains("llama"), "{said}");
     let said = refused(&mut here("llama", sizes(4, Float::Bf16)), &saved);
@@ -246,4 +246,58 @@ fn damaged_bytes_are_an_error_and_never_more() {
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 };
     !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
+}
+
+/// What the configuration says belongs to the model: the same weights under another norm are another one.
+#[test]
+fn a_model_of_another_configuration_refuses_a_saved_request() {
+    let cpu = cpu(Madd::Fused);
+    let mut first = engine(&cpu, "llama", sizes(4, Float::F32));
+    let id = first.put(request(13)).unwrap();
+    steps(&mut first, id, 3);
+    let saved = first.save(id).unwrap();
+    let open = |change: fn(&mut serde_json::Value)| {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/llama");
+        let mut files = checkpoint::open(&dir, Access::Map).unwrap();
+        change(&mut files.config);
+        let options = LoadOptions { dtype: Some(Float::F32), ..LoadOptions::default() };
+        let model = inject(&cpu, &files, &Registry::default(), 128, options, &mut |_, _| {}).unwrap();
+        Engine::new(cpu.clone(), model, sizes(4, Float::F32)).unwrap()
+    };
+    open(|_| {}).restore(&saved).unwrap();
+    let other = |config: &mut serde_json::Value| config["rms_norm_eps"] = 0.5.into();
+    let said = open(other).restore(&saved).unwrap_err().to_string();
+    assert!(said.contains("configuration of a saved request"), "{said}");
+}
+
+/// Bytes that somebody made up: their checksum is right, their keys and values are not.
+#[test]
+fn bytes_that_are_restored_change_no_other_answer() {
+    let cpu = cpu(Madd::Fused);
+    let mut engine = engine(&cpu, "llama", sizes(4, Float::F32));
+    let id = engine.put(request(13)).unwrap();
+    let want = engine.run().unwrap().remove(&id).unwrap();
+    let id = engine.put(request(13)).unwrap();
+    steps(&mut engine, id, 2);
+    let mut forged = engine.save(id).unwrap();
+    let end = forged.len() - 4;
+    let header = 12 + u32::from_le_bytes(forged[8..12].try_into().unwrap()) as usize;
+    forged[header..end].as_chunks_mut::<4>().0.fill(7.5f32.to_le_bytes());
+    let sum = crc32fast::hash(&forged[..end]).to_le_bytes();
+    forged[end..].copy_from_slice(&sum);
+    // An engine that has not seen the prompt, and one that has.
+    for seen in [false, true] {
+        let mut victim = self::engine(&cpu, "llama", sizes(4, Float::F32));
+        if seen {
+            victim.put(request(13)).unwrap();
+            victim.run().unwrap();
+        }
+        let restored = victim.restore(&forged).unwrap();
+        let during = victim.put(request(13)).unwrap();
+        let mut got = victim.run().unwrap();
+        assert_eq!(got.remove(&during).unwrap(), want);
+        assert_ne!(got.remove(&restored).unwrap(), want, "the forged keys are read by whoever brought them");
+        let behind = victim.put(request(13)).unwrap();
+        assert_eq!(victim.run().unwrap().remove(&behind).unwrap(), want);
+    }
 }

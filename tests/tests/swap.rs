@@ -171,17 +171,19 @@ fn a_store_that_loses_pages_costs_time_alone() {
     assert_eq!(held.load(Ordering::Relaxed), of_page * engine.prefix_stats().stored);
 }
 
-/// A store that truncates every third page that is asked for.
-struct Truncates(HostPages, usize);
+/// A store that changes every third page that is asked for.
+struct Changes(HostPages, usize, fn(&mut Vec<u8>));
 
-impl PageStore for Truncates {
+impl PageStore for Changes {
     fn put(&mut self, number: u64, page: Vec<u8>, dropped: &mut Vec<u64>) {
         self.0.put(number, page, dropped);
     }
     fn get(&mut self, number: u64) -> Option<Vec<u8>> {
         self.1 += 1;
         let mut page = self.0.get(number)?;
-        page.truncate(page.len() - usize::from(self.1.is_multiple_of(3)));
+        if self.1.is_multiple_of(3) {
+            (self.2)(&mut page);
+        }
         Some(page)
     }
     fn remove(&mut self, number: u64) {
@@ -190,15 +192,22 @@ impl PageStore for Truncates {
 }
 
 #[test]
-fn a_page_of_another_size_is_computed_anew() {
+fn a_page_that_the_store_has_changed_is_computed_anew() {
     let cpu = cpu();
     let want = served(&mut engine(&cpu, "llama", config(Float::F32, 24, 0)));
-    let mut engine = engine(&cpu, "llama", config(Float::F32, 8, 0));
-    engine.set_page_store(Truncates(HostPages::new(1 << 20), 0)).unwrap();
-    for _ in 0..3 {
-        assert_eq!(served(&mut engine), want);
+    let changes: [fn(&mut Vec<u8>); 3] = [
+        |page| page.truncate(page.len() - 1),
+        |page| page[0] ^= 1,
+        |page| page.as_chunks_mut::<4>().0.fill(7.5f32.to_le_bytes()),
+    ];
+    for change in changes {
+        let mut engine = engine(&cpu, "llama", config(Float::F32, 8, 0));
+        engine.set_page_store(Changes(HostPages::new(1 << 20), 0, change)).unwrap();
+        for _ in 0..3 {
+            assert_eq!(served(&mut engine), want);
+        }
+        assert!(engine.prefix_stats().restored > 10, "{:?}", engine.prefix_stats());
     }
-    assert!(engine.prefix_stats().restored > 10, "{:?}", engine.prefix_stats());
 }
 
 /// What pages go through is allocated with the store and counted; steps that move pages take nothing.

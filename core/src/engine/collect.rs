@@ -89,8 +89,9 @@ impl Coordinator {
     pub(super) fn fail(&mut self, planned: Planned, failed: &mut Vec<u64>) -> Result<()> {
         let slices = planned.parts.iter().map(|part| part.slice);
         let readers = self.scheduler.readers(slices, &self.kv);
+        let joined = self.joined_behind(&planned);
         let own = planned.parts.iter().map(|part| (part.slice.row, Some(part.id)));
-        for (row, id) in own.chain(readers.into_iter().map(|row| (row, None))) {
+        for (row, id) in own.chain(readers.into_iter().chain(joined).map(|row| (row, None))) {
             let there = self.scheduler.sequence(row).map(|seq| seq.id);
             let Some(there) = there.filter(|there| id.is_none_or(|id| id == *there)) else { continue };
             self.forget_copy(row);
@@ -117,6 +118,19 @@ impl Coordinator {
         }
         self.spare.push(planned);
         self.compute_lost()
+    }
+
+    /// Request slots of continuations that joined requests of a step behind it: what they copied of the
+    /// prompt's last page, and what sampled their first token, read what it was to write.
+    fn joined_behind(&self, planned: &Planned) -> Vec<u32> {
+        let behind = |seq: &&Sequence<Live>| {
+            let of = |(leader, step): (u64, u64)| {
+                step > planned.order.number && planned.parts.iter().any(|part| part.id == leader)
+            };
+            seq.data.joined.is_some_and(of)
+        };
+        let all = self.scheduler.running().chain(self.scheduler.leaving());
+        all.filter(behind).map(|seq| seq.row).collect()
     }
 
     /// No step is in flight: what ended requests held is free.

@@ -88,6 +88,10 @@ pub(super) struct Live {
     pub cache_salt: String,
     /// Whether all of its prompt is computed, whatever the cache has of it.
     pub skip_prefix_cache: bool,
+    /// Its number here, where keys and values of it came from outside: its prefix is shared with nobody.
+    pub private: Option<u64>,
+    /// The request that it joined as a continuation, and the step that it did so in.
+    pub joined: Option<(u64, u64)>,
 }
 
 /// What a request asks of the scheduler.
@@ -227,7 +231,7 @@ impl Coordinator {
             _ => 0,
         };
         let most = if live.skip_prefix_cache { 0 } else { most };
-        let key = PrefixKey { salt: live.cache_salt.clone(), rope_shift: live.shift };
+        let key = PrefixKey { salt: live.cache_salt.clone(), rope_shift: live.shift, private: live.private };
         Some(CachedPrefix::new(key, most))
     }
 
@@ -427,11 +431,17 @@ impl Coordinator {
     /// # Errors
     /// `Internal` when the bookkeeping is inconsistent.
     pub(super) fn expire(&mut self, out: &mut Vec<Output>) -> Result<()> {
-        for seq in self.scheduler.expired(self.now) {
-            out.push(Output { id: seq.id, token: None, finish: Some(Finish::Expired) });
-            self.release_siblings(seq.id)?;
+        // A continuation that waited for one of them may wait as long as it, and no longer.
+        loop {
+            let expired = self.scheduler.expired(self.now);
+            if expired.is_empty() {
+                return Ok(());
+            }
+            for seq in expired {
+                out.push(Output { id: seq.id, token: None, finish: Some(Finish::Expired) });
+                self.release_siblings(seq.id)?;
+            }
         }
-        Ok(())
     }
 
     /// Whether every page and every request slot is accounted for.

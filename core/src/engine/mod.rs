@@ -41,6 +41,6 @@ pub use kept::Kept;
 pub use memory::Memory;
 pub use order::{Admitted, StepOrder, StepResult, StepWant};
 pub use ragged::{Ragged, SchedulingError};
-pub use request::{Caller, Finish, Layers, Output, Request, Want};
+pub use request::{Caller, Finish, Layers, MAX_CONTINUATIONS, Output, Request, Want};
 pub use runner::{Launched, Runner};
 pub use texts::Texts;

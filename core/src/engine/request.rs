@@ -6,6 +6,9 @@ use crate::sample::SamplingParams;
 use crate::{Error, Result};
 use std::time::Duration;
 
+/// Continuations of one prompt that are taken at once: each holds a copy of it while it waits.
+pub const MAX_CONTINUATIONS: usize = 16_384;
+
 /// Layers whose hidden states are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[non_exhaustive]
@@ -138,14 +141,15 @@ impl Request {
     /// # Errors
     /// `Request`.
     pub fn check_several(&self, id: u64, count: usize) -> Result<()> {
-        let no = |what: &str| Err(Error::Request { id, what: what.into() });
+        let no = |what: String| Err(Error::Request { id, what });
         match count {
-            0 => no("0 continuations; at least 1 is needed"),
+            0 => no("0 continuations; at least 1 is needed".into()),
             1 => Ok(()),
             _ if self.want != Want::default() => {
-                no("several continuations of a prompt keep no logits or hidden states")
+                no("several continuations of a prompt keep no logits or hidden states".into())
             }
-            _ => Ok(()),
+            2..=MAX_CONTINUATIONS => Ok(()),
+            _ => no(format!("{count} continuations; at most {MAX_CONTINUATIONS} are taken")),
         }
     }
 

@@ -6,10 +6,14 @@
 //! whole pages are in the prefix cache: it goes on with a hit, and computes the positions behind it. Where
 //! there is no room, or no prefix cache, it computes all of them, with the same bits.
 //!
-//! Only an engine that gives the same bits takes a request: the same weights (known by a checksum of the
-//! beginning and the end of every tensor), element types, version (no patch changes a bit) and model of
-//! device, whichever of several; another device only where both follow the reference order with the same
-//! multiply-add. In `Fast`, which promises no bits, the request goes on with those of whoever continues it.
+//! Only an engine that gives the same bits takes a request: the same description of the model, the same
+//! weights (known by checksums of samples of every tensor), element types, version (no patch changes a bit)
+//! and model of device, whichever of several; another device only where both follow the reference order with
+//! the same multiply-add. In `Fast`, which promises no bits, the request goes on with those of whoever
+//! continues it.
+//!
+//! The checksum at the end tells what is damaged, not what is forged. Keys and values that come in so are
+//! therefore read by the restored request alone, and never taken for a prefix of others.
 
 use super::api::Engine;
 use super::cached::{Kept, widths};
@@ -26,7 +30,7 @@ use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// What the bytes begin with.
-const MAGIC: &[u8; 8] = b"engraft\x03";
+const MAGIC: &[u8; 8] = b"engraft\x04";
 /// In errors.
 const NAME: &str = "a saved request";
 
@@ -35,6 +39,8 @@ const NAME: &str = "a saved request";
 #[serde(deny_unknown_fields)]
 struct Origin {
     arch: String,
+    /// Checksum of the model's description: what its configuration says.
+    model: u32,
     weights: u32,
     dtype: Float,
     kv_dtype: Float,
@@ -124,6 +130,9 @@ impl<B: Backend> Engine<B> {
     /// Continues a request that [`Engine::save`] wrote; its number here. Its tokens are those that it would
     /// have had, in modes that promise results independent of chunks.
     ///
+    /// Priority and tenant are those of the bytes: whoever takes bytes from strangers decides whether to
+    /// believe them. Keys and values of the bytes change no other request's results, whatever they are.
+    ///
     /// # Errors
     /// `Format` for bytes that are damaged or of another version; `Config` naming what differs for one of
     /// other weights, element types or numerics; as [`Engine::put`] for one that this engine could never
@@ -171,6 +180,7 @@ impl<B: Backend> Engine<B> {
         }
         Ok(Origin {
             arch: model.spec.arch.clone(),
+            model: crc32fast::hash(format!("{:?}", model.spec).as_bytes()),
             weights,
             dtype: config.dtype,
             kv_dtype: config.kv_dtype,
@@ -202,6 +212,7 @@ impl<B: Backend> Engine<B> {
             shift: coordinator.shifts.of(header.prompt),
             cache_salt: header.cache_salt.clone(),
             skip_prefix_cache: header.skip_prefix_cache,
+            private: (header.positions > 0).then_some(id),
             ..Live::default()
         };
         let prefix = coordinator.cached_prefix(header.prompt, &(0..0), &live).map(|prefix| {
@@ -252,11 +263,12 @@ impl Origin {
     fn check(&self, here: &Origin) -> Result<()> {
         let reference = format!("{:?}", Mode::Reference).to_lowercase();
         let same_order = self.mode == reference && here.mode == reference && self.madd == here.madd;
-        let weights = |origin: &Origin| format!("{:08x}", origin.weights);
+        let hex = |sum: u32| format!("{sum:08x}");
         let fields = [
             ("version", self.version.clone(), here.version.clone()),
             ("architecture", self.arch.clone(), here.arch.clone()),
-            ("weights", weights(self), weights(here)),
+            ("configuration", hex(self.model), hex(here.model)),
+            ("weights", hex(self.weights), hex(here.weights)),
             ("dtype", self.dtype.to_string(), here.dtype.to_string()),
             ("kv_dtype", self.kv_dtype.to_string(), here.kv_dtype.to_string()),
             ("mode", self.mode.clone(), here.mode.clone()),
@@ -317,6 +329,7 @@ mod tests {
     fn origin(backend: &str, model: &str, mode: &str) -> Origin {
         Origin {
             arch: "llama".into(),
+            model: 5,
             weights: 7,
             dtype: Float::F16,
             kv_dtype: Float::F16,
@@ -325,6 +338,17 @@ mod tests {
             mode: mode.into(),
             madd: "fused".into(),
         }
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let here = origin("cpu", "x", "reference");
+        let said = |there: Origin| there.check(&here).unwrap_err().to_string();
+        assert!(origin("cpu", "x", "reference").check(&here).is_ok());
+        let weights = said(Origin { weights: 8, ..origin("cpu", "x", "reference") });
+        assert!(weights.contains("weights") && weights.contains("00000008"), "{weights}");
+        let model = said(Origin { model: 8, ..origin("cpu", "x", "reference") });
+        assert!(model.contains("configuration"), "{model}");
     }
 
     #[test]

@@ -19,8 +19,9 @@ impl<B: Backend> Engine<B> {
     /// would with `subsequence` counted up, and the prompt runs once.
     ///
     /// # Errors
-    /// As [`Engine::put`]; `Request` for none, or for several that want to keep logits or hidden states.
-    /// Nothing is queued then.
+    /// As [`Engine::put`]; `Request` for none, for more than
+    /// [`MAX_CONTINUATIONS`](super::MAX_CONTINUATIONS), or for several that want to keep logits or hidden
+    /// states. Nothing is queued then.
     pub fn put_several(&mut self, request: Request, count: usize) -> Result<Vec<u64>> {
         request.check_several(self.coordinator.next_id, count)?;
         let leader = self.put(request)?;
@@ -59,6 +60,7 @@ impl Coordinator {
             at += 1;
             let leader = self.scheduler.sequence(slice.row).filter(|_| slice.samples).map(|seq| seq.id);
             let Some(waiting) = leader.and_then(|leader| self.siblings.remove(&leader)) else { continue };
+            let joins = leader.map(|leader| (leader, self.planned));
             for sibling in waiting {
                 let Self { scheduler, kv, copies, .. } = self;
                 let room = batch.rows < self.config.step_rows();
@@ -70,6 +72,9 @@ impl Coordinator {
                     Ok((row, copy)) => {
                         copies.extend(copy);
                         batch.admitted.push(row);
+                        if let Some(seq) = scheduler.sequence_mut(row) {
+                            seq.data.joined = joins;
+                        }
                         batch.slices.insert(at, Slice { row, start: slice.end(), len: 0, samples: true });
                         batch.rows += 1;
                         at += 1;

@@ -22,7 +22,8 @@ impl<B: Backend> Engine<B> {
         block_on(self.step_async(out))
     }
 
-    /// The same; reading the tokens back is awaited (the browser cannot block).
+    /// The same; reading the tokens back is awaited (the browser cannot block). It is to be driven to its
+    /// end: where the future is dropped before, what the step brought is lost, and the engine with it.
     ///
     /// # Errors
     /// As [`Engine::step`].

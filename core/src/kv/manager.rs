@@ -13,6 +13,7 @@ use super::prefix::Place;
 use super::store::Shared;
 use super::{PagePool, PageStore, PageTables, PrefixKey, PrefixTree};
 use crate::{Error, Result};
+use std::collections::{HashMap, HashSet};
 
 /// A sequence's place in the prefix tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -89,6 +90,8 @@ pub struct KvManager {
     /// Of a page in the store.
     page_bytes: usize,
     moves: Moves,
+    /// Checksums of what the store was given.
+    sums: HashMap<u64, u32>,
     lost: Vec<u32>,
 }
 
@@ -107,6 +110,7 @@ impl KvManager {
             store: None,
             page_bytes: 0,
             moves: Moves::default(),
+            sums: HashMap::new(),
             lost: Vec::new(),
         }
     }
@@ -133,6 +137,7 @@ impl KvManager {
     pub(crate) fn keep_evicted(&mut self, number: u64, page: Vec<u8>) -> Result<()> {
         let mut dropped = Vec::new();
         if let Some(store) = &self.store {
+            self.sums.insert(number, crc32fast::hash(&page));
             store.with(|store| store.put(number, page, &mut dropped));
         }
         self.forget(dropped)
@@ -140,11 +145,12 @@ impl KvManager {
 
     /// The store does not have these any more: nor has the tree.
     fn forget(&mut self, dropped: Vec<u64>) -> Result<()> {
-        for number in dropped {
-            let mut below = Vec::new();
-            self.prefixes.forget(number, &mut below)?;
-            self.drop_stored(&below);
+        let mut below = Vec::new();
+        for number in &dropped {
+            self.sums.remove(number);
+            self.prefixes.forget(*number, &mut below)?;
         }
+        self.drop_stored(&below);
         Ok(())
     }
 
@@ -157,7 +163,14 @@ impl KvManager {
     }
 
     fn drop_stored(&mut self, numbers: &[u64]) {
+        if numbers.is_empty() {
+            return;
+        }
+        let numbers: HashSet<u64> = numbers.iter().copied().collect();
         self.moves.out.retain(|(number, _)| !numbers.contains(number));
+        for number in &numbers {
+            self.sums.remove(number);
+        }
         if let Some(store) = &self.store {
             store.with(|store| numbers.iter().for_each(|number| store.remove(*number)));
         }
@@ -321,8 +334,11 @@ impl KvManager {
         if self.moves.out.iter().any(|(out, _)| *out == number) {
             return Ok(false);
         }
-        // Of another size it is no page of this engine: as good as lost.
-        let content = store.with(|store| store.get(number)).filter(|page| page.len() == self.page_bytes);
+        // What is not what the store was given is as good as lost.
+        let given = |page: &Vec<u8>| {
+            page.len() == self.page_bytes && self.sums.get(&number) == Some(&crc32fast::hash(page))
+        };
+        let content = store.with(|store| store.get(number)).filter(given);
         let Some(content) = content else {
             self.forget(vec![number])?;
             return Ok(false);
@@ -341,12 +357,11 @@ impl KvManager {
     /// # Errors
     /// `Internal` when the bookkeeping is inconsistent.
     pub(crate) fn lose(&mut self, pages: Vec<u32>) -> Result<()> {
-        let of = |tree: &PrefixTree| tree.lowest_of(&pages);
-        while let Some(node) = of(&self.prefixes) {
-            let mut below = Vec::new();
+        let mut below = Vec::new();
+        for node in self.prefixes.at_or_below(&pages) {
             self.prefixes.remove(node, &mut self.pool, &mut below)?;
-            self.drop_stored(&below);
         }
+        self.drop_stored(&below);
         self.lost.extend(pages);
         Ok(())
     }

@@ -9,6 +9,7 @@ mod audit;
 mod manager;
 mod pool;
 mod prefix;
+mod recency;
 mod slab;
 mod store;
 mod table;

@@ -9,8 +9,11 @@
 //! store has it by; below such a node there are only others of its kind.
 
 use super::PagePool;
+use super::recency::Recency;
 use crate::{Error, Result};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use hashbrown::HashTable;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 /// What keys and values depend on besides the tokens before them. Requests that differ in it share nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +22,9 @@ pub struct PrefixKey {
     pub salt: String,
     /// The row of the rotary tables that position 0 reads: with LongRoPE it depends on the prompt's length.
     pub rope_shift: u32,
+    /// The one request that has it, where the keys and values have come from outside: nobody else reads what
+    /// this engine has not computed.
+    pub private: Option<u64>,
 }
 
 /// A node of the tree: a page behind those of its ancestors.
@@ -27,14 +33,10 @@ struct Node {
     /// None for a root, which has no page.
     parent: Option<u32>,
     place: Place,
-    /// The parent's number, then the tokens of the page: the node's place in the index.
-    edge: Box<[u32]>,
+    /// Of the parent's number and the tokens of the page.
+    hash: u64,
     /// Children in the pool.
     children: u32,
-    /// Children in the store.
-    stored: u32,
-    /// When it was last used, by the tree's own count.
-    used: u64,
     /// Of a root: what leads to it.
     key: Option<Box<PrefixKey>>,
 }
@@ -57,13 +59,19 @@ pub struct PrefixTree {
     nodes: Vec<Option<Node>>,
     free: Vec<u32>,
     roots: BTreeMap<PrefixKey, u32>,
-    index: HashMap<Box<[u32]>, u32>,
-    /// Nodes without children but the roots, the one that was used longest ago first.
-    leaves: BTreeSet<(u64, u32)>,
-    clock: u64,
-    edge: Vec<u32>,
+    /// The tokens of the pages of all nodes, one after the other: nothing is allocated for a page that takes
+    /// the place of another.
+    tokens: Vec<u32>,
+    /// All nodes but the roots, by the number of their parent and the tokens of their page.
+    index: HashTable<u32>,
+    hasher: RandomState,
+    /// Nodes without children in the pool but the roots. A node takes the place of its last child: to use a
+    /// page is to use those before it.
+    leaves: Recency,
     /// Nodes by what the store has their pages by.
     stored: BTreeMap<u64, u32>,
+    /// Nodes whose page is in the store, behind their parents.
+    stored_below: BTreeSet<(u32, u32)>,
     /// Pages that have gone to the store so far.
     gone: u64,
     /// What the store has pages by whose nodes have one in the pool again.
@@ -78,11 +86,12 @@ impl PrefixTree {
             nodes: Vec::new(),
             free: Vec::new(),
             roots: BTreeMap::new(),
-            index: HashMap::new(),
-            leaves: BTreeSet::new(),
-            clock: 0,
-            edge: Vec::with_capacity(page_size + 1),
+            tokens: Vec::new(),
+            index: HashTable::new(),
+            hasher: RandomState::new(),
+            leaves: Recency::new(),
             stored: BTreeMap::new(),
+            stored_below: BTreeSet::new(),
             gone: 0,
             revived: Vec::new(),
         }
@@ -128,28 +137,38 @@ impl PrefixTree {
     pub fn find(&mut self, key: &PrefixKey, tokens: &[u32], most: usize, path: &mut Vec<u32>) {
         path.clear();
         let Some(mut at) = self.roots.get(key).copied() else { return };
-        self.clock += 1;
         for page in tokens.chunks_exact(self.page_size).take(most) {
-            let Some(child) = self.child(at, page) else { break };
+            let Some(child) = self.child(self.hash(at, page), at, page) else { break };
             self.touch(child);
             path.push(child);
             at = child;
         }
     }
 
-    fn child(&mut self, parent: u32, tokens: &[u32]) -> Option<u32> {
-        self.edge.clear();
-        self.edge.push(parent);
-        self.edge.extend_from_slice(tokens);
-        self.index.get(&self.edge[..]).copied()
+    fn hash(&self, parent: u32, tokens: &[u32]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u32(parent);
+        tokens.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn child(&self, hash: u64, parent: u32, tokens: &[u32]) -> Option<u32> {
+        let is = |number: &u32| {
+            let node = self.nodes.get(*number as usize).and_then(Option::as_ref);
+            node.is_some_and(|node| node.parent == Some(parent)) && self.tokens_of(*number) == tokens
+        };
+        self.index.find(hash, is).copied()
+    }
+
+    fn tokens_of(&self, number: u32) -> &[u32] {
+        let begin = number as usize * self.page_size;
+        self.tokens.get(begin..begin + self.page_size).unwrap_or_default()
     }
 
     fn touch(&mut self, number: u32) {
-        let Some(node) = self.nodes.get_mut(number as usize).and_then(Option::as_mut) else { return };
-        if self.leaves.remove(&(node.used, number)) {
-            self.leaves.insert((self.clock, number));
+        if self.leaves.remove(number) {
+            self.leaves.append(number);
         }
-        node.used = self.clock;
     }
 
     /// The node of `tokens`, a whole page, behind node `parent` (none: the root of `key`): the one that is
@@ -165,18 +184,18 @@ impl PrefixTree {
         page: u32,
         pool: &mut PagePool,
     ) -> Result<u32> {
-        self.clock += 1;
         let parent = match parent.or_else(|| self.roots.get(key).copied()) {
             Some(parent) => parent,
             None => {
                 pool.keep(page)?;
-                let root = self.add(None, Place::Nowhere, Box::default());
+                let root = self.add(None, Place::Nowhere, 0);
                 self.node_mut(root)?.key = Some(Box::new(key.clone()));
                 self.roots.insert(key.clone(), root);
-                return Ok(self.hang(root, tokens, page));
+                return Ok(self.hang(self.hash(root, tokens), root, tokens, page));
             }
         };
-        if let Some(node) = self.child(parent, tokens) {
+        let hash = self.hash(parent, tokens);
+        if let Some(node) = self.child(hash, parent, tokens) {
             match self.place(node) {
                 Some(Place::Store(_)) => self.bring_back(node, page, pool)?,
                 _ => self.touch(node),
@@ -184,24 +203,28 @@ impl PrefixTree {
             return Ok(node);
         }
         pool.keep(page)?;
-        Ok(self.hang(parent, tokens, page))
+        Ok(self.hang(hash, parent, tokens, page))
     }
 
     /// Adds a node that is not there yet.
-    fn hang(&mut self, parent: u32, tokens: &[u32], page: u32) -> u32 {
-        let edge: Box<[u32]> = std::iter::once(parent).chain(tokens.iter().copied()).collect();
-        let node = self.add(Some(parent), Place::Pool(page), edge.clone());
-        self.index.insert(edge, node);
-        self.leaves.insert((self.clock, node));
+    fn hang(&mut self, hash: u64, parent: u32, tokens: &[u32], page: u32) -> u32 {
+        let node = self.add(Some(parent), Place::Pool(page), hash);
+        let begin = node as usize * self.page_size;
+        self.tokens.resize(self.tokens.len().max(begin + self.page_size), 0);
+        self.tokens[begin..begin + self.page_size].copy_from_slice(tokens);
+        let nodes = &self.nodes;
+        let hash_of = |number: &u32| nodes[*number as usize].as_ref().map_or(0, |node| node.hash);
+        self.index.insert_unique(hash, node, hash_of);
+        self.leaves.append(node);
         if let Some(above) = self.nodes.get_mut(parent as usize).and_then(Option::as_mut) {
             above.children += 1;
-            self.leaves.remove(&(above.used, parent));
+            self.leaves.remove(parent);
         }
         node
     }
 
-    fn add(&mut self, parent: Option<u32>, place: Place, edge: Box<[u32]>) -> u32 {
-        let node = Some(Node { parent, place, edge, children: 0, stored: 0, used: self.clock, key: None });
+    fn add(&mut self, parent: Option<u32>, place: Place, hash: u64) -> u32 {
+        let node = Some(Node { parent, place, hash, children: 0, key: None });
         match self.free.pop() {
             Some(number) => {
                 self.nodes[number as usize] = node;
@@ -214,18 +237,51 @@ impl PrefixTree {
         }
     }
 
+    /// Takes a node out, but for its part in others.
+    fn take(&mut self, number: u32) -> Result<Node> {
+        let node = self.nodes.get_mut(number as usize).and_then(Option::take);
+        let node = node.ok_or_else(|| Error::internal("a node of the prefix tree is missing"))?;
+        if let Ok(entry) = self.index.find_entry(node.hash, |other| *other == number) {
+            entry.remove();
+        }
+        self.free.push(number);
+        Ok(node)
+    }
+
     /// Leaves whose page nothing else owns, the one that was used longest ago first.
     pub fn evictable(&self, pool: &PagePool) -> impl Iterator<Item = u32> {
         let idle = |node: &u32| self.page(*node).is_some_and(|page| pool.owners(page) == 1);
-        self.leaves.iter().map(|(_, node)| *node).filter(idle)
+        self.leaves.iter().filter(idle)
     }
 
-    /// A node without children in the pool that has one of these pages, or is below one that has.
-    pub(super) fn lowest_of(&self, pages: &[u32]) -> Option<u32> {
-        let above = |node: &u32| self.nodes.get(*node as usize).and_then(Option::as_ref)?.parent;
-        let is = |node: u32| self.page(node).is_some_and(|page| pages.contains(&page));
-        let below = |leaf: &u32| std::iter::successors(Some(*leaf), above).any(is);
-        self.leaves.iter().map(|(_, node)| *node).find(below)
+    /// Nodes of the pool that have one of these pages, or are below one that has: each before its parent.
+    pub(super) fn at_or_below(&self, pages: &[u32]) -> Vec<u32> {
+        let pages: HashSet<u32> = pages.iter().copied().collect();
+        // Of every node whether it is such a one, and how deep it lies.
+        let mut known: Vec<Option<(bool, u32)>> = vec![None; self.nodes.len()];
+        let (mut found, mut path) = (Vec::new(), Vec::new());
+        for number in 0..self.nodes.len() as u32 {
+            let (mut at, mut above) = (number, (false, 0));
+            while let Some(node) = self.nodes.get(at as usize).and_then(Option::as_ref) {
+                if let Some(seen) = known[at as usize] {
+                    above = seen;
+                    break;
+                }
+                path.push(at);
+                let Some(parent) = node.parent else { break };
+                at = parent;
+            }
+            while let Some(at) = path.pop() {
+                let page = self.page(at);
+                above = (above.0 || page.is_some_and(|page| pages.contains(&page)), above.1 + 1);
+                known[at as usize] = Some(above);
+                if above.0 && page.is_some() {
+                    found.push((above.1, at));
+                }
+            }
+        }
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found.into_iter().map(|(_, number)| number).collect()
     }
 
     /// Every page of the tree with its request's key and the tokens that lead to it, its own included; in
@@ -239,8 +295,8 @@ impl PrefixTree {
 
     fn described(&self, number: u32) -> Option<(&PrefixKey, Vec<u32>, u32)> {
         let (mut at, mut path) = (number, Vec::new());
-        while let Some(Node { parent: Some(parent), edge, .. }) = self.nodes.get(at as usize)?.as_ref() {
-            path.push(&edge[1..]);
+        while let Some(Node { parent: Some(parent), .. }) = self.nodes.get(at as usize)?.as_ref() {
+            path.push(self.tokens_of(at));
             at = *parent;
         }
         let key = self.nodes.get(at as usize)?.as_ref()?.key.as_deref()?;
@@ -260,16 +316,15 @@ impl PrefixTree {
     pub(super) fn stow(&mut self, leaf: u32, pool: &mut PagePool) -> Result<u64> {
         self.gone += 1;
         let (gone, node) = (self.gone, self.node_mut(leaf)?);
-        let (used, parent) = (node.used, node.parent);
+        let parent = node.parent;
         let place = std::mem::replace(&mut node.place, Place::Store(gone));
         let (Place::Pool(page), Some(parent)) = (place, parent) else {
             return Err(Error::internal("a node of the prefix tree has no page"));
         };
         pool.unkeep(page)?;
-        self.leaves.remove(&(used, leaf));
         self.stored.insert(gone, leaf);
-        self.node_mut(parent)?.stored += 1;
-        self.loses_child(parent)?;
+        self.stored_below.insert((parent, leaf));
+        self.loses_leaf(parent, leaf)?;
         Ok(gone)
     }
 
@@ -278,21 +333,18 @@ impl PrefixTree {
     /// # Errors
     /// `Internal` for a page without an owner, or one that is in the tree already.
     pub(super) fn bring_back(&mut self, node: u32, page: u32, pool: &mut PagePool) -> Result<()> {
-        self.clock += 1;
-        let (clock, back) = (self.clock, self.node_mut(node)?);
+        let back = self.node_mut(node)?;
         let (Place::Store(gone), Some(parent)) = (back.place, back.parent) else {
             return Err(Error::internal("a node of the prefix tree is in the pool already"));
         };
         pool.keep(page)?;
-        (back.place, back.used) = (Place::Pool(page), clock);
+        back.place = Place::Pool(page);
         self.stored.remove(&gone);
         self.revived.push(gone);
-        self.leaves.insert((clock, node));
-        let above = self.node_mut(parent)?;
-        above.stored -= 1;
-        above.children += 1;
-        let used = above.used;
-        self.leaves.remove(&(used, parent));
+        self.stored_below.remove(&(parent, node));
+        self.leaves.append(node);
+        self.node_mut(parent)?.children += 1;
+        self.leaves.remove(parent);
         Ok(())
     }
 
@@ -301,23 +353,25 @@ impl PrefixTree {
         std::mem::take(&mut self.revived)
     }
 
-    /// A child of a node is not in the pool any more.
-    fn loses_child(&mut self, parent: u32) -> Result<()> {
+    /// A child of a node, a leaf, is not in the pool any more.
+    fn loses_leaf(&mut self, parent: u32, leaf: u32) -> Result<()> {
         let above = self.node_mut(parent)?;
         above.children -= 1;
-        let (children, used) = (above.children, above.used);
-        match (children, above.parent) {
-            (0, Some(_)) => {
-                self.leaves.insert((used, parent));
+        match (above.children, above.parent) {
+            (0, Some(_)) => self.leaves.replace(leaf, parent),
+            (children, _) => {
+                self.leaves.remove(leaf);
+                if children == 0 {
+                    self.drop_root(parent);
+                }
             }
-            (0, None) => self.drop_root(parent),
-            _ => {}
         }
         Ok(())
     }
 
     fn drop_root(&mut self, root: u32) {
-        let bare = |node: &Node| node.parent.is_none() && node.children + node.stored == 0;
+        let stored = self.stored_below.range((root, 0)..=(root, u32::MAX)).next().is_some();
+        let bare = |node: &Node| node.parent.is_none() && node.children == 0 && !stored;
         if self.nodes.get(root as usize).and_then(Option::as_ref).is_some_and(bare) {
             let key = self.nodes[root as usize].take().and_then(|node| node.key);
             self.free.push(root);
@@ -330,15 +384,13 @@ impl PrefixTree {
     /// # Errors
     /// `Internal` where there is none of this number.
     pub(super) fn remove(&mut self, leaf: u32, pool: &mut PagePool, dropped: &mut Vec<u64>) -> Result<()> {
-        self.remove_stored_below(leaf, dropped)?;
-        let lost = || Error::internal("a node of the prefix tree is missing");
-        let node = self.nodes.get_mut(leaf as usize).and_then(Option::take).ok_or_else(lost)?;
-        self.leaves.remove(&(node.used, leaf));
-        self.index.remove(&node.edge);
-        self.free.push(leaf);
-        let (Place::Pool(page), Some(parent)) = (node.place, node.parent) else { return Err(lost()) };
+        self.forget_below(leaf, dropped)?;
+        let node = self.take(leaf)?;
+        let (Place::Pool(page), Some(parent)) = (node.place, node.parent) else {
+            return Err(Error::internal("a leaf of the prefix tree has no page"));
+        };
         pool.unkeep(page)?;
-        self.loses_child(parent)
+        self.loses_leaf(parent, leaf)
     }
 
     /// The store has given a page up: its node goes, and those below it; adds what the store has those by to
@@ -348,30 +400,30 @@ impl PrefixTree {
     /// `Internal` when the bookkeeping is inconsistent.
     pub(super) fn forget(&mut self, gone: u64, dropped: &mut Vec<u64>) -> Result<()> {
         let Some(number) = self.stored.remove(&gone) else { return Ok(()) };
-        self.remove_stored_below(number, dropped)?;
-        let node = self.nodes.get_mut(number as usize).and_then(Option::take);
-        let node = node.ok_or_else(|| Error::internal("a node of the prefix tree is missing"))?;
-        self.index.remove(&node.edge);
-        self.free.push(number);
-        if let Some(parent) = node.parent {
-            self.node_mut(parent)?.stored -= 1;
+        self.forget_below(number, dropped)?;
+        if let Some(parent) = self.take(number)?.parent {
+            self.stored_below.remove(&(parent, number));
             self.drop_root(parent);
         }
         Ok(())
     }
 
-    fn remove_stored_below(&mut self, number: u32, dropped: &mut Vec<u64>) -> Result<()> {
-        while self.node_mut(number)?.stored > 0 {
-            let below = |node: &u32| {
-                let node = self.nodes.get(*node as usize).and_then(Option::as_ref);
-                node.is_some_and(|node| node.parent == Some(number))
-            };
-            let Some((gone, _)) = self.stored.iter().find(|(_, node)| below(node)) else {
-                return Err(Error::internal("a stored node of the prefix tree is missing"));
-            };
-            let gone = *gone;
-            dropped.push(gone);
-            self.forget(gone, dropped)?;
+    /// Takes out what is stored below a node. A text may have any number of pages, one below the other: it
+    /// takes no stack for each.
+    fn forget_below(&mut self, number: u32, dropped: &mut Vec<u64>) -> Result<()> {
+        let mut above = vec![number];
+        while let Some(parent) = above.pop() {
+            let first = above.len();
+            above.extend(self.stored_below.range((parent, 0)..=(parent, u32::MAX)).map(|(_, node)| *node));
+            for node in &above[first..] {
+                self.stored_below.remove(&(parent, *node));
+            }
+            for at in first..above.len() {
+                if let Place::Store(gone) = self.take(above[at])?.place {
+                    self.stored.remove(&gone);
+                    dropped.push(gone);
+                }
+            }
         }
         Ok(())
     }
@@ -379,152 +431,4 @@ impl PrefixTree {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    fn key(salt: &str, rope_shift: u32) -> PrefixKey {
-        PrefixKey { salt: salt.into(), rope_shift }
-    }
-
-    /// Fills pages with `tokens` as a request of this key does; the pages taken.
-    fn fill(tree: &mut PrefixTree, pool: &mut PagePool, key: &PrefixKey, tokens: &[u32]) -> Vec<u32> {
-        let (mut parent, mut pages) = (None, Vec::new());
-        for chunk in tokens.chunks_exact(2) {
-            let page = pool.take().unwrap();
-            let node = tree.insert(key, parent, chunk, page, pool).unwrap();
-            pages.push(page);
-            parent = Some(node);
-        }
-        pages
-    }
-
-    /// Removes the leaf that was used longest ago; whether there was one.
-    fn evict(tree: &mut PrefixTree, pool: &mut PagePool) -> bool {
-        let oldest = tree.evictable(pool).next();
-        oldest.is_some_and(|leaf| tree.remove(leaf, pool, &mut Vec::new()).is_ok())
-    }
-
-    fn found(tree: &mut PrefixTree, key: &PrefixKey, tokens: &[u32], most: usize) -> Vec<u32> {
-        let mut path = Vec::new();
-        tree.find(key, tokens, most, &mut path);
-        path.iter().map(|node| tree.page(*node).unwrap()).collect()
-    }
-
-    #[test]
-    fn a_prefix_is_found_by_its_tokens_salt_and_shift_alone() {
-        let (mut tree, mut pool) = (PrefixTree::new(2), PagePool::new(8, None));
-        let plain = key("", 0);
-        let pages = fill(&mut tree, &mut pool, &plain, &[1, 2, 3, 4, 5, 6]);
-        assert_eq!(found(&mut tree, &plain, &[1, 2, 3, 4, 5, 6, 7], 9), pages);
-        assert_eq!(found(&mut tree, &plain, &[1, 2, 3, 4, 5, 6], 2), pages[..2]);
-        assert_eq!(found(&mut tree, &plain, &[1, 2, 3, 9, 5, 6], 9), pages[..1]);
-        // The tokens of the second page behind none, or behind others, are another prefix.
-        assert_eq!(found(&mut tree, &plain, &[3, 4], 9), [0; 0]);
-        assert_eq!(found(&mut tree, &plain, &[9, 9, 3, 4], 9), [0; 0]);
-        assert_eq!(found(&mut tree, &plain, &[1], 9), [0; 0]);
-        for other in [key("a", 0), key("", 7)] {
-            assert_eq!(found(&mut tree, &other, &[1, 2, 3, 4], 9), [0; 0]);
-            let own = fill(&mut tree, &mut pool, &other, &[1, 2]);
-            assert_eq!(found(&mut tree, &other, &[1, 2, 3, 4], 9), own);
-        }
-    }
-
-    #[test]
-    fn what_was_used_longest_ago_is_evicted_first_and_nothing_in_use() {
-        let (mut tree, mut pool) = (PrefixTree::new(2), PagePool::new(4, None));
-        let plain = key("", 0);
-        let old = fill(&mut tree, &mut pool, &plain, &[1, 2, 3, 4]);
-        let new = fill(&mut tree, &mut pool, &key("a", 0), &[5, 6, 7, 8]);
-        assert!(!evict(&mut tree, &mut pool), "the requests that filled the pages own them");
-        for page in old.iter().chain(&new) {
-            pool.release(*page).unwrap();
-        }
-        assert_eq!((pool.free(), pool.available()), (0, 4));
-        assert_eq!(found(&mut tree, &plain, &[1, 2, 3, 4], 9), old, "used last now");
-        assert!(evict(&mut tree, &mut pool));
-        assert_eq!(
-            found(&mut tree, &key("a", 0), &[5, 6, 7, 8], 9),
-            new[..1],
-            "a leaf goes before its parent"
-        );
-        // A page in use stays, and so does what leads to it.
-        pool.share(old[1]).unwrap();
-        pool.share(old[0]).unwrap();
-        assert!(evict(&mut tree, &mut pool));
-        assert_eq!(found(&mut tree, &key("a", 0), &[5, 6], 9), [0; 0]);
-        assert!(!evict(&mut tree, &mut pool));
-        assert_eq!((pool.free(), pool.available(), tree.len()), (2, 2, 2));
-        pool.release(old[1]).unwrap();
-        pool.release(old[0]).unwrap();
-        while evict(&mut tree, &mut pool) {}
-        assert_eq!((pool.free(), tree.len(), tree.roots.len(), tree.free.len()), (4, 0, 0, tree.nodes.len()));
-    }
-
-    #[test]
-    fn a_stored_page_keeps_its_place_until_the_store_gives_it_up() {
-        let (mut tree, mut pool) = (PrefixTree::new(2), PagePool::new(4, None));
-        let plain = key("", 0);
-        let pages = fill(&mut tree, &mut pool, &plain, &[1, 2, 3, 4, 5, 6]);
-        pages.iter().for_each(|page| pool.release(*page).unwrap());
-        let oldest = |tree: &PrefixTree, pool: &PagePool| tree.evictable(pool).next().unwrap();
-        let (last, middle) = {
-            let last = oldest(&tree, &pool);
-            (tree.stow(last, &mut pool).unwrap(), oldest(&tree, &pool))
-        };
-        let middle = tree.stow(middle, &mut pool).unwrap();
-        assert_eq!((tree.len(), tree.stored(), pool.free(), pool.available()), (1, 2, 3, 4));
-        let mut path = Vec::new();
-        tree.find(&plain, &[1, 2, 3, 4, 5, 6], 9, &mut path);
-        let places: Vec<Place> = path.iter().map(|node| tree.place(*node).unwrap()).collect();
-        assert_eq!(places, [Place::Pool(pages[0]), Place::Store(middle), Place::Store(last)]);
-        // Computed anew by a request, or read back: the node has a page of the pool again.
-        let page = pool.take().unwrap();
-        assert_eq!(tree.insert(&plain, Some(path[0]), &[3, 4], page, &mut pool).unwrap(), path[1]);
-        assert_eq!((tree.len(), tree.stored(), tree.page(path[1])), (2, 1, Some(page)));
-        pool.release(page).unwrap();
-        // What is below a node that goes, goes.
-        let mut dropped = Vec::new();
-        let leaf = oldest(&tree, &pool);
-        assert_eq!(leaf, path[1], "nothing below it is in the pool");
-        let again = tree.stow(leaf, &mut pool).unwrap();
-        tree.forget(again, &mut dropped).unwrap();
-        assert_eq!((dropped, tree.stored(), tree.len()), (vec![last], 0, 1));
-        let root = oldest(&tree, &pool);
-        let only = tree.stow(root, &mut pool).unwrap();
-        assert_eq!((tree.len(), tree.roots.len()), (0, 1));
-        tree.forget(only, &mut Vec::new()).unwrap();
-        assert_eq!((pool.free(), tree.roots.len(), tree.free.len()), (4, 0, tree.nodes.len()));
-    }
-
-    #[test]
-    fn what_is_behind_a_lost_page_is_lost_before_it() {
-        let (mut tree, mut pool, key) = (PrefixTree::new(1), PagePool::new(3, None), key("", 0));
-        let mut add = |tree: &mut PrefixTree, parent, token| {
-            let page = pool.take().unwrap();
-            (page, tree.insert(&key, parent, &[token], page, &mut pool).unwrap())
-        };
-        let (other, _) = add(&mut tree, None, 9);
-        let (lost, first) = add(&mut tree, None, 1);
-        let (_, behind) = add(&mut tree, Some(first), 2);
-        for node in [behind, first] {
-            assert_eq!(tree.lowest_of(&[lost]), Some(node));
-            tree.remove(node, &mut pool, &mut Vec::new()).unwrap();
-        }
-        assert_eq!((tree.lowest_of(&[lost]), tree.len()), (None, 1));
-        assert!(tree.lowest_of(&[other]).is_some());
-    }
-
-    #[test]
-    fn a_page_that_is_there_already_is_not_taken_in_twice() {
-        let (mut tree, mut pool) = (PrefixTree::new(2), PagePool::new(2, None));
-        let first = fill(&mut tree, &mut pool, &key("", 0), &[1, 2]);
-        let second = fill(&mut tree, &mut pool, &key("", 0), &[1, 2]);
-        assert_eq!((tree.len(), pool.owners(first[0]), pool.owners(second[0])), (1, 2, 1));
-        assert!(
-            tree.insert(&key("", 0), None, &[5, 6], first[0], &mut pool).is_err(),
-            "it holds other tokens"
-        );
-        assert!(tree.insert(&key("", 0), None, &[5, 6], 9, &mut pool).is_err(), "no such page");
-        assert_eq!(tree.len(), 1);
-    }
-}
+mod tests;

@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Keeps pages of keys and values.
 ///
+/// It is asked on the engine's thread: one that is slow keeps steps waiting. A page that does not come back
+/// as it was given counts as lost.
+///
 /// ```
 /// use engraft_core::kv::{HostPages, PageStore};
 ///

@@ -391,33 +391,40 @@ impl<T> Scheduler<T> {
         room
     }
 
+    /// Puts a sequence among those that run, in their order.
     fn enter(&mut self, seq: Sequence<T>) {
-        self.running.push(seq.row);
-        let row = seq.row as usize;
-        if let Some(place) = self.sequences.get_mut(row) {
+        let row = seq.row;
+        if let Some(place) = self.sequences.get_mut(row as usize) {
             *place = Some(seq);
         }
-        self.order_running();
+        // The oldest sequence stands first: whatever comes, it ends, and so does the one that is the oldest
+        // then.
+        let moves = match self.running.first().copied() {
+            None => return self.running.push(row),
+            Some(first) if self.order(row).1 < self.order(first).1 => {
+                std::mem::replace(&mut self.running[0], row)
+            }
+            Some(_) => row,
+        };
+        let before = |other: &u32| self.order(*other) <= self.order(moves);
+        let at = 1 + self.running[1..].partition_point(before);
+        self.running.insert(at, moves);
+    }
+
+    /// By what sequences behind the first one stand in order: priority, then first admission.
+    fn order(&self, row: u32) -> (i32, u64) {
+        self.sequence(row).map_or((0, 0), |seq| (seq.standing.priority, seq.arrival))
     }
 
     /// Takes a request slot out of those that run.
     fn leave_running(&mut self, row: u32) {
-        let first = self.running.first() == Some(&row);
-        self.running.retain(|other| *other != row);
-        if first {
-            self.order_running();
-        }
-    }
-
-    /// Puts the oldest sequence first: whatever comes, it ends, and so does the one that is the oldest then.
-    fn order_running(&mut self) {
-        let Self { running, sequences, .. } = self;
-        let of = |row: &u32| sequences.get(*row as usize).and_then(Option::as_ref);
-        let key = |row: &u32| of(row).map_or((0, 0), |seq| (seq.standing.priority, seq.arrival));
-        running.sort_unstable_by_key(key);
-        let oldest = (0..running.len()).min_by_key(|at| key(&running[*at]).1);
-        if let Some(oldest) = oldest {
-            running[..=oldest].rotate_right(1);
+        let Some(at) = self.running.iter().position(|other| *other == row) else { return };
+        self.running.remove(at);
+        if at == 0 {
+            let oldest = (0..self.running.len()).min_by_key(|at| self.order(self.running[*at]).1);
+            if let Some(oldest) = oldest {
+                self.running[..=oldest].rotate_right(1);
+            }
         }
     }
 

@@ -3,12 +3,15 @@
 //! least. Its calls take turns; of the sequences of one the next is that whose deadline is the earliest, then
 //! the one that came first.
 //!
-//! A priority that has been passed over [`PATIENCE`] times is next whatever comes before it, and within it an
-//! owner that has been [`OWNER_PATIENCE`] times; a deadline goes before none that [`PATIENCE`] have gone
-//! before. So nobody waits for ever.
+//! A priority that has been passed over [`PATIENCE`] times is next whatever comes before it, the one that has
+//! been most often where there are several, but for every second admission at most: the first priority keeps
+//! half of them however many others there are. Within a priority an owner that has been passed over
+//! [`OWNER_PATIENCE`] times is next; a deadline goes before none that [`PATIENCE`] have gone before. So
+//! nobody waits for ever.
 
 use super::tenants::Tenants;
 use super::{Sequence, Standing};
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -24,6 +27,10 @@ const OWNER_PATIENCE: u32 = 256;
 pub(super) struct Queue<T> {
     /// By priority; none is empty.
     classes: Vec<Class<T>>,
+    /// How many wait.
+    len: usize,
+    /// Whether the last one admitted went before others of the first priority.
+    overtook: bool,
     /// The earliest deadline of those that were never admitted, or an earlier time.
     earliest: Duration,
 }
@@ -88,7 +95,7 @@ impl<T> OfOwner<T> {
 
 impl<T> Queue<T> {
     pub(super) fn new() -> Self {
-        Self { classes: Vec::new(), earliest: Duration::MAX }
+        Self { classes: Vec::new(), len: 0, overtook: false, earliest: Duration::MAX }
     }
 
     fn class(&mut self, priority: i32) -> &mut Class<T> {
@@ -102,6 +109,7 @@ impl<T> Queue<T> {
 
     pub(super) fn push(&mut self, sequence: Sequence<T>) {
         let standing = sequence.standing;
+        self.len += 1;
         self.earliest = self.earliest.min(standing.deadline);
         let (tenant, class) = (sequence.tenant, self.class(standing.priority));
         match class.new.iter_mut().find(|of| of.tenant == tenant) {
@@ -115,6 +123,7 @@ impl<T> Queue<T> {
 
     /// Takes back a sequence that has been admitted before.
     pub(super) fn push_preempted(&mut self, sequence: Sequence<T>) {
+        self.len += 1;
         let preempted = &mut self.class(sequence.standing.priority).preempted;
         let at = preempted.partition_point(|other| other.arrival < sequence.arrival);
         preempted.insert(at, sequence);
@@ -122,8 +131,11 @@ impl<T> Queue<T> {
 
     /// Places of the next sequence's priority, and of its owner; none for one that was preempted.
     fn next(&self, tenants: &Tenants) -> Option<(usize, Option<usize>)> {
-        let waited = self.classes.iter().rposition(|class| class.passed >= PATIENCE);
-        let at = waited.unwrap_or(0);
+        // The first one has waited as long where all have waited alike.
+        let first = self.classes.first().map_or(0, |class| class.passed);
+        let waited = |at: &usize| !self.overtook && self.classes[*at].passed >= PATIENCE.max(first + 1);
+        let longest = |at: &usize| (self.classes[*at].passed, Reverse(*at));
+        let at = (1..self.classes.len()).filter(waited).max_by_key(longest).unwrap_or(0);
         let class = self.classes.get(at)?;
         if !class.preempted.is_empty() {
             return Some((at, None));
@@ -148,6 +160,7 @@ impl<T> Queue<T> {
     /// Takes it out; its owner is behind the others then.
     pub(super) fn pop(&mut self, tenants: &Tenants) -> Option<Sequence<T>> {
         let (at, owner) = self.next(tenants)?;
+        self.overtook = at > 0;
         for (other, class) in self.classes.iter_mut().enumerate() {
             class.passed = if other == at { 0 } else { class.passed + 1 };
         }
@@ -164,16 +177,11 @@ impl<T> Queue<T> {
                 first
             }
         };
-        self.drop_empty();
-        sequence
-    }
-
-    fn drop_empty(&mut self) {
-        for class in &mut self.classes {
-            class.new.iter_mut().for_each(|of| of.calls.retain(|call| !call.is_empty()));
-            class.new.retain(|of| !of.calls.is_empty());
+        if class.preempted.is_empty() && class.new.is_empty() {
+            self.classes.remove(at);
         }
-        self.classes.retain(|class| !class.preempted.is_empty() || !class.new.is_empty());
+        self.len -= usize::from(sequence.is_some());
+        sequence
     }
 
     /// Takes out what `is` names, wherever it stands.
@@ -183,13 +191,17 @@ impl<T> Queue<T> {
                 out.extend(list.remove(at));
             }
         };
+        let before = out.len();
         for class in &mut self.classes {
             if again {
                 from(&mut class.preempted, out);
             }
             class.new.iter_mut().flat_map(|of| &mut of.calls).for_each(|call| from(call, out));
+            class.new.iter_mut().for_each(|of| of.calls.retain(|call| !call.is_empty()));
+            class.new.retain(|of| !of.calls.is_empty());
         }
-        self.drop_empty();
+        self.classes.retain(|class| !class.preempted.is_empty() || !class.new.is_empty());
+        self.len -= out.len() - before;
     }
 
     /// Takes request `id` out, wherever it stands.
@@ -217,11 +229,7 @@ impl<T> Queue<T> {
 
     /// How many wait.
     pub(super) fn len(&self) -> usize {
-        let of = |class: &Class<T>| {
-            let calls = class.new.iter().flat_map(|of| &of.calls);
-            class.preempted.len() + calls.map(VecDeque::len).sum::<usize>()
-        };
-        self.classes.iter().map(of).sum()
+        self.len
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -287,6 +295,38 @@ mod tests {
             popped.push(queue.pop(&tenants).unwrap().id);
         }
         assert_eq!(popped.iter().position(|id| *id == 0), Some(PATIENCE as usize));
+    }
+
+    /// However many priorities wait: the first one has every second admission, each other one its turn.
+    #[test]
+    fn many_priorities_leave_the_first_one_its_half() {
+        let (mut queue, mut tenants) = (Queue::new(), Tenants::default());
+        let classes = 40;
+        for id in 0..classes * 100 {
+            let priority = (id % classes) as i32;
+            queue.push(sequence(&mut tenants, id, Standing { priority, ..Standing::of(0) }));
+        }
+        // The first one never runs dry.
+        for more in 100..500 {
+            queue.push(sequence(&mut tenants, more * classes, Standing::of(0)));
+        }
+        let popped: Vec<u64> = (0..classes * 20).map(|_| queue.pop(&tenants).unwrap().id % classes).collect();
+        assert_eq!(queue.len() as u64, classes * 80 + 400);
+        assert!(popped[..PATIENCE as usize].iter().all(|priority| *priority == 0), "{popped:?}");
+        for pair in popped.windows(2) {
+            assert!(pair.contains(&0), "{popped:?}");
+        }
+        let turns = |priority: u64| popped.iter().filter(|other| **other == priority).count();
+        let (least, most) = (1..classes).fold((usize::MAX, 0), |(least, most), priority| {
+            (least.min(turns(priority)), most.max(turns(priority)))
+        });
+        assert!(least > 0 && most - least <= 1, "{least} to {most} turns");
+        // One of each: in their order.
+        let (mut queue, all) = (Queue::new(), 0..100u64);
+        for id in all.clone() {
+            queue.push(sequence(&mut tenants, id, Standing { priority: id as i32, ..Standing::of(0) }));
+        }
+        assert_eq!(order(&mut queue, &tenants), all.collect::<Vec<_>>());
     }
 
     /// Another owner comes before every admission, and has been served nothing.

@@ -15,4 +15,4 @@ pub use case::{Case, Prompt, Tensor, find};
 pub use expect::Expectations;
 pub use judge::{Outcome, Report, judge};
 pub use launches::{Launches, complaints, since};
-pub use run::{Greedy, Types, Verdict, open, open_with, run};
+pub use run::{Greedy, Types, Verdict, load_rank, open, open_with, run};

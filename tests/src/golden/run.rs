@@ -4,11 +4,12 @@
 use super::case::{Case, Prompt, Tensor};
 use crate::budget;
 use engraft_core::backend::Backend;
-use engraft_core::checkpoint::{self, Access};
+use engraft_core::checkpoint::{self, Access, ModelFiles};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{EncoderInput, Engine, Layers, Request, Want};
 use engraft_core::inject::inject;
 use engraft_core::mem::{Float, WeightFormat};
+use engraft_core::model::Model;
 use engraft_core::policy::{Rank, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
@@ -144,21 +145,33 @@ pub fn open_with<B: Backend>(
     types: Types,
 ) -> Result<Engine<B>> {
     let files = checkpoint::open(dir, Access::default())?;
+    if types.tp == 1 {
+        let (backend, model) = load_rank(backend, &files, &config, registry, types, 0)?;
+        return Engine::new(backend, model, config);
+    }
+    let (backend, registry, sizes) = (backend.clone(), registry.clone(), config.clone());
+    let load = move |rank: Rank| load_rank(&backend, &files, &sizes, &registry, types, rank.index);
+    engraft_ranks::spawn(types.tp, config, Arc::new(load))
+}
+
+/// What one rank has of a model, and what it runs on.
+///
+/// # Errors
+/// What recognising and loading raise.
+pub fn load_rank<B: Backend>(
+    backend: &Arc<B>,
+    files: &ModelFiles,
+    config: &EngineConfig,
+    registry: &Registry,
+    types: Types,
+    rank: usize,
+) -> Result<(Arc<B>, Model<B::Device>)> {
+    let backend = if types.tp == 1 { backend.clone() } else { backend.of_rank(types.tp)? };
     let (quantize, positions) = (types.weights.map(WeightFormat::Plain), config.max_context);
     let (dtype, ep) = (Some(config.dtype), types.ep);
-    let options = LoadOptions { dtype, quantize, ep, ..LoadOptions::default() };
-    if types.tp == 1 {
-        let model = inject(backend, &files, registry, positions, options, &mut |_, _| {})?;
-        return Engine::new(backend.clone(), model, config);
-    }
-    let (backend, registry) = (backend.clone(), registry.clone());
-    let load = move |Rank { index: rank, world }: Rank| {
-        let backend = backend.of_rank(world)?;
-        let options = LoadOptions { rank, world, ..options };
-        let model = inject(&backend, &files, &registry, positions, options, &mut |_, _| {})?;
-        Ok((backend, model))
-    };
-    engraft_ranks::spawn(types.tp, config, Arc::new(load))
+    let options = LoadOptions { dtype, quantize, ep, rank, world: types.tp, ..LoadOptions::default() };
+    let model = inject(&backend, files, registry, positions, options, &mut |_, _| {})?;
+    Ok((backend, model))
 }
 
 /// Runs a case in `types`; token rows `close` of a causal model are judged apart.
