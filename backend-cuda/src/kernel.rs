@@ -1,6 +1,7 @@
 //! The key of a kernel: what a plan shows, and which entries a launch of it may take.
 
 use engraft_kernels::pack::Encoding;
+use engraft_kernels::params::gemm::Hopper;
 use engraft_kernels::params::linear::Linear;
 use engraft_kernels::params::moe::ExpertLinear;
 use engraft_kernels::params::{Elem, Format, attention, flash, gemm, int8};
@@ -37,8 +38,8 @@ pub enum Kernel {
         encoding: Encoding,
         /// Element type of activations.
         elem: Elem,
-        /// Whether many rows take Hopper's own.
-        boxed: bool,
+        /// Which of Hopper's own more than a few rows take.
+        hopper: Hopper,
         /// Whether many rows are offered to cuBLASLt first.
         blaslt: bool,
     },
@@ -80,9 +81,8 @@ impl Kernel {
             Self::Columns => all(&Linear::COLUMNS),
             Self::Integers => all(&int8::ENTRIES),
             Self::Experts(format) => ExpertLinear::entries(format).map(String::from).collect(),
-            Self::Tensor { encoding, elem, boxed, .. } => {
-                let hopper = boxed.then(|| gemm::boxed_entries(elem)).into_iter().flatten();
-                gemm::entries(encoding, elem).chain(hopper).collect()
+            Self::Tensor { encoding, elem, hopper, .. } => {
+                gemm::entries(encoding, elem).chain(gemm::boxed_entries(elem, hopper)).collect()
             }
             Self::StrictPaged { kv, v_dim } => all(&attention::Paged::entries(kv, v_dim)),
             Self::StrictDense { elem, v_dim } => all(&[attention::Dense::entry(elem, v_dim)]),
@@ -107,9 +107,9 @@ impl fmt::Display for Kernel {
             Self::Columns => f.write_str("linear_columns*_f32"),
             Self::Integers => f.write_str("int8_*"),
             Self::Experts(format) => write!(f, "moe_linear*_{}", format.name()),
-            Self::Tensor { encoding, elem, boxed, blaslt } => {
+            Self::Tensor { encoding, elem, hopper, blaslt } => {
                 f.write_str(&gemm::name(encoding, elem))?;
-                if boxed {
+                if hopper != Hopper::None {
                     write!(f, " | gemmw_*_{}", elem.name())?;
                 }
                 if blaslt { write!(f, " | {BLASLT}") } else { Ok(()) }

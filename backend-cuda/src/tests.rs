@@ -9,6 +9,7 @@ use engraft_core::mem::{Buf, DeviceMem, Float, HostWeight, Mat, WeightFormat, We
 use engraft_core::ops::{Add, Checked, Run};
 use engraft_core::{Error, Result};
 use engraft_kernels::pack::Encoding;
+use engraft_kernels::params::gemm::Hopper;
 use engraft_kernels::params::int8::Codes;
 use engraft_kernels::params::kv::KvView;
 use engraft_kernels::params::{Elem, Format, MatView, elementwise, flash, gemm};
@@ -418,7 +419,7 @@ fn what_cannot_be_had_is_refused_with_numbers() {
 const KERNELS: [Kernel; 3] = [
     Kernel::Entry("elementwise_add_f32"),
     Kernel::Entry("rows_scatter"),
-    Kernel::Tensor { encoding: Encoding::Plain, elem: Elem::BF16, boxed: false, blaslt: false },
+    Kernel::Tensor { encoding: Encoding::Plain, elem: Elem::BF16, hopper: Hopper::None, blaslt: false },
 ];
 const ENTRIES: u64 = 8;
 

@@ -155,17 +155,21 @@ DEVICE void load_wide(const float *p, float (&v)[N]) {
         v[i] = w.x, v[i + 1] = w.y, v[i + 2] = w.z, v[i + 3] = w.w;
     }
 }
+// Eight elements, from v[i] on.
+template <typename T, u32 N>
+DEVICE void widen_words(uint4 w, float (&v)[N], u32 i) {
+    u32 words[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+        v[i + 2 * j] = widen(T{(u16)words[j]});
+        v[i + 2 * j + 1] = widen(T{(u16)(words[j] >> 16)});
+    }
+}
 template <typename T, u32 N>
 DEVICE void load_wide(const T *p, float (&v)[N]) {
 #pragma unroll
     for (u32 i = 0; i < N; i += 8) {
-        uint4 w = *reinterpret_cast<const uint4 *>(p + i);
-        u32 words[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            v[i + 2 * j] = widen(T{(u16)words[j]});
-            v[i + 2 * j + 1] = widen(T{(u16)(words[j] >> 16)});
-        }
+        widen_words<T>(*reinterpret_cast<const uint4 *>(p + i), v, i);
     }
 }
 template <u32 N>

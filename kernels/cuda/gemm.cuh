@@ -307,16 +307,62 @@ struct Board {
 // One copy of all activations in a module: inlined, they would be half of every kernel's text.
 static __device__ __noinline__ float act_one(u32 act, float x) { return act_of(act, x); }
 
-// V neighbouring outputs of a row, from their sums to memory.
+// Four at a time: one value's chain of operations would leave most of a multiprocessor idle.
+struct Four {
+    float v[4];
+};
+template <typename F>
+DEVICE Four each(Four x, F f) {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) x.v[i] = f(x.v[i]);
+    return x;
+}
+static __device__ __noinline__ Four act_four(u32 act, Four x) {
+    switch (act) {
+    case ACT_RELU: return each(x, relu_of);
+    case ACT_SILU: return each(x, silu_of);
+    case ACT_GELU: return each(x, gelu_of);
+    case ACT_GELU_TANH: return each(x, gelu_tanh_of);
+    case ACT_QUICK_GELU: return each(x, quick_gelu_of);
+    case ACT_TANH: return each(x, tanh_of);
+    case ACT_RELU_SQUARED: return each(x, relu_squared_of);
+    default: return x;
+    }
+}
+template <u32 V>
+DEVICE void activate(u32 act, float (&v)[V]) {
+    if constexpr (V % 4 == 0) {
+#pragma unroll
+        for (u32 i = 0; i < V; i += 4) {
+            Four y = act_four(act, Four{{v[i], v[i + 1], v[i + 2], v[i + 3]}});
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) v[i + j] = y.v[j];
+        }
+    } else {
+        walk(v, [&](float x) { return act_one(act, x); });
+    }
+}
+
+// Where an output of a tile stands: its column as the bias counts them, in a gated weight's half; how many
+// there are from it on.
+DEVICE u32 column_of(const Gemm &p, u32 tile, u32 within) { return p.gated ? tile * 8 + within % 8 : tile * 16 + within; }
+DEVICE u32 columns_from(const Gemm &p, u32 col) {
+    u32 limit = p.gated ? p.n / 2 : p.n;
+    return col < limit ? limit - col : 0;
+}
+DEVICE u32 output_at(const Gemm &p, u32 col, u32 within) { return col + (p.gated && within >= 8 ? p.n / 2 : 0); }
+
+// V neighbouring outputs of a row, from their sums to memory. `read`: what is added to has been read,
+// `words`.
 template <typename T, u32 V>
-DEVICE void finish(const Gemm &p, u32 tile, u32 within, u32 row, const float *sums, u32 part_pitch, u32 parts, bool wide) {
+DEVICE void finish(
+    const Gemm &p, u32 tile, u32 within, u32 row, const float *sums, u32 part_pitch, u32 parts, bool wide, bool read,
+    uint4 words
+) {
     bool gate = p.then == THEN_GATE;
     u32 inner = p.n / 2;
-    // Columns as the bias counts them, of the first half of a gated weight.
-    u32 col = p.gated ? tile * 8 + within % 8 : tile * 16 + within;
-    u32 limit = p.gated ? inner : p.n;
-    if (col >= limit) return;
-    u32 count = least(limit - col, V);
+    u32 col = column_of(p, tile, within), count = least(columns_from(p, col), V);
+    if (count == 0) return;
     float v[V];
     float up[V];
     auto gather = [&](float (&v)[V], const float *from, u32 bias) {
@@ -351,11 +397,11 @@ DEVICE void finish(const Gemm &p, u32 tile, u32 within, u32 row, const float *su
             for (u32 i = 0; i < V; i++) v[i] = rounded(v[i], p.elem_out);
         }
     };
-    u32 at = col + (p.gated && within >= 8 ? inner : 0);
+    u32 at = output_at(p, col, within);
     gather(v, sums, at);
     if (gate) gather(up, sums + 8, inner + col);
     if (p.then == THEN_ACT || gate) {
-        walk(v, [&](float x) { return act_one(p.act, x); });
+        activate(p.act, v);
     }
     u64 first = (u64)row * p.out.pitch + at;
     bool whole = wide && count == V;
@@ -381,7 +427,11 @@ DEVICE void finish(const Gemm &p, u32 tile, u32 within, u32 row, const float *su
     } else if (p.then == THEN_ADD) {
         float old[V];
         if constexpr (V == 8) {
-            load_part(to, 0, count, whole, old);
+            if (read) {
+                widen_words<T>(words, old, 0);
+            } else {
+                load_part(to, 0, count, whole, old);
+            }
         } else {
 #pragma unroll
             for (u32 i = 0; i < V; i++) old[i] = i < count ? widen(to[i]) : 0.0f;
@@ -403,16 +453,42 @@ DEVICE void finish(const Gemm &p, u32 tile, u32 within, u32 row, const float *su
 template <typename T, u32 V, u32 TILES, u32 ROWS>
 DEVICE void finish_all(const Gemm &p, u32 tile, u32 row, const float *board, u32 parts, u32 threads) {
     constexpr u32 PITCH = Board<TILES>::PITCH;
+    // Pieces of a thread whose old values are on their way at one time.
+    constexpr u32 SIDE = V == 8 ? 4 : 1;
     bool gate = p.then == THEN_GATE;
     // With a gate the second half of a tile goes with the first.
     u32 pieces = (gate ? 8 : 16) * TILES / V;
     bool wide = V == 8 && ((p.out.ptr | p.out.pitch * 2) & 15) == 0 && (p.gated ? p.n % 16 == 0 : true);
-    for (u32 i = threadIdx.x; i < pieces * ROWS; i += threads) {
-        u32 r = i / pieces;
-        u32 f = i % pieces * V;
+    bool reads = wide && p.then == THEN_ADD && p.elem_out != ELEM_F32;
+    // The row and the first feature of a piece.
+    auto place = [&](u32 i, u32 &r, u32 &f) {
+        r = i / pieces, f = i % pieces * V;
         if (gate) f = f / 8 * 16 + f % 8;
-        if (row + r < p.x.rows) {
-            finish<T, V>(p, tile + f / 16, f % 16, row + r, board + r * PITCH + f, ROWS * PITCH, parts, wide);
+        return i < pieces * ROWS && row + r < p.x.rows;
+    };
+    for (u32 i = threadIdx.x; i < pieces * ROWS; i += threads * SIDE) {
+        uint4 old[SIDE] = {};
+        u32 read = 0, r, f;
+        if constexpr (V == 8) {
+#pragma unroll
+            for (u32 j = 0; j < SIDE; j++) {
+                if (!reads || !place(i + j * threads, r, f)) continue;
+                u32 col = column_of(p, tile + f / 16, f % 16);
+                if (columns_from(p, col) < V) continue;
+                u64 at = (u64)(row + r) * p.out.pitch + output_at(p, col, f % 16);
+                old[j] = *reinterpret_cast<const uint4 *>(reinterpret_cast<const T *>(p.out.ptr) + at);
+                read |= 1u << j;
+            }
+        }
+        // One copy of what follows; the old values walk past in registers.
+#pragma unroll 1
+        for (u32 j = 0; j < SIDE; j++, read >>= 1) {
+            if (place(i + j * threads, r, f)) {
+                const float *sums = board + r * PITCH + f;
+                finish<T, V>(p, tile + f / 16, f % 16, row + r, sums, ROWS * PITCH, parts, wide, read & 1, old[0]);
+            }
+#pragma unroll
+            for (u32 e = 0; e + 1 < SIDE; e++) old[e] = old[e + 1];
         }
     }
 }

@@ -44,6 +44,19 @@ DEVICE void copy_box(u32 to, const u64 *map, u32 k, u32 row, u32 bar) {
                  : "memory");
 }
 
+// ---- Blocks of a cluster ----------------------------------------------------------------------------------
+
+// All threads of a cluster's blocks meet; what was stored before is seen behind.
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// What lies at `at` in this block's shared memory, in that of another block.
+DEVICE u32 address_in(u32 at, u32 block) {
+    u32 there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(block));
+    return there;
+}
+DEVICE void store_in(u32 to, float v) { asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory"); }
+
 // ---- wgmma ------------------------------------------------------------------------------------------------
 
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -63,9 +76,13 @@ DEVICE u64 operand(u32 at) {
 #define SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define SUMS_16(i) SUMS_4(i), SUMS_4(i + 4), SUMS_4(i + 8), SUMS_4(i + 12)
 #define SUMS_32(i) SUMS_16(i), SUMS_16(i + 16)
+#define SUMS_ALL_8 SUMS_4(0), SUMS_4(4)
+#define SUMS_ALL_16 SUMS_16(0)
 #define SUMS_ALL_32 SUMS_32(0)
 #define SUMS_ALL_64 SUMS_32(0), SUMS_32(32)
 #define SUMS_ALL_128 SUMS_ALL_64, SUMS_32(64), SUMS_32(96)
+#define NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define NAMES_32 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -109,6 +126,8 @@ DEVICE void multiply_transposed(float (&d)[N / 2], const u32 (&a)[4], u64 b);
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                            \
     }
 #define ALL_SHAPES(T, TYPE)                                                                                             \
+    WGMMA(T, TYPE, 16, 8, multiply, "1", "%8", "%9")                                                                    \
+    WGMMA(T, TYPE, 32, 16, multiply, "1", "%16", "%17")                                                                 \
     WGMMA(T, TYPE, 64, 32, multiply, "1", "%32", "%33")                                                                 \
     WGMMA(T, TYPE, 64, 32, multiply_first, "0", "%32", "%33")                                                           \
     WGMMA(T, TYPE, 128, 64, multiply, "1", "%64", "%65")                                                                \

@@ -128,7 +128,7 @@ fn named() -> BTreeSet<String> {
     }
     for elem in [Elem::F16, Elem::BF16] {
         all.extend(flash::WIDTHS.iter().flat_map(|width| flash::entries(elem, *width, true, true)));
-        all.extend(gemm::boxed_entries(elem));
+        all.extend(gemm::boxed_entries(elem, gemm::Hopper::All));
         for offset in [false, true] {
             for encoding in [
                 Encoding::Plain,
@@ -194,7 +194,8 @@ fn shared_memory_is_what_choices_count_on() {
     let p = flash::Flash { kv, elem: Elem::BF16, heads: 1, seqs: 1, ..flash::Flash::zeroed() };
     assert!(p.whole_on_hopper(64).is_some_and(|launch| shared(&launch) <= 227 << 10));
     let layout = gemm::supports(Elem::F16, Elem::F16, Format::F16, 0, 256, 512, false).unwrap();
-    for boxed in gemm::Gemm::new(&layout, sum, Elem::F16, Elem::F16, gemm::Then::Nothing).boxed_choices() {
+    for (boxed, _) in gemm::Gemm::new(&layout, sum, Elem::F16, Elem::F16, gemm::Then::Nothing).boxed_choices()
+    {
         assert!(shared(&boxed.launch) <= 227 << 10, "{:?}", boxed.launch);
     }
 }

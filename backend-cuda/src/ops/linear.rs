@@ -72,9 +72,9 @@ pub(super) fn run(stream: &mut CudaStream, op: Linear<'_, Cuda>, signature: &Sig
             int8::run(stream, p)
         }
         Matmul::Tensor { blaslt: true, .. } if run_blaslt(stream, &call)? => Ok(()),
-        Matmul::Tensor { mut layout, boxed, .. } => {
+        Matmul::Tensor { mut layout, hopper, .. } => {
             layout.gated = call.w.gated;
-            run_tensor(stream, &call, &layout, boxed)
+            run_tensor(stream, &call, &layout, hopper)
         }
     }
 }
@@ -139,7 +139,7 @@ fn run_blaslt(stream: &mut CudaStream, call: &Call<'_>) -> Result<bool> {
     stream.run_blaslt(shape, Operands { x, w, out })
 }
 
-fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout, boxed: bool) -> Result<()> {
+fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout, hopper: gemm::Hopper) -> Result<()> {
     let then = match call.then {
         Epilogue::Nothing => gemm::Then::Nothing,
         Epilogue::Activate(act) => gemm::Then::Act(activation(act)?),
@@ -151,7 +151,7 @@ fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout, boxed: 
     let mut p = gemm::Gemm::new(layout, call.w.sum, elem(x), elem(out), then);
     (p.x, p.out) = (call.x_at, call.out_at);
     (p.weight, p.scales, p.bias) = (weight, scales, call.bias);
-    match p.boxed().filter(|_| boxed) {
+    match p.boxed(hopper) {
         Some(mut boxed) => {
             boxed.params.map = encode(&boxed.map)?;
             stream.launch(&boxed.launch, &boxed.params)

@@ -12,6 +12,7 @@ use engraft_core::params::Heads;
 use engraft_kernels::bytes::Bytes;
 use engraft_kernels::columns::Columns;
 use engraft_kernels::pack::{Encoding, Layout};
+use engraft_kernels::params::gemm::Hopper;
 use engraft_kernels::params::{Format, attention as strict, flash, gemm};
 
 /// How a matmul runs.
@@ -27,8 +28,8 @@ pub(super) enum Matmul {
     Tensor {
         /// How they are packed, but for gated weights.
         layout: Layout,
-        /// Whether many rows take the kernel that only Hopper runs, in an order of its own.
-        boxed: bool,
+        /// Which of the kernels that only Hopper runs more than a few rows take.
+        hopper: Hopper,
         /// Whether many rows are offered to cuBLASLt first.
         blaslt: bool,
     },
@@ -41,8 +42,8 @@ impl Matmul {
             Self::Strict(format) => Kernel::Strict(format),
             Self::Columns(_) => Kernel::Columns,
             Self::Integers(_) => Kernel::Integers,
-            Self::Tensor { layout: Layout { encoding, .. }, boxed, blaslt } => {
-                Kernel::Tensor { encoding, elem: elem(signature.x), boxed, blaslt }
+            Self::Tensor { layout: Layout { encoding, .. }, hopper, blaslt } => {
+                Kernel::Tensor { encoding, elem: elem(signature.x), hopper, blaslt }
             }
         }
     }
@@ -78,11 +79,15 @@ pub(super) fn matmul(terms: Terms, s: &Signature) -> Result<Matmul, String> {
     };
     Ok(match gemm::supports(elem(s.x), elem(s.out), format, group, n, k, false) {
         Ok(layout) => {
-            // Nothing else makes nodes of the tree.
-            let whole = s.part == SumPart::Whole;
-            let fast = terms.mode == Mode::Fast && layout.encoding == Encoding::Plain && whole;
-            let (boxed, blaslt) = (fast && terms.hopper, fast && terms.blaslt && blaslt_says(s));
-            Matmul::Tensor { layout, boxed, blaslt }
+            let plain = layout.encoding == Encoding::Plain;
+            // A chain over all of K has no nodes of the tree.
+            let fast = terms.mode == Mode::Fast && plain && s.part == SumPart::Whole;
+            let hopper = match terms.hopper && plain {
+                false => Hopper::None,
+                true if fast => Hopper::All,
+                true => Hopper::ByLeaves,
+            };
+            Matmul::Tensor { layout, hopper, blaslt: fast && terms.blaslt && blaslt_says(s) }
         }
         Err(_) => in_order(format, n, k),
     })
@@ -265,7 +270,8 @@ mod tests {
         assert_eq!(name(LARGE, f32), "linear_columns*_f32");
         assert_eq!(name(Terms { mode: Mode::Reference, ..LARGE }, f32), "linear_strict*_f32");
         assert_eq!(name(fast, bf16), "gemm_*_bf16 | gemmw_*_bf16");
-        assert_eq!(name(LARGE, bf16), "gemm_*_bf16");
+        assert_eq!(name(LARGE, bf16), "gemm_*_bf16 | gemmw_*_bf16");
+        assert_eq!(name(Terms { hopper: false, ..LARGE }, bf16), "gemm_*_bf16");
         assert_eq!(name(Terms { hopper: false, ..fast }, bf16), "gemm_*_bf16");
         let both = Terms { hopper: false, blaslt: true, ..fast };
         assert_eq!(name(both, bf16), "gemm_*_bf16 | cublasLtMatmul");

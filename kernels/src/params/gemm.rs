@@ -4,9 +4,9 @@
 //! share the sum ([`Sum`]), never on the number of rows. Who asks [`supports`] before anything else gets a
 //! launch for every number of rows.
 //!
-//! Mode `Fast`, Hopper alone: many rows of 16-bit weights take `cuda/gemmw.90a.cu` where [`Gemm::boxed`]
-//! gives a launch. The weight is packed alike; x is read through a tensor map, which the driver's host code
-//! encodes from an [`XMap`].
+//! Hopper alone: more than 8 rows of 16-bit weights take `cuda/gemmw.90a.cu` where [`Gemm::boxed`] gives a
+//! launch, with the same bits ([`Hopper`]). The weight is packed alike; x is read through a tensor map, which
+//! the driver's host code encodes from an [`XMap`].
 
 use super::{Activation, Elem, Format, Leaves, MatView};
 use crate::Launch;
@@ -157,16 +157,60 @@ pub fn name(encoding: Encoding, elem: Elem) -> String {
     entry(number(encoding), "*", elem)
 }
 
-/// Rows of a block of Hopper's kernels.
-const BOXED_ROWS: [u32; 2] = [128, 256];
+/// Which of Hopper's kernels a matmul may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Hopper {
+    /// None: another device, or quantized weights.
+    None,
+    /// Those that add by leaves: they give the bits of all others.
+    ByLeaves,
+    /// Mode `Fast`: for many rows one chain over all of K, too.
+    All,
+}
 
-fn boxed_entry(rows: u32, elem: Elem) -> String {
-    format!("gemmw_n{rows}_{}", elem.name())
+/// How one of Hopper's kernels tiles: rows of a block, blocks of a cluster that share the leaves, stages of
+/// its ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct BoxTile {
+    rows: u32,
+    split: u32,
+    stages: u32,
+}
+
+/// The kernels of `gemmw.90a.cu`, as the table in its head.
+const BOXES: [BoxTile; 10] = [
+    BoxTile { rows: 16, split: 1, stages: 6 },
+    BoxTile { rows: 16, split: 4, stages: 6 },
+    BoxTile { rows: 32, split: 1, stages: 5 },
+    BoxTile { rows: 32, split: 4, stages: 5 },
+    BoxTile { rows: 32, split: 8, stages: 5 },
+    BoxTile { rows: 64, split: 1, stages: 4 },
+    BoxTile { rows: 64, split: 4, stages: 4 },
+    BoxTile { rows: 64, split: 8, stages: 4 },
+    BoxTile { rows: 128, split: 1, stages: 5 },
+    BoxTile { rows: 256, split: 1, stages: 4 },
+];
+
+impl BoxTile {
+    fn entry(self, elem: Elem) -> String {
+        let split = if self.split > 1 { format!("_split{}", self.split) } else { String::new() };
+        format!("gemmw_n{}{split}_{}", self.rows, elem.name())
+    }
+
+    /// Whether it is one chain over all of K.
+    fn chain(self) -> bool {
+        self.rows == 256
+    }
 }
 
 /// The entries of Hopper's kernels.
-pub fn boxed_entries(elem: Elem) -> [String; 2] {
-    BOXED_ROWS.map(|rows| boxed_entry(rows, elem))
+pub fn boxed_entries(elem: Elem, hopper: Hopper) -> impl Iterator<Item = String> {
+    let taken = move |tile: &&BoxTile| match hopper {
+        Hopper::None => false,
+        Hopper::ByLeaves => !tile.chain(),
+        Hopper::All => true,
+    };
+    BOXES.iter().filter(taken).map(move |tile| tile.entry(elem))
 }
 
 /// First unit of every leaf of a sum over `k`, and the end: the contract's halving in grains of whole units.
@@ -231,8 +275,10 @@ pub struct Boxed {
     reserved: [u64; 4],
 }
 
-/// Rows up to which Hopper's kernel leaves most of a device idle.
-const BOXED_ABOVE: u32 = 128;
+/// Rows up to which the weight's bytes are all that counts: Hopper's kernels are not faster there.
+const BOXED_ABOVE: u32 = 8;
+/// Blocks that give most SMs of a large device work.
+const MANY: u32 = 96;
 
 /// How a launch tiles the outputs: tiles of 16 and rows of a block, threads, shared memory.
 #[derive(Debug, Clone, Copy)]
@@ -294,36 +340,61 @@ impl Gemm {
         self.tilings().iter().map(|tiling| self.launch_by(tiling)).collect()
     }
 
-    /// The same matmul by Hopper's kernel, in an order of its own (mode `Fast`); none for few rows, for
+    /// The same matmul by one of Hopper's kernels; none where those of [`Gemm::launch`] are as fast, for
     /// quantized weights, and where rows of x do not begin at multiples of 16 bytes.
-    pub fn boxed(&self) -> Option<BoxedLaunch> {
-        let blocks = u64::from(self.n.div_ceil(128)) * u64::from(self.x.rows.div_ceil(256));
-        let rows = if blocks >= 96 { 256 } else { 128 };
+    pub fn boxed(&self, hopper: Hopper) -> Option<BoxedLaunch> {
         let fits = self.encoding == 0 && (self.x.ptr | (self.x.pitch * 2)).is_multiple_of(16);
-        (fits && self.x.rows > BOXED_ABOVE).then(|| self.boxed_by(rows))
+        if !fits || hopper == Hopper::None || self.x.rows <= BOXED_ABOVE {
+            return None;
+        }
+        self.best_box(hopper).map(|tile| self.boxed_by(tile))
     }
 
-    /// The launches of both of Hopper's kernels, for any number of rows.
-    pub fn boxed_choices(&self) -> [BoxedLaunch; 2] {
-        BOXED_ROWS.map(|rows| self.boxed_by(rows))
+    /// What was fastest on an H200 (`bench/runs/2026-11-26-h200/matmuls.txt`).
+    fn best_box(&self, hopper: Hopper) -> Option<BoxTile> {
+        let (rows, columns) = (self.x.rows, self.n.div_ceil(128));
+        let blocks = |of: u32| columns * rows.div_ceil(of);
+        let tile = match rows {
+            _ if hopper == Hopper::All && blocks(256) >= MANY && rows > 128 => 256,
+            0..=16 => 16,
+            17..=32 => 32,
+            33..=64 => 64,
+            _ if blocks(128) >= MANY => 128,
+            _ => 64,
+        };
+        // Few blocks share their leaves with others. For up to 32 rows gemm.cu has more and smaller ones.
+        let split = match (tile, blocks(tile)) {
+            (128 | 256, _) | (_, MANY..) => 1,
+            (16, 0..=32) => return None,
+            (_, 0..=24) => 8,
+            (32, 25..=64) | (_, 25..=32) => 4,
+            (_, 33..=64) if self.units >= 64 => 4,
+            (64, _) => 1,
+            _ => return None,
+        };
+        BOXES.into_iter().find(|other| (other.rows, other.split) == (tile, split))
     }
 
-    fn boxed_by(&self, rows: u32) -> BoxedLaunch {
-        let stages = if rows == 256 { 4 } else { 5 };
-        let blocks = self.n.div_ceil(16).div_ceil(8) * self.x.rows.div_ceil(rows);
+    /// The launches of all of Hopper's kernels, for any number of rows; whether each adds by leaves.
+    pub fn boxed_choices(&self) -> Vec<(BoxedLaunch, bool)> {
+        BOXES.map(|tile| (self.boxed_by(tile), !tile.chain())).into()
+    }
+
+    fn boxed_by(&self, tile: BoxTile) -> BoxedLaunch {
+        let blocks = self.n.div_ceil(16).div_ceil(8) * self.x.rows.div_ceil(tile.rows);
         let map = XMap {
             address: self.x.ptr,
             dims: [u64::from(self.k), u64::from(self.x.rows)],
             row_bytes: self.x.pitch * 2,
-            box_dims: [UNIT as u32, rows],
+            box_dims: [UNIT as u32, tile.rows],
             elem: self.elem,
         };
         let launch = Launch {
-            entry: boxed_entry(rows, self.elem),
-            grid: [blocks, 1, 1],
+            entry: tile.entry(self.elem),
+            grid: [blocks * tile.split, 1, 1],
             block: [288, 1, 1],
             // The ring, two barriers a stage, room to begin at a multiple of 1024.
-            shared_bytes: stages * (rows * 128 + 8 * 2048 + 16) + 1024,
+            shared_bytes: tile.stages * (tile.rows * 128 + 8 * 2048 + 16) + 1024,
         };
         BoxedLaunch { params: Boxed { gemm: *self, ..Boxed::zeroed() }, map, launch }
     }

@@ -6,7 +6,7 @@ use crate::gemm::{Case, all_kernels, case, of};
 use crate::machine::{Type, schedules};
 use crate::wide::run_boxed;
 use engraft_kernels::Launch;
-use engraft_kernels::params::gemm::{Gemm, Sum, Then, supports};
+use engraft_kernels::params::gemm::{Gemm, Hopper, Sum, Then, supports};
 use engraft_kernels::params::{Format, MatView};
 
 /// By every kernel, each at one of its sides of what it serves.
@@ -32,12 +32,14 @@ fn sums_of_many_groups_by_every_kernel() {
 
 #[test]
 fn sums_of_many_units_on_hopper() {
-    for (choice, k) in [(0, 60 * 64), (1, 65 * 64)] {
+    for (choices, k) in [(0..5, 60 * 64), (5..10, 65 * 64)] {
         let mut case = case(Type::Bf16, Format::Bf16, 0, 9, 24, k);
         case.out = Type::F32;
-        for options in schedules() {
+        for choice in choices {
+            let [forward, reverse, cores] = schedules();
+            let options = [forward, reverse, cores][choice % 3].clone();
             case.check(&case.run_with(0..case.rows, |device, p| {
-                run_boxed(device, &p.boxed_choices()[choice], &options);
+                run_boxed(device, &p.boxed_choices()[choice].0, &options);
             }));
         }
     }
@@ -57,7 +59,7 @@ fn thousands_of_outputs() {
     }
     let wide = case(Type::F16, of(Type::F16), 0, 130, 4112, 64);
     wide.check(&wide.run_with(0..130, |device, p| {
-        run_boxed(device, &p.boxed_choices()[0], &schedules()[1]);
+        run_boxed(device, &p.boxed_choices()[8].0, &schedules()[1]);
     }));
 }
 
@@ -90,20 +92,37 @@ fn the_choice_on_both_sides_of_every_threshold() {
     assert_eq!(large, [false, true, true, false, true]);
 }
 
-/// The same of Hopper's kernels: rows above which they are taken, tiles at which the large one is.
+/// The same of Hopper's kernels: rows and blocks at which another is taken.
 #[test]
 fn the_choice_on_hopper_on_both_sides_of_every_threshold() {
     let elem = Type::Bf16.elem();
-    let boxed = |n, rows| {
-        let layout = supports(elem, elem, Format::Bf16, 0, n, 4096, false).unwrap();
+    let boxed = |n: usize, k: usize, rows, hopper| {
+        let layout = supports(elem, elem, Format::Bf16, 0, n, k, false).unwrap();
         let mut p = Gemm::new(&layout, Sum::folded(layout.k, 1), elem, elem, Then::Nothing);
-        p.x = MatView { ptr: 4096, pitch: 4096, rows, cols: 4096 };
-        p.boxed().map(|boxed| boxed.launch.entry)
+        p.x = MatView { ptr: 4096, pitch: k as u64, rows, cols: k as u32 };
+        let entry = p.boxed(hopper).map(|boxed| boxed.launch.entry)?;
+        Some(entry.trim_start_matches("gemmw_").trim_end_matches("_bf16").to_string())
     };
-    assert_eq!([127, 128].map(|rows| boxed(4096, rows)), [None, None]);
-    let n = |rows: u32| Some(format!("gemmw_n{rows}_bf16"));
-    assert_eq!([129, 130].map(|rows| boxed(4096, rows)), [n(128), n(128)]);
-    // 96 tiles of 128 x 256: 32 of outputs by 3 of rows.
-    assert_eq!([512, 513, 514].map(|rows| boxed(4096, rows)), [n(128), n(256), n(256)]);
-    assert_eq!([31 * 128, 31 * 128 + 1].map(|outputs| boxed(outputs, 513)), [n(128), n(256)]);
+    // Of so many columns of 128 outputs, at k = 4096.
+    let of = |columns: usize, rows| boxed(columns * 128, 4096, rows, Hopper::ByLeaves);
+    let some = |name: &str| Some(name.to_string());
+    assert_eq!([8, 9, 16, 17].map(|rows| of(96, rows)), [None, some("n16"), some("n16"), some("n32")]);
+    assert_eq!([32, 33, 64, 65].map(|rows| of(96, rows)), ["n32", "n64", "n64", "n128"].map(some));
+    assert_eq!([32, 33, 64, 65, 95].map(|columns| of(columns, 9)), {
+        [None, some("n16_split4"), some("n16_split4"), None, None]
+    });
+    let n32 = [24, 25, 64, 65, 95].map(|columns| of(columns, 17));
+    assert_eq!(n32, [some("n32_split8"), some("n32_split4"), some("n32_split4"), None, None]);
+    let n64 = [24, 25, 64, 65, 95].map(|columns| of(columns, 33));
+    assert_eq!(n64, ["n64_split8", "n64_split4", "n64_split4", "n64", "n64"].map(some));
+    // Leaves that are too short to share among more than 32 blocks.
+    let short = [32, 33].map(|columns: usize| boxed(columns * 128, 63 * 64, 33, Hopper::ByLeaves));
+    assert_eq!(short, ["n64_split4", "n64"].map(some));
+    // 96 tiles of 128 x 128 and of 128 x 256: 32 of outputs by 3 of rows.
+    assert_eq!([256, 257].map(|rows| of(32, rows)), ["n64", "n128"].map(some));
+    let all = |rows| boxed(4096, 4096, rows, Hopper::All);
+    assert_eq!([512, 513].map(all), ["n128", "n256"].map(some));
+    let outputs = |n| boxed(n, 4096, 513, Hopper::All);
+    assert_eq!([31 * 128, 31 * 128 + 1].map(outputs), ["n128", "n256"].map(some));
+    assert_eq!([128, 129].map(|rows| boxed(96 * 128, 4096, rows, Hopper::All)), ["n128", "n256"].map(some));
 }

@@ -1,9 +1,10 @@
-//! Matmuls of many rows on Hopper: near f64 under every schedule, whatever the edges, by both kernels; the
-//! launch that is chosen, and where there is none.
+//! Matmuls on Hopper: the bits of gemm.cu's kernels under every schedule, whatever the edges, by every kernel
+//! that adds by leaves, and near f64 by the one that does not; the launch that is chosen, and where there is
+//! none.
 
 use crate::gemm::{Case, case, of};
 use crate::machine::{Device, Type, schedules};
-use engraft_kernels::params::gemm::{BoxedLaunch, Gemm, Sum, Then, supports};
+use engraft_kernels::params::gemm::{BoxedLaunch, Gemm, Hopper, Sum, Then, supports};
 use engraft_kernels::params::{Activation, Elem, Format, MatView};
 use ptx_vm::Options;
 use ptx_vm::tensor::{DataType, Swizzle, TensorMap};
@@ -20,28 +21,45 @@ pub fn run_boxed(device: &mut Device, boxed: &BoxedLaunch, options: &Options) {
     device.run(&boxed.launch, bytemuck::bytes_of(&params), options);
 }
 
-/// Near f64 by kernel number `choice` under all schedules, with equal bits where sums are modelled alike.
+/// By kernel number `choice` under all schedules.
 fn prove(case: &Case, choice: usize) {
-    let run = |options: &Options| {
-        case.run_with(0..case.rows, |device, p| run_boxed(device, &p.boxed_choices()[choice], options))
-    };
     let [forward, reverse, cores] = schedules();
+    let run = |options: &Options| {
+        let mut by_leaves = false;
+        let got = case.run_with(0..case.rows, |device, p| {
+            let (boxed, leaves) = p.boxed_choices().swap_remove(choice);
+            run_boxed(device, &boxed, options);
+            by_leaves = leaves;
+        });
+        if by_leaves {
+            assert_eq!(got, case.run(0..case.rows, options), "kernel {choice}");
+        }
+        got
+    };
     let got = run(&forward);
     case.check(&got);
     assert_eq!(got, run(&reverse));
     case.check(&run(&cores));
 }
 
+/// How many kernels there are; the last is one chain over all of K.
+const KERNELS: usize = 10;
+
 #[test]
 fn edges_of_rows_outputs_and_values() {
-    for (choice, rows, n, k) in
-        [(0, 1, 16, 64), (0, 130, 150, 136), (0, 7, 3, 1), (1, 257, 40, 72), (1, 20, 130, 330)]
+    for (i, (rows, n, k)) in
+        [(1, 16, 64), (130, 150, 136), (7, 3, 1), (257, 40, 72), (20, 130, 330), (9, 129, 9 * 64)]
+            .into_iter()
+            .enumerate()
     {
         let ty = if n % 4 == 0 { Type::Bf16 } else { Type::F16 };
         let mut case = case(ty, of(ty), 0, rows, n, k);
         // f32 shows every bit of a sum.
         case.out = Type::F32;
-        prove(&case, choice);
+        // All of the small ones, two of the large.
+        for choice in (0..KERNELS).filter(|choice| rows < 100 || choice % 5 == i % 5) {
+            prove(&case, choice);
+        }
     }
 }
 
@@ -49,17 +67,18 @@ fn edges_of_rows_outputs_and_values() {
 fn a_ring_that_goes_round_and_rows_far_apart() {
     let mut case = case(Type::Bf16, Format::Bf16, 0, 20, 24, 13 * 64 + 9);
     (case.skip, case.pitch) = (8, case.pitch + 24);
-    prove(&case, 0);
-    prove(&case, 1);
+    (0..KERNELS).for_each(|choice| prove(&case, choice));
 }
 
 #[test]
 fn several_groups_of_blocks() {
     // 9 blocks of rows by 2 of outputs: a group of 8 and one of 1.
-    let case = case(Type::F16, Format::F16, 0, 8 * 128 + 3, 130, 8);
-    case.check(&case.run_with(0..case.rows, |device, p| {
-        run_boxed(device, &p.boxed_choices()[0], &schedules()[1]);
-    }));
+    for (choice, rows) in [(8, 8 * 128 + 3), (6, 8 * 64 + 3), (4, 8 * 32 + 3)] {
+        let case = case(Type::F16, Format::F16, 0, rows, 130, 8);
+        case.check(&case.run_with(0..case.rows, |device, p| {
+            run_boxed(device, &p.boxed_choices()[choice].0, &schedules()[1]);
+        }));
+    }
 }
 
 #[test]
@@ -74,23 +93,26 @@ fn every_ending() {
             let mut case = case(ty, of(ty), 0, 30, 36, 72);
             (case.then, case.gated, case.out) = (then, gated, out);
             case.bias = Some((0..36).map(|i| i as f32 / 16.0 - 1.0).collect());
-            prove(&case, i % 2);
+            [i, 4 + i, 9 - i % 2].into_iter().for_each(|choice| prove(&case, choice));
         }
     }
 }
 
 #[test]
-fn many_rows_that_a_map_can_describe_are_taken() {
-    let of = |format, rows: u32, ptr: u64, pitch: u64, n: usize| {
-        let layout = supports(Elem::BF16, Elem::BF16, format, 0, n, 4096, false).unwrap();
+fn rows_that_a_map_can_describe_are_taken() {
+    let of = |format, rows: u32, ptr: u64, pitch: u64, hopper: Hopper| {
+        let layout = supports(Elem::BF16, Elem::BF16, format, 0, 4096, 4096, false).unwrap();
         let mut p = Gemm::new(&layout, Sum::folded(layout.k, 1), Elem::BF16, Elem::BF16, Then::Nothing);
         p.x = MatView { ptr, pitch, rows, cols: 4096 };
-        p.boxed().map(|boxed| (boxed.launch.entry, boxed.launch.grid[0]))
+        p.boxed(hopper).map(|boxed| (boxed.launch.entry, boxed.launch.grid[0]))
     };
-    assert_eq!(of(Format::Bf16, 512, 4096, 4096, 4096), Some(("gemmw_n128_bf16".into(), 128)));
-    assert_eq!(of(Format::Bf16, 2048, 4096, 4096, 4096), Some(("gemmw_n256_bf16".into(), 256)));
-    for (rows, ptr, pitch) in [(128, 4096, 4096), (512, 4098, 4096), (512, 4096, 4097)] {
-        assert_eq!(of(Format::Bf16, rows, ptr, pitch, 4096), None);
+    let n128 = |blocks| Some(("gemmw_n128_bf16".to_string(), blocks));
+    assert_eq!(of(Format::Bf16, 512, 4096, 4096, Hopper::ByLeaves), n128(128));
+    assert_eq!(of(Format::Bf16, 2048, 4096, 4096, Hopper::ByLeaves), n128(512));
+    assert_eq!(of(Format::Bf16, 2048, 4096, 4096, Hopper::All), Some(("gemmw_n256_bf16".into(), 256)));
+    assert_eq!(of(Format::Bf16, 512, 4096, 4096, Hopper::None), None);
+    for (ptr, pitch) in [(4098, 4096), (4096, 4097)] {
+        assert_eq!(of(Format::Bf16, 512, ptr, pitch, Hopper::All), None);
     }
-    assert_eq!(of(Format::Q8_0, 512, 4096, 4096, 4096), None);
+    assert_eq!(of(Format::Q8_0, 512, 4096, 4096, Hopper::All), None);
 }

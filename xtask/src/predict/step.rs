@@ -9,7 +9,7 @@ pub use super::shapes::{SHAPES, Shape};
 use engraft_kernels::Launch;
 use engraft_kernels::params::attention::Scores;
 use engraft_kernels::params::flash::{Flash, SPAN};
-use engraft_kernels::params::gemm::{Gemm, Sum, Then, XMap, supports};
+use engraft_kernels::params::gemm::{Gemm, Hopper, Sum, Then, XMap, supports};
 use engraft_kernels::params::kv::{KvView, PageTable, RotateAppend};
 use engraft_kernels::params::{
     Activation, Elem, Format, MatView, WeightView, embed::Embed, norm::Norm, rows::Feed, rows::Gather,
@@ -249,7 +249,7 @@ impl Builder<'_> {
         if layout.scale_bytes() > 0 {
             p.scales = self.arena.weight(layout.scale_bytes() as u64)?;
         }
-        match p.boxed().filter(|_| self.step.fast) {
+        match p.boxed(if self.step.fast { Hopper::All } else { Hopper::ByLeaves }) {
             Some(boxed) => {
                 self.add(role, times, boxed.launch.clone(), &boxed.params);
                 if let Some(item) = self.items.last_mut() {
