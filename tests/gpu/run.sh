@@ -301,7 +301,7 @@ part_3() {
     check=(compute-sanitizer --error-exitcode 1 --report-api-errors no)
     step sanitizer 120 "${check[@]}" "$bin/gpu" generate "${device[@]}" --prompt a --max-new-tokens 2
     # Attention and matmuls on tensor cores, by the kernels of the default mode and by Hopper's.
-    for kernels in the_default_mode_attends_on_tensor_cores fast_takes_the_kernels_of_hopper; do
+    for kernels in the_default_mode_attends_on_tensor_cores many_rows_take_the_kernels_of_hopper; do
       step "sanitizer-$kernels" 100 "${check[@]}" "$bin/gpu" models "$kernels"
     done
   fi

@@ -33,7 +33,10 @@ pub fn matmul(case: &Case) -> Matmul {
                 condition += term.abs();
             }
             matmul.values.push(sum);
-            matmul.slack.push(budget::sum(condition));
+            matmul.slack.push(match case.x.dtype {
+                Float::F32 => budget::sum(condition),
+                Float::F16 | Float::Bf16 => budget::chain(condition, case.w.cols),
+            });
         }
     }
     matmul

@@ -41,7 +41,7 @@ pub const TESTS: &[Named] = &named![
     every_slot_of_the_four_families_is_native,
     a_second_engine_start_compiles_nothing,
     ranks_of_wide_heads_give_the_bits_of_one,
-    fast_takes_the_kernels_of_hopper_for_many_rows,
+    many_rows_take_the_kernels_of_hopper,
     the_default_mode_attends_on_tensor_cores_and_replays_what_it_runs,
     what_a_model_runs_is_ready_when_its_engine_is_made,
     padded_rows_of_a_bucket_change_nothing,
@@ -266,23 +266,22 @@ fn launches(gpu: &Arc<Cuda>, cpu: &Arc<Cpu>, dtype: Float) -> BTreeMap<String, u
     ran
 }
 
-fn fast_takes_the_kernels_of_hopper_for_many_rows() {
+fn many_rows_take_the_kernels_of_hopper() {
     let here = here();
     let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
-    for name in &here {
-        for dtype in [Float::Bf16, Float::F16] {
-            let gpu = cuda(name, Mode::Fast).unwrap();
-            if gpu.device().capability != (9, 0) {
-                println!("{name} is no Hopper: its kernels are those of the default mode");
-                continue;
-            }
-            let ran = launches(&gpu, &cpu, dtype);
-            let times = |entry: String| ran.get(&entry).copied().unwrap_or(0);
-            let matmuls = times(format!("gemmw_n128_{dtype}"));
-            println!("{name}, {dtype}: {matmuls} matmuls by Hopper's kernel");
-            // Queries to values, outputs, gate and up, down; the head.
-            assert!(matmuls >= 4 && times(format!("flashw_whole_{dtype}_64")) == 1, "{ran:?}");
+    let cases = [Mode::Invariant, Mode::Fast].map(|mode| [Float::Bf16, Float::F16].map(|dtype| (mode, dtype)));
+    for (name, (mode, dtype)) in here.iter().flat_map(|name| cases.as_flattened().iter().map(move |c| (name, *c))) {
+        let gpu = cuda(name, mode).unwrap();
+        if gpu.device().capability != (9, 0) {
+            println!("{name} is no Hopper: its kernels are those of the default mode");
+            continue;
         }
+        let ran = launches(&gpu, &cpu, dtype);
+        let matmuls: u64 = ran.iter().filter(|(entry, _)| entry.starts_with("gemmw_")).map(|(_, n)| n).sum();
+        println!("{name}, {mode:?}, {dtype}: {matmuls} matmuls by Hopper's kernels");
+        // Queries to values, outputs, gate and up, down; the head.
+        let attention = ran.get(&format!("flashw_whole_{dtype}_64")).copied().unwrap_or(0);
+        assert!(matmuls >= 4 && attention == u64::from(mode == Mode::Fast), "{ran:?}");
     }
 }
 
