@@ -263,6 +263,8 @@ pub struct BoxedLaunch {
     pub map: XMap,
     /// The launch.
     pub launch: Launch,
+    /// Blocks of a cluster along x, which the kernel itself asks for.
+    pub cluster: u32,
 }
 
 /// Parameters of Hopper's kernel.
@@ -396,7 +398,7 @@ impl Gemm {
             // The ring, two barriers a stage, room to begin at a multiple of 1024.
             shared_bytes: tile.stages * (tile.rows * 128 + 8 * 2048 + 16) + 1024,
         };
-        BoxedLaunch { params: Boxed { gemm: *self, ..Boxed::zeroed() }, map, launch }
+        BoxedLaunch { params: Boxed { gemm: *self, ..Boxed::zeroed() }, map, launch, cluster: tile.split }
     }
 
     fn launch_by(&self, tiling: &Tiling) -> Launch {

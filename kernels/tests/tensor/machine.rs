@@ -81,6 +81,8 @@ impl Device {
         let instance = Instance::load(module(launch.stem(), arch), &mut self.memory, 0).unwrap();
         let mut job = ptx_vm::Launch::new(launch.grid, launch.block).with_params(params.to_vec());
         job.dynamic_shared = launch.shared_bytes;
+        let cluster = instance.module().kernel(&launch.entry).and_then(|kernel| kernel.required_cluster);
+        job.cluster = cluster.unwrap_or(job.cluster);
         if hopper {
             // There a launch may begin before those before it have ended.
             job.pending = self.unfinished();

@@ -269,8 +269,11 @@ fn launches(gpu: &Arc<Cuda>, cpu: &Arc<Cpu>, dtype: Float) -> BTreeMap<String, u
 fn many_rows_take_the_kernels_of_hopper() {
     let here = here();
     let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Fused, isa: None }).unwrap();
-    let cases = [Mode::Invariant, Mode::Fast].map(|mode| [Float::Bf16, Float::F16].map(|dtype| (mode, dtype)));
-    for (name, (mode, dtype)) in here.iter().flat_map(|name| cases.as_flattened().iter().map(move |c| (name, *c))) {
+    let cases =
+        [Mode::Invariant, Mode::Fast].map(|mode| [Float::Bf16, Float::F16].map(|dtype| (mode, dtype)));
+    for (name, (mode, dtype)) in
+        here.iter().flat_map(|name| cases.as_flattened().iter().map(move |c| (name, *c)))
+    {
         let gpu = cuda(name, mode).unwrap();
         if gpu.device().capability != (9, 0) {
             println!("{name} is no Hopper: its kernels are those of the default mode");

@@ -85,6 +85,7 @@ impl Machine {
         }
         let mut job = ptx_vm::Launch::new(item.launch.grid, item.launch.block).with_params(params);
         job.dynamic_shared = item.launch.shared_bytes;
+        job.cluster[0] = item.cluster;
         let (entry, options) = (&item.launch.entry, options());
         let ran = match blocks {
             None => ptx_vm::launch(&instance, entry, &job, &mut arena.memory, &options),
@@ -102,6 +103,7 @@ impl Machine {
     /// A fault of the machine: the parameters do not fit the kernel.
     pub fn count(&mut self, item: &Item, arena: &mut Arena) -> Outcome<Counts> {
         let [across, down, _] = item.launch.grid;
+        let across = across / item.cluster;
         let [xs, ys, zs] = item.axes.each_ref().map(|axis| axis.sampled());
         let mut tally = Tally::new(item, arena);
         for (z, z_times) in &zs {

@@ -112,6 +112,8 @@ pub struct Item {
     pub times: usize,
     /// How blocks differ along x, y and z.
     pub axes: [Axis; 3],
+    /// Blocks of a cluster along x; the first axis counts clusters.
+    pub cluster: u32,
     /// Operations that the result needs, padding and recomputation left out.
     pub flops: f64,
 }
@@ -180,7 +182,7 @@ impl Builder<'_> {
         let [x, y, z] = launch.grid;
         let axes = [Axis::edge(x), Axis::edge(y), Axis::Alike(vec![z])];
         let params = bytemuck::bytes_of(params).to_vec();
-        self.items.push(Item { role, launch, params, map: None, times, axes, flops: 0.0 });
+        self.items.push(Item { role, launch, params, map: None, times, axes, cluster: 1, flops: 0.0 });
     }
 
     fn inputs(&mut self, residual: u64) -> Outcome<()> {
@@ -254,6 +256,8 @@ impl Builder<'_> {
                 self.add(role, times, boxed.launch.clone(), &boxed.params);
                 if let Some(item) = self.items.last_mut() {
                     item.map = Some(boxed.map);
+                    item.axes[0] = Axis::edge(boxed.launch.grid[0] / boxed.cluster);
+                    item.cluster = boxed.cluster;
                 }
             }
             None => self.add(role, times, p.launch(), &p),
