@@ -19,9 +19,9 @@ pub const U: f64 = 1.0 / (1u64 << 24) as f64;
 pub const C_SUM: f64 = 8.0;
 
 /// The same of a chain of tensor-core steps over `k` values, which drop what they cannot keep instead of
-/// rounding it, so that errors add up: `24 sqrt(k / 16384)` units, at least [`C_SUM`]. Over 2000 random vectors
-/// (Hopper's rule, docs/numerics.md) the error never exceeded 3.7 at k = 1024, 8.5 at 4096, 15.5 at 16384.
-/// Leaves are an eighth as long: 1.6 at most.
+/// rounding it, so that errors add up: `24 sqrt(k / 16384)` units, at least [`C_SUM`]. Over 2000 random
+/// vectors (Hopper's rule, docs/numerics.md) the error never exceeded 3.7 at k = 1024, 8.5 at 4096, 15.5 at
+/// 16384. Leaves are an eighth as long: 1.6 at most.
 pub fn chain(condition: f64, k: usize) -> f64 {
     (24.0 * (k as f64 / 16384.0).sqrt()).max(C_SUM) * U * condition
 }
