@@ -22,13 +22,13 @@
 // SPLIT of the leaves. It hands every leaf's sums to the block that ends their rows, N / SPLIT of the tile's
 // each, which adds them in the order of a block that has all.
 //
-// Weights come by plain bulk copies, 2 KiB a tile and stage: 8 x 8 matrices lie in the order of a descriptor
-// without swizzle (leading 128 bytes from matrix to matrix along k, stride 2048 from tile to tile), every
-// bank once. Each warpgroup takes one half of every tile: its row 16w + g is row g of tile 2w, 16w + 8 + g
-// that of tile 2w + 1. x comes through a tensor map in a 128-byte swizzle. It says where x is and is made on
-// the host for every launch, which is arithmetic without the driver's state; it travels in the parameters, so
-// a captured launch keeps its own. Rows and values beyond x arrive as zeros, tiles beyond n are the last one
-// again.
+// Both operands come through tensor maps, one copy each a stage. Those of weights lie as they are packed: 8
+// x 8 matrices in the order of a descriptor without swizzle (leading 128 bytes from matrix to matrix along
+// k, stride 2048 from tile to tile), every bank once. Each warpgroup takes one half of every tile: its row
+// 16w + g is row g of tile 2w, 16w + 8 + g that of tile 2w + 1. x lies in a 128-byte swizzle. A map says
+// where an operand is and is made on the host for every launch, which is arithmetic without the driver's
+// state; it travels in the parameters, so a captured launch keeps its own. What lies beyond an operand
+// arrives as zeros.
 //
 // | entry | rows | ring: stages of 64 values | blocks of an SM | registers at most |
 // | --- | --- | --- | --- | --- |
@@ -38,21 +38,22 @@
 // | n128 | 128 | 5, 160 KiB | 1 | 168 |
 // | n256 | 256 | 4, 192 KiB | 1 | 168 |
 //
-// Measured on an H200 (bench/runs/2026-11-26-h200/matmuls.txt; us; k = 4096; gu: 28,672 outputs with a gate;
-// down: k = 14,336, 4,096 outputs with a sum). The floor is the weight at 4.2 TB/s, or 800 Tflop/s:
+// Measured on an H200 (bench/runs/2026-11-26-h200/matmuls.txt, there as exp_*; us; k = 4096; gu: 28,672
+// outputs with a gate; down: k = 14,336, 4,096 outputs with a sum). The floor is the weight at 4.2 TB/s, or
+// 800 Tflop/s:
 //
 // | matmul, rows | floor | gemm.cu | here |
 // | --- | --- | --- | --- |
-// | gu, 32 | 55.9 | 75.6 | n32 65.6 |
-// | gu, 64 | 55.9 | 121.6 | n64 69.4 |
-// | gu, 4096 | 1203 | 3983 | n128 2436, n256 1734 |
-// | down, 64 | 28.0 | 82.1 | n64_split4 48.9 |
-// | down, 256 | 37.6 | 182.9 | n64 116.9 |
-// | down, 4096 | 601 | 1809 | n128 1004, n256 648 |
+// | gu, 64 | 55.9 | 121.5 | n64 68.9 |
+// | gu, 4096 | 1203 | 3688 | n128 1790, n256 1535 |
+// | qkv (6,144 outputs), 4096 | 258 | 757 | n128 333, n256 278 |
+// | down, 64 | 28.0 | 82.5 | n64_split4 51.5 |
+// | down, 256 | 37.6 | 181.9 | n128 83.8 |
+// | down, 4096 | 601 | 1767 | n128 819, n256 621 |
 //
-// A unit of n256 takes 0.62 us of its main loop, which is the tensor cores' rate; what is missing is a
-// block's end, 7 us, 16 with a sum and 22 with a gate, in which nothing is multiplied. Squares of four
-// blocks that copied halves of what they share for each other (multicast) took twice as long as n128.
+// What was tried: weights by 8 bulk copies of 2 KiB a stage (n128 2239 and 992 us at 4096 rows of gu and
+// down); two or four blocks of a cluster that copy parts of what they share for each other (multicast), by
+// either kind of copy: 1.9 and 2.7 times as long as alone.
 #include "gemm.cuh"
 #include "wgmma.cuh"
 
@@ -60,8 +61,10 @@ extern __shared__ __align__(1024) u8 memory[];
 
 // As `params::gemm::Boxed`.
 struct alignas(64) Boxed {
-    // A tensor map of x: boxes of N rows by 64 values, 128-byte swizzle, zeros outside.
-    u64 map[16];
+    // Tensor maps, zeros outside. x: boxes of N rows by 64 values, 128-byte swizzle.
+    u64 x[16];
+    // The weight: [tile, unit, 16, 64], boxes of a unit of 8 tiles.
+    u64 weight[16];
     Gemm gemm;
 };
 
@@ -97,14 +100,9 @@ struct Block {
     }
 
     DEVICE void copy_weights(u32 unit, u32 slot) {
-        u32 last = over(p.n, 16) - 1, to = ring + slot * STAGE + X;
-#pragma unroll
-        for (u32 i = 0; i < TILES; i++) {
-            u64 from = p.weight + ((u64)least(tile + i, last) * p.units + unit) * 2048;
-            copy_bulk(to + i * 2048, from, 2048, full + slot * 8);
-        }
+        copy_tiles(ring + slot * STAGE + X, boxed.weight, unit, tile, full + slot * 8);
     }
-    DEVICE void copy_rows(u32 unit, u32 slot) { copy_box(ring + slot * STAGE, boxed.map, unit * 64, row, full + slot * 8); }
+    DEVICE void copy_rows(u32 unit, u32 slot) { copy_box(ring + slot * STAGE, boxed.x, unit * 64, row, full + slot * 8); }
 
     // The copying thread. Weights are nobody's output: the first are in flight before the wait for earlier
     // launches.

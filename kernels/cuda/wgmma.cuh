@@ -32,15 +32,17 @@ DEVICE void barrier_wait(u32 bar, u32 phase) {
                      : "memory");
     } while (passed == 0);
 }
-DEVICE void copy_bulk(u32 to, u64 from, u32 bytes, u32 bar) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-                 "r"(bytes), "r"(bar)
-                 : "memory");
-}
 DEVICE void copy_box(u32 to, const u64 *map, u32 k, u32 row, u32 bar) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
                  "[%2];" ::"r"(to),
                  "l"(map), "r"(bar), "r"(k), "r"(row)
+                 : "memory");
+}
+// Tiles of a packed weight from number `tile` on, a unit of each.
+DEVICE void copy_tiles(u32 to, const u64 *map, u32 unit, u32 tile, u32 bar) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %3, %4, %5}], "
+                 "[%2];" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(0), "r"(unit), "r"(tile)
                  : "memory");
 }
 

@@ -153,7 +153,7 @@ fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout, hopper:
     (p.weight, p.scales, p.bias) = (weight, scales, call.bias);
     match p.boxed(hopper) {
         Some(mut boxed) => {
-            boxed.params.map = encode(&boxed.map)?;
+            boxed.params.maps = [encode(&boxed.maps[0])?, encode(&boxed.maps[1])?];
             stream.launch(&boxed.launch, &boxed.params)
         }
         None => stream.launch(&p.launch(), &p),
@@ -161,26 +161,30 @@ fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout, hopper:
 }
 
 /// A tensor map: host arithmetic alone, which no capture sees; it travels in the launch's parameters.
-fn encode(map: &gemm::XMap) -> Result<[u64; 16]> {
+fn encode(map: &gemm::TileMap) -> Result<[u64; 16]> {
     let mut made = sys::CUtensorMap { opaque: [0; 16] };
     let kind = match map.elem {
         Elem::F16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
     };
-    // SAFETY: both dimensions are given wherever the driver reads per dimension, one stride for the outer;
-    // the address is only written down.
+    let swizzle = match map.swizzled {
+        true => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+        false => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+    };
+    // SAFETY: sizes, box sizes and steps are given for every dimension and strides for all but the first; the
+    // address is only written down.
     let code = unsafe {
         sys::cuTensorMapEncodeTiled(
             &mut made,
             kind,
-            2,
+            map.dims.len() as u32,
             map.address as *mut c_void,
             map.dims.as_ptr(),
-            &map.row_bytes,
+            map.strides.as_ptr(),
             map.box_dims.as_ptr(),
-            [1, 1].as_ptr(),
+            [1; 4].as_ptr(),
             sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            swizzle,
             sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )

@@ -6,7 +6,7 @@
 //!
 //! Hopper alone: more than 8 rows of 16-bit weights take `cuda/gemmw.90a.cu` where [`Gemm::boxed`] gives a
 //! launch, with the same bits ([`Hopper`]). The weight is packed alike; x is read through a tensor map, which
-//! the driver's host code encodes from an [`XMap`].
+//! the driver's host code encodes from a [`TileMap`].
 
 use super::{Activation, Elem, Format, Leaves, MatView};
 use crate::Launch;
@@ -239,28 +239,30 @@ pub fn leaves(k: usize, grain: usize) -> [u32; 9] {
     to
 }
 
-/// What the tensor map of x says: 16-bit elements, inner dimension first, 128-byte swizzle, zeros outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct XMap {
+/// What a tensor map says: 16-bit elements, inner dimension first, zeros outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TileMap {
     /// First element, at a multiple of 16.
     pub address: u64,
-    /// Columns, rows.
-    pub dims: [u64; 2],
-    /// Bytes from row to row, a multiple of 16.
-    pub row_bytes: u64,
-    /// Columns and rows of a box.
-    pub box_dims: [u32; 2],
+    /// Sizes, two or four.
+    pub dims: Vec<u64>,
+    /// Bytes from one to the next of every dimension but the first, multiples of 16.
+    pub strides: Vec<u64>,
+    /// Sizes of a box.
+    pub box_dims: Vec<u32>,
+    /// Whether a box lies in a 128-byte swizzle.
+    pub swizzled: bool,
     /// Element type.
     pub elem: Elem,
 }
 
-/// A matmul by Hopper's kernel: parameters without their map yet, what the map says, the launch.
+/// A matmul by Hopper's kernel: parameters without their maps yet, what these say, the launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoxedLaunch {
-    /// Parameters; `map` is to be filled in.
+    /// Parameters; `maps` are to be filled in.
     pub params: Boxed,
-    /// What `map` has to say.
-    pub map: XMap,
+    /// What `maps` have to say.
+    pub maps: [TileMap; 2],
     /// The launch.
     pub launch: Launch,
     /// Blocks of a cluster along x, which the kernel itself asks for.
@@ -271,8 +273,8 @@ pub struct BoxedLaunch {
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 pub struct Boxed {
-    /// The tensor map, as the driver encodes it.
-    pub map: [u64; 16],
+    /// The tensor maps of x and of the weight, as the driver encodes them.
+    pub maps: [[u64; 16]; 2],
     gemm: Gemm,
     reserved: [u64; 4],
 }
@@ -364,13 +366,15 @@ impl Gemm {
             _ if blocks(128) >= MANY => 128,
             _ => 64,
         };
-        // Few blocks share their leaves with others. For up to 32 rows gemm.cu has more and smaller ones.
+        // Few blocks share their leaves with others where those are long. For up to 32 rows gemm.cu has more
+        // and smaller ones.
         let split = match (tile, blocks(tile)) {
             (128 | 256, _) | (_, MANY..) => 1,
             (16, 0..=32) => return None,
             (_, 0..=24) => 8,
-            (32, 25..=64) | (_, 25..=32) => 4,
-            (_, 33..=64) if self.units >= 64 => 4,
+            (32, 25..=64) => 4,
+            (_, 25..=32) if self.units >= 64 => 4,
+            (_, 33..=64) if self.units >= if tile == 16 { 64 } else { 128 } => 4,
             (64, _) => 1,
             _ => return None,
         };
@@ -384,11 +388,21 @@ impl Gemm {
 
     fn boxed_by(&self, tile: BoxTile) -> BoxedLaunch {
         let blocks = self.n.div_ceil(16).div_ceil(8) * self.x.rows.div_ceil(tile.rows);
-        let map = XMap {
+        let x = TileMap {
             address: self.x.ptr,
-            dims: [u64::from(self.k), u64::from(self.x.rows)],
-            row_bytes: self.x.pitch * 2,
-            box_dims: [UNIT as u32, tile.rows],
+            dims: vec![u64::from(self.k), u64::from(self.x.rows)],
+            strides: vec![self.x.pitch * 2],
+            box_dims: vec![UNIT as u32, tile.rows],
+            swizzled: true,
+            elem: self.elem,
+        };
+        // A unit of a tile is 2 KiB, here in 16 rows of 128 bytes.
+        let weight = TileMap {
+            address: self.weight,
+            dims: vec![64, 16, u64::from(self.units), u64::from(self.n.div_ceil(16))],
+            strides: vec![128, 2048, u64::from(self.units) * 2048],
+            box_dims: vec![64, 16, 1, 8],
+            swizzled: false,
             elem: self.elem,
         };
         let launch = Launch {
@@ -398,7 +412,8 @@ impl Gemm {
             // The ring, two barriers a stage, room to begin at a multiple of 1024.
             shared_bytes: tile.stages * (tile.rows * 128 + 8 * 2048 + 16) + 1024,
         };
-        BoxedLaunch { params: Boxed { gemm: *self, ..Boxed::zeroed() }, map, launch, cluster: tile.split }
+        let params = Boxed { gemm: *self, ..Boxed::zeroed() };
+        BoxedLaunch { params, maps: [x, weight], launch, cluster: tile.split }
     }
 
     fn launch_by(&self, tiling: &Tiling) -> Launch {

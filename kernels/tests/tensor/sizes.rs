@@ -113,11 +113,12 @@ fn the_choice_on_hopper_on_both_sides_of_every_threshold() {
     });
     let n32 = [24, 25, 64, 65, 95].map(|columns| of(columns, 17));
     assert_eq!(n32, [some("n32_split8"), some("n32_split4"), some("n32_split4"), None, None]);
-    let n64 = [24, 25, 64, 65, 95].map(|columns| of(columns, 33));
+    let n64 = [24, 25, 32, 33, 95].map(|columns| of(columns, 33));
     assert_eq!(n64, ["n64_split8", "n64_split4", "n64_split4", "n64", "n64"].map(some));
-    // Leaves that are too short to share among more than 32 blocks.
-    let short = [32, 33].map(|columns: usize| boxed(columns * 128, 63 * 64, 33, Hopper::ByLeaves));
-    assert_eq!(short, ["n64_split4", "n64"].map(some));
+    // Leaves that are long enough to share among up to 32 and 64 blocks, and just not.
+    let long = |columns: usize, units: usize| boxed(columns * 128, units * 64, 33, Hopper::ByLeaves);
+    assert_eq!([long(32, 63), long(33, 127)], ["n64", "n64"].map(some));
+    assert_eq!([long(33, 128), long(64, 128), long(65, 128)], ["n64_split4", "n64_split4", "n64"].map(some));
     // 96 tiles of 128 x 128 and of 128 x 256: 32 of outputs by 3 of rows.
     assert_eq!([256, 257].map(|rows| of(32, rows)), ["n64", "n128"].map(some));
     let all = |rows| boxed(4096, 4096, rows, Hopper::All);

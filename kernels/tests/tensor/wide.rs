@@ -9,15 +9,18 @@ use engraft_kernels::params::{Activation, Elem, Format, MatView};
 use ptx_vm::Options;
 use ptx_vm::tensor::{DataType, Swizzle, TensorMap};
 
-/// The map in its 128 bytes, as the machine's driver makes it.
+/// The maps in their 128 bytes, as the machine's driver makes them.
 pub fn run_boxed(device: &mut Device, boxed: &BoxedLaunch, options: &Options) {
-    let (map, mut params) = (&boxed.map, boxed.params);
-    let ty = if map.elem == Elem::F16 { DataType::F16 } else { DataType::Bf16 };
-    let made = TensorMap {
-        swizzle: Swizzle::Bytes128,
-        ..TensorMap::tiled(ty, map.address, &map.dims, &[map.row_bytes], &map.box_dims)
-    };
-    params.map = bytemuck::cast(made.encode().unwrap());
+    let mut params = boxed.params;
+    params.maps = [0, 1].map(|i| {
+        let map = &boxed.maps[i];
+        let ty = if map.elem == Elem::F16 { DataType::F16 } else { DataType::Bf16 };
+        let made = TensorMap {
+            swizzle: if map.swizzled { Swizzle::Bytes128 } else { Swizzle::None },
+            ..TensorMap::tiled(ty, map.address, &map.dims, &map.strides, &map.box_dims)
+        };
+        bytemuck::cast(made.encode().unwrap())
+    });
     device.run(&boxed.launch, bytemuck::bytes_of(&params), options);
 }
 

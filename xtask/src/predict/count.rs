@@ -74,14 +74,15 @@ impl Machine {
         let module = self.module(item.launch.stem(), &item.launch.entry)?;
         let instance = Instance::load(module, &mut arena.memory, 0).map_err(|e| e.to_string())?;
         let mut params = item.params.clone();
-        if let Some(map) = &item.map {
+        for (i, map) in item.maps.iter().enumerate() {
             let ty = if map.elem == Elem::F16 { DataType::F16 } else { DataType::Bf16 };
             let made = TensorMap {
-                swizzle: Swizzle::Bytes128,
-                ..TensorMap::tiled(ty, map.address, &map.dims, &[map.row_bytes], &map.box_dims)
+                swizzle: if map.swizzled { Swizzle::Bytes128 } else { Swizzle::None },
+                ..TensorMap::tiled(ty, map.address, &map.dims, &map.strides, &map.box_dims)
             };
             let made = made.encode().map_err(|e| e.to_string())?;
-            params.get_mut(..made.len()).ok_or("parameters without room for a map")?.copy_from_slice(&made);
+            let place = i * made.len()..(i + 1) * made.len();
+            params.get_mut(place).ok_or("parameters without room for a map")?.copy_from_slice(&made);
         }
         let mut job = ptx_vm::Launch::new(item.launch.grid, item.launch.block).with_params(params);
         job.dynamic_shared = item.launch.shared_bytes;

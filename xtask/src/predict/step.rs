@@ -9,7 +9,7 @@ pub use super::shapes::{SHAPES, Shape};
 use engraft_kernels::Launch;
 use engraft_kernels::params::attention::Scores;
 use engraft_kernels::params::flash::{Flash, SPAN};
-use engraft_kernels::params::gemm::{Gemm, Hopper, Sum, Then, XMap, supports};
+use engraft_kernels::params::gemm::{Gemm, Hopper, Sum, Then, TileMap, supports};
 use engraft_kernels::params::kv::{KvView, PageTable, RotateAppend};
 use engraft_kernels::params::{
     Activation, Elem, Format, MatView, WeightView, embed::Embed, norm::Norm, rows::Feed, rows::Gather,
@@ -106,8 +106,8 @@ pub struct Item {
     pub launch: Launch,
     /// Parameters.
     pub params: Vec<u8>,
-    /// The tensor map that the driver would encode into the parameters.
-    pub map: Option<XMap>,
+    /// The tensor maps that the driver would encode into the parameters.
+    pub maps: Vec<TileMap>,
     /// Launches of a step.
     pub times: usize,
     /// How blocks differ along x, y and z.
@@ -182,7 +182,7 @@ impl Builder<'_> {
         let [x, y, z] = launch.grid;
         let axes = [Axis::edge(x), Axis::edge(y), Axis::Alike(vec![z])];
         let params = bytemuck::bytes_of(params).to_vec();
-        self.items.push(Item { role, launch, params, map: None, times, axes, cluster: 1, flops: 0.0 });
+        self.items.push(Item { role, launch, params, maps: Vec::new(), times, axes, cluster: 1, flops: 0.0 });
     }
 
     fn inputs(&mut self, residual: u64) -> Outcome<()> {
@@ -255,7 +255,7 @@ impl Builder<'_> {
             Some(boxed) => {
                 self.add(role, times, boxed.launch.clone(), &boxed.params);
                 if let Some(item) = self.items.last_mut() {
-                    item.map = Some(boxed.map);
+                    item.maps = boxed.maps.into();
                     item.axes[0] = Axis::edge(boxed.launch.grid[0] / boxed.cluster);
                     item.cluster = boxed.cluster;
                 }
