@@ -268,7 +268,9 @@ mod tests {
         ] {
             let (ms, floor, launches) = predicted(&[&large[..], args].concat());
             assert!((0.85 * least..=1.15 * most).contains(&ms), "{args:?}: {ms} ms");
-            assert!(floor < ms && launches == 295, "{args:?}: floor {floor}, {launches} launches");
+            // Short contexts are in one part, which nothing merges.
+            let all = if args.contains(&"129") { 263 } else { 295 };
+            assert!(floor < ms && launches == all, "{args:?}: floor {floor}, {launches} launches");
         }
     }
 
