@@ -3,7 +3,7 @@
 //
 //   skinny   1 to 64 rows, bound by the bytes of the weight: each is read once per block row, x once per tile
 //            from L2
-//   dense    many rows, bound by mma.sync (on Hopper in mode `Fast`: gemmw.90a.cu)
+//   dense    many rows, bound by mma.sync (Hopper takes gemmw.90a.cu, also for 9 rows and more)
 //
 // x [rows, k], packed w [n, k], bias [n] f32, out [rows, n] (gate: [rows, n / 2]) in x's type or f32.
 // Bytes: 2 n k (padded to 16 by 64) + 2 rows k for every tile of outputs + out.

@@ -267,6 +267,26 @@ pub struct BoxedLaunch {
     pub launch: Launch,
     /// Blocks of a cluster along x, which the kernel itself asks for.
     pub cluster: u32,
+    /// Blocks of rows.
+    pub rows: u32,
+}
+
+impl BoxedLaunch {
+    /// Clusters that stand for all, each with how many: the last of the outputs and of the rows may have less
+    /// to do than the others. Rows go before columns, in groups of eight.
+    pub fn alike(&self) -> Vec<(u32, u32)> {
+        const GROUP: u32 = 8;
+        let (rows, columns) = (self.rows, self.launch.grid[0] / self.cluster / self.rows.max(1));
+        let at = |row: u32, column: u32| {
+            let group = row / GROUP;
+            group * GROUP * columns + column * GROUP.min(rows - group * GROUP) + row % GROUP
+        };
+        let ends = |n: u32| [(0, n.saturating_sub(1)), (n.saturating_sub(1), 1)];
+        let all = ends(rows).into_iter().flat_map(|row| ends(columns).map(|column| (row, column)));
+        all.filter(|((_, r), (_, c))| r * c > 0)
+            .map(|((row, r), (column, c))| (at(row, column), r * c))
+            .collect()
+    }
 }
 
 /// Parameters of Hopper's kernel.
@@ -387,7 +407,8 @@ impl Gemm {
     }
 
     fn boxed_by(&self, tile: BoxTile) -> BoxedLaunch {
-        let blocks = self.n.div_ceil(16).div_ceil(8) * self.x.rows.div_ceil(tile.rows);
+        let rows = self.x.rows.div_ceil(tile.rows);
+        let blocks = self.n.div_ceil(16).div_ceil(8) * rows;
         let x = TileMap {
             address: self.x.ptr,
             dims: vec![u64::from(self.k), u64::from(self.x.rows)],
@@ -413,7 +434,7 @@ impl Gemm {
             shared_bytes: tile.stages * (tile.rows * 128 + 8 * 2048 + 16) + 1024,
         };
         let params = Boxed { gemm: *self, ..Boxed::zeroed() };
-        BoxedLaunch { params, maps: [x, weight], launch, cluster: tile.split }
+        BoxedLaunch { params, maps: [x, weight], launch, cluster: tile.split, rows }
     }
 
     fn launch_by(&self, tiling: &Tiling) -> Launch {

@@ -1,8 +1,7 @@
 //! The constants of an H200, in one table: everything that is not counted.
 //!
-//! Peaks are NVIDIA's, H200 data sheet and Hopper tuning guide; rates below a peak are what published
-//! measurements of streaming kernels and libraries reach on H100 and H200. None was measured here: the first
-//! run on a GPU replaces them.
+//! Bandwidths and rates of matrix units are measured (`bench/runs/2026-11-26-h200`); the others are NVIDIA's
+//! (H200 data sheet, Hopper tuning guide), or what published measurements of kernels reach on H100 and H200.
 
 /// What a device can do.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -11,21 +10,21 @@ pub struct Device {
     pub sms: f64,
     /// Clock under load, Hz. Boost is 1.98e9; tensor-core kernels are held near this by power.
     pub clock: f64,
-    /// Device memory, bytes/s that a streaming kernel reaches: 90 % of the 4.8e12 of the data sheet.
+    /// Device memory, bytes/s that `bench` reads in the run that it measures; 4.8e12 in the data sheet.
     pub dram: f64,
     /// Latency of device memory under load, s: with `dram` it says how many bytes have to be in flight.
     pub dram_latency: f64,
-    /// L2 cache, bytes/s of all SMs together, as microbenchmarks of H100 read it.
+    /// L2 cache, bytes/s of all SMs together: what the copies of `gemmw_n128` reach.
     pub l2: f64,
     /// Bytes that one SM takes from L2 in a cycle.
     pub l2_port: f64,
-    /// Bytes of activations that are found in L2 by the next launch: half of its 50 MiB.
+    /// Bytes of activations that are found in L2 by the next launch: half of its 60 MiB.
     pub l2_keeps: u64,
     /// Latency of a plain load that hits L2, cycles.
     pub l2_latency: f64,
-    /// 16-bit operations/s of `wgmma`: 80 % of the peak of 989e12, which power allows.
+    /// 16-bit operations/s of `wgmma` on random values after half a second of load: power allows no more.
     pub wgmma: f64,
-    /// The same of `mma.sync`, which Hopper runs at about 62 % of that.
+    /// The same of `mma.sync`.
     pub mma: f64,
     /// Warp instructions that an SM issues in a cycle: 4 schedulers, 80 % of their slots in good kernels.
     pub issue: f64,
@@ -58,14 +57,14 @@ pub struct Device {
 pub const H200: Device = Device {
     sms: 132.0,
     clock: 1.755e9,
-    dram: 4.3e12,
+    dram: 4.22e12,
     dram_latency: 1.0e-6,
-    l2: 6.0e12,
+    l2: 9.8e12,
     l2_port: 64.0,
-    l2_keeps: 25 << 20,
+    l2_keeps: 30 << 20,
     l2_latency: 270.0,
-    wgmma: 790e12,
-    mma: 490e12,
+    wgmma: 888e12,
+    mma: 629e12,
     issue: 3.2,
     warp_cycles: 3.0,
     shared: 1.0,

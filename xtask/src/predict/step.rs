@@ -68,6 +68,8 @@ pub enum Axis {
     Alike(Vec<u32>),
     /// Work grows evenly from the first block to the last.
     Grows(u32),
+    /// These blocks, each with how many it stands for.
+    Picked(Vec<(u32, u32)>),
 }
 
 impl Axis {
@@ -84,6 +86,7 @@ impl Axis {
                 let some = begins.zip(bounds).filter(|(begin, end)| begin < end);
                 some.map(|(begin, end)| (begin, f64::from(end - begin))).collect()
             }
+            Axis::Picked(some) => some.iter().map(|(block, n)| (*block, f64::from(*n))).collect(),
             Axis::Grows(n @ 0..=GROWING) => (0..*n).map(|i| (i, 1.0)).collect(),
             // Blocks walk whole chunks of keys, so work grows in steps: four neighbours hold a step of each
             // kernel.
@@ -255,9 +258,9 @@ impl Builder<'_> {
             Some(boxed) => {
                 self.add(role, times, boxed.launch.clone(), &boxed.params);
                 if let Some(item) = self.items.last_mut() {
-                    item.maps = boxed.maps.into();
-                    item.axes[0] = Axis::edge(boxed.launch.grid[0] / boxed.cluster);
+                    item.axes[0] = Axis::Picked(boxed.alike());
                     item.cluster = boxed.cluster;
+                    item.maps = boxed.maps.into();
                 }
             }
             None => self.add(role, times, p.launch(), &p),
