@@ -413,16 +413,15 @@ impl PrefixTree {
     fn forget_below(&mut self, number: u32, dropped: &mut Vec<u64>) -> Result<()> {
         let mut above = vec![number];
         while let Some(parent) = above.pop() {
-            let first = above.len();
-            above.extend(self.stored_below.range((parent, 0)..=(parent, u32::MAX)).map(|(_, node)| *node));
-            for node in &above[first..] {
-                self.stored_below.remove(&(parent, *node));
-            }
-            for at in first..above.len() {
-                if let Place::Store(gone) = self.take(above[at])?.place {
+            while let Some((_, node)) =
+                self.stored_below.range((parent, 0)..=(parent, u32::MAX)).next().copied()
+            {
+                self.stored_below.remove(&(parent, node));
+                if let Place::Store(gone) = self.take(node)?.place {
                     self.stored.remove(&gone);
                     dropped.push(gone);
                 }
+                above.push(node);
             }
         }
         Ok(())

@@ -37,7 +37,7 @@ fn sums_of_many_units_on_hopper() {
         case.out = Type::F32;
         for choice in choices {
             let [forward, reverse, cores] = schedules();
-            let options = [forward, reverse, cores][choice % 3].clone();
+            let options = [forward, reverse, cores][choice % 3];
             case.check(&case.run_with(0..case.rows, |device, p| {
                 run_boxed(device, &p.boxed_choices()[choice].0, &options);
             }));

@@ -169,7 +169,7 @@ pub fn load_rank<B: Backend>(
     let backend = if types.tp == 1 { backend.clone() } else { backend.of_rank(types.tp)? };
     let (quantize, positions) = (types.weights.map(WeightFormat::Plain), config.max_context);
     let (dtype, ep) = (Some(config.dtype), types.ep);
-    let options = LoadOptions { dtype, quantize, ep, rank, world: types.tp, ..LoadOptions::default() };
+    let options = LoadOptions { dtype, quantize, ep, rank, world: types.tp };
     let model = inject(&backend, files, registry, positions, options, &mut |_, _| {})?;
     Ok((backend, model))
 }
