@@ -126,6 +126,7 @@ pub(crate) fn activation(act: Act) -> Result<u32> {
         Act::QuickGelu => 4,
         Act::Tanh => 5,
         Act::ReluSquared => 6,
+        Act::Sigmoid => 7,
         other => {
             return Err(Error::Unsupported {
                 op: format!("activation {other:?}"),

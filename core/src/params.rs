@@ -25,12 +25,22 @@ pub enum Act {
     QuickGelu,
     /// `tanh(x)`.
     Tanh,
+    /// `1 / (1 + e^-x)`.
+    Sigmoid,
 }
 
 impl Act {
     /// Every activation, for registries and tests.
-    pub const ALL: [Act; 7] =
-        [Act::Relu, Act::ReluSquared, Act::Silu, Act::Gelu, Act::GeluTanh, Act::QuickGelu, Act::Tanh];
+    pub const ALL: [Act; 8] = [
+        Act::Relu,
+        Act::ReluSquared,
+        Act::Silu,
+        Act::Gelu,
+        Act::GeluTanh,
+        Act::QuickGelu,
+        Act::Tanh,
+        Act::Sigmoid,
+    ];
 
     /// Its name in checkpoints; [`Act::from_name`] knows others, too.
     pub fn name(self) -> &'static str {
@@ -42,6 +52,7 @@ impl Act {
             Act::GeluTanh => "gelu_pytorch_tanh",
             Act::QuickGelu => "quick_gelu",
             Act::Tanh => "tanh",
+            Act::Sigmoid => "sigmoid",
         }
     }
 
@@ -55,6 +66,7 @@ impl Act {
             "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_accurate" => Act::GeluTanh,
             "quick_gelu" => Act::QuickGelu,
             "tanh" => Act::Tanh,
+            "sigmoid" => Act::Sigmoid,
             _ => return None,
         })
     }

@@ -336,6 +336,7 @@ constexpr u32 ACT_GELU_TANH = 3;
 constexpr u32 ACT_QUICK_GELU = 4;
 constexpr u32 ACT_TANH = 5;
 constexpr u32 ACT_RELU_SQUARED = 7;
+constexpr u32 ACT_SIGMOID = 8;
 
 DEVICE float act_of(u32 act, float x) {
     switch (act) {
@@ -346,6 +347,7 @@ DEVICE float act_of(u32 act, float x) {
     case ACT_QUICK_GELU: return quick_gelu_of(x);
     case ACT_TANH: return tanh_of(x);
     case ACT_RELU_SQUARED: return relu_squared_of(x);
+    case ACT_SIGMOID: return sigmoid_of(x);
     default: return x;
     }
 }
@@ -374,6 +376,7 @@ DEVICE void act_all(u32 act, float (&v)[N]) {
     case ACT_QUICK_GELU: return walk(v, quick_gelu_of);
     case ACT_TANH: return walk(v, tanh_of);
     case ACT_RELU_SQUARED: return walk(v, relu_squared_of);
+    case ACT_SIGMOID: return walk(v, sigmoid_of);
     default: return;
     }
 }

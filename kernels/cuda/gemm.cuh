@@ -326,6 +326,7 @@ static __device__ __noinline__ Four act_four(u32 act, Four x) {
     case ACT_QUICK_GELU: return each(x, quick_gelu_of);
     case ACT_TANH: return each(x, tanh_of);
     case ACT_RELU_SQUARED: return each(x, relu_squared_of);
+    case ACT_SIGMOID: return each(x, sigmoid_of);
     default: return x;
     }
 }

@@ -144,6 +144,9 @@ fn act_of(act: u32, x: f32) -> f32 {
             let positive = select(x, 0.0, x < 0.0);
             return positive * positive;
         }
+        case 7u: {
+            return 1.0 / og(1.0 + og(e));
+        }
         default: {
             return tanh_from(y, e);
         }

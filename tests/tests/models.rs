@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 71] = [
+const DECODERS: [&str; 72] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -94,6 +94,7 @@ const DECODERS: [&str; 71] = [
     "olmo",
     "ministral3",
     "mistral4",
+    "afmoe",
 ];
 
 const ENCODERS: [&str; 13] = [

@@ -45,6 +45,7 @@ pub(super) fn activation(act: Act) -> Result<kernels::Activation> {
         Act::GeluTanh => A::GeluTanh,
         Act::QuickGelu => A::QuickGelu,
         Act::Tanh => A::Tanh,
+        Act::Sigmoid => A::Sigmoid,
         other => return Err(unsupported(format!("activation {other:?}"), "no kernel")),
     })
 }

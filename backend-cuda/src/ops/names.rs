@@ -45,6 +45,7 @@ pub(super) fn activation(act: Act) -> Result<Activation> {
         Act::GeluTanh => Activation::GELU_TANH,
         Act::QuickGelu => Activation::QUICK_GELU,
         Act::Tanh => Activation::TANH,
+        Act::Sigmoid => Activation::SIGMOID,
         other => {
             return Err(Error::Unsupported {
                 op: format!("activation {other:?}"),

@@ -1,12 +1,13 @@
 //! One block: attention and the feed-forward part, and how each joins the residual stream and its norms.
 
 use super::input::Input;
-use super::{Exec, Experts, Filter, Fused, Latent, Norm, RowParallel, Scratch, StepInputs};
+use super::{Exec, Experts, Filter, Fused, Latent, Norm, Projection, RowParallel, Scratch, StepInputs};
 use crate::mem::{Device, DeviceMem, Mat, MatMut, MatRef, copied};
 use crate::ops::{
     self, Add, AddNorm, AttendDense, Combine, Convert, Gate, HeadNorm, Linear, QkvRopeAppend, Rope, RopeView,
     Scale,
 };
+use crate::params::Act;
 use crate::policy::{BlockSpec, Placement, QkSpan};
 use crate::{Error, Result};
 use std::ops::Range;
@@ -27,6 +28,8 @@ pub struct Block<D: Device> {
     pub qk_norm: Option<(HeadNorms<D>, HeadNorms<D>)>,
     /// Scores without a key or a value `[heads]`.
     pub sinks: Option<D::Weight>,
+    /// What the heads' values are multiplied with, through a sigmoid.
+    pub attn_gate: Option<Projection<D>>,
     /// Attention output.
     pub attn_out: RowParallel<D>,
     /// Norm of what attention gives.
@@ -176,6 +179,7 @@ impl<D: Device> Block<D> {
         } else {
             self.attend(x, step, at, normed, s)?;
         }
+        self.gate_heads(x, tokens, input, s)?;
         let Scratch { attn, partial, nodes, latent, .. } = s;
         let attn = match &self.latent {
             Some(own) => Some(own.values(x, tokens, heads, (attn, latent))?),
@@ -202,7 +206,7 @@ impl<D: Device> Block<D> {
         let (shape, heads) = (step.view.shape, self.spec.heads);
         self.turn(x, step, at.rope, !normed, s)?;
         let qkv = s.qkv.shaped(shape.tokens, heads.qkv_cols())?;
-        let out = s.attn.shaped_mut(shape.tokens, heads.out_cols())?;
+        let out = self.values_of_heads(shape.tokens, &mut s.attn, &mut s.gate_up)?;
         let rows = (step.view.bounds, shape.max_query);
         x.run(AttendDense::fused(qkv, rows, heads, (&self.spec.scores, self.sinks.as_ref()), out)?)
     }
@@ -233,7 +237,7 @@ impl<D: Device> Block<D> {
             slots: view.slots,
             kv: step.kv.layer_mut(layer).ok_or_else(missing)?,
         })?;
-        let Scratch { qkv, attn, growth, .. } = s;
+        let Scratch { qkv, attn, growth, gate_up, .. } = s;
         let q = qkv.shaped(tokens, heads.qkv_cols())?.columns(0..heads.q_cols())?;
         let q = match growth.as_mut().filter(|_| self.spec.query_growth.is_some()) {
             Some(growth) => {
@@ -252,8 +256,38 @@ impl<D: Device> Block<D> {
             sinks: self.sinks.as_ref(),
             seqs: view.into(),
             table: step.table,
-            out: attn.shaped_mut(tokens, heads.out_cols())?,
+            out: self.values_of_heads(tokens, attn, gate_up)?,
         })
+    }
+
+    /// Where attention leaves what the heads give: beside their gate, where there is one.
+    fn values_of_heads<'a>(
+        &self,
+        tokens: usize,
+        attn: &'a mut Mat<D::Mem>,
+        gate_up: &'a mut Mat<D::Mem>,
+    ) -> Result<MatMut<'a, D::Mem>> {
+        let cols = self.spec.heads.out_cols();
+        match &self.attn_gate {
+            Some(_) => gate_up.shaped_mut(tokens, 2 * cols)?.columns(cols..2 * cols),
+            None => attn.shaped_mut(tokens, cols),
+        }
+    }
+
+    /// `attn = sigmoid(W x) * values`, where there is a gate.
+    fn gate_heads(
+        &self,
+        x: &mut Exec<'_, D>,
+        tokens: usize,
+        input: Input,
+        s: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
+        let (Some(gate), cols) = (&self.attn_gate, self.spec.heads.out_cols()) else { return Ok(()) };
+        let from = input.read(&s.residual, &s.normed, tokens)?;
+        let out = s.gate_up.shaped_mut(tokens, 2 * cols)?.columns(0..cols)?;
+        x.run(Linear::new(from, &gate.weight, gate.bias.as_ref(), out))?;
+        let (gate_up, out) = (s.gate_up.shaped(tokens, 2 * cols)?, s.attn.shaped_mut(tokens, cols)?);
+        x.run(Gate { gate_up, act: Act::Sigmoid, clamp: None, out })
     }
 
     /// Norms, with `norms`, and rotates the heads of queries and keys in place, in the order of the model.

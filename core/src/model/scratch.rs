@@ -118,7 +118,10 @@ impl<M: DeviceMem> Scratch<M> {
             Mat::new(alloc(rows * cols * dtype.bytes())?, rows, cols, dtype)
         };
         let most = |f: &dyn Fn(&BlockSpec) -> usize| spec.blocks.iter().map(f).max().unwrap_or(0);
-        let gated = most(&|b| if b.mlp.gated { 2 * b.mlp.inner } else { 0 });
+        let gated = most(&|b| {
+            let heads = if b.attn_gate { 2 * b.out_cols() } else { 0 };
+            heads.max(if b.mlp.gated { 2 * b.mlp.inner } else { 0 })
+        });
         let grown = most(&|b| if b.query_growth.is_some() { b.heads.q_cols() } else { 0 });
         let wide = spec.embed.width.max(spec.out_width());
         let projects = spec.embed.width != spec.hidden || spec.project_out.is_some();

@@ -61,6 +61,8 @@ pub enum Slot {
     KNorm,
     /// Scores without a key or a value, one for each head.
     Sinks,
+    /// What attention's heads are multiplied with, through a sigmoid.
+    AttnGate,
     /// Attention output.
     AttnOut,
     /// Norm of what attention gives.
@@ -111,7 +113,7 @@ impl Part {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 41] = [
+    pub const ALL: [Slot; 42] = [
         Slot::TokenEmbed,
         Slot::PatchEmbed,
         Slot::PositionEmbed,
@@ -135,6 +137,7 @@ impl Slot {
         Slot::QNorm,
         Slot::KNorm,
         Slot::Sinks,
+        Slot::AttnGate,
         Slot::AttnOut,
         Slot::AttnPostNorm,
         Slot::MlpNorm,
@@ -174,6 +177,7 @@ impl Slot {
                 | Slot::Value
                 | Slot::QNorm
                 | Slot::KNorm
+                | Slot::AttnGate
                 | Slot::AttnOut
                 | Slot::AttnPostNorm
                 | Slot::MlpNorm
@@ -234,6 +238,7 @@ impl Slot {
             Slot::Value => "value",
             Slot::QNorm => "q_norm",
             Slot::KNorm => "k_norm",
+            Slot::AttnGate => "attn_gate",
             Slot::AttnOut => "attn_out",
             Slot::AttnPostNorm => "attn_post_norm",
             Slot::MlpNorm => "mlp_norm",
@@ -406,6 +411,7 @@ impl Binding {
                 | Slot::QueryDown
                 | Slot::QueryUp
                 | Slot::LatentDown
+                | Slot::AttnGate
                 | Slot::AttnOut
                 | Slot::Up
                 | Slot::Down

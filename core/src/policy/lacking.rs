@@ -27,7 +27,7 @@ const WORDS: [(&str, &[&str]); 13] = [
     ("short convolutions", &["lfm2", "lfm2_moe", "lfm3"]),
     ("keys and values that blocks share", &["gemma3n", "gemma3n_text", "gemma4_text"]),
     ("keys of the query's chunk alone", &["llama4_text"]),
-    ("gates of attention's output", &["afmoe", "laguna"]),
+    ("gates of attention's output by head", &["laguna"]),
     ("keys and values of different widths for kinds of blocks", &["mimo_v2_flash"]),
     ("the activation xIELU", &["apertus"]),
     ("limits of queries, keys and values", &["olmoe"]),

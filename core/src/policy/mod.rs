@@ -220,7 +220,7 @@ pub(crate) fn block_shard(slot: Slot, block: &BlockSpec) -> Shard {
         Slot::Value => Shard::Columns { unit: block.heads.v_dim },
         Slot::QueryUp => Shard::Columns { unit: block.latent.map_or(1, |latent| latent.query(block.heads)) },
         Slot::KeyUp => Shard::Columns { unit: block.heads.v_dim },
-        Slot::ValueUp => Shard::Columns { unit: block.head_out() },
+        Slot::ValueUp | Slot::AttnGate => Shard::Columns { unit: block.head_out() },
         Slot::AttnOut => Shard::Rows { grain: block.head_out() },
         Slot::Up | Slot::ExpertUp => Shard::Columns { unit: 64 },
         Slot::Down | Slot::ExpertDown => Shard::Rows { grain: 64 },

@@ -68,7 +68,7 @@ pub(super) fn routed(config: &ModelConfig, spec: &mut ModelSpec, own: Routing) -
     if top_k > most {
         return Err(Error::config("num_experts_per_tok", top_k, format!("at most {most}")));
     }
-    let score = match config.text_opt(&["scoring_func"])? {
+    let score = match config.text_opt(&["scoring_func", "score_func"])? {
         None => own.score,
         Some("softmax") => RouterScore::Softmax,
         // dots.llm1 names its way to choose in the place of its scores.
@@ -79,7 +79,9 @@ pub(super) fn routed(config: &ModelConfig, spec: &mut ModelSpec, own: Routing) -
     };
     let router = Router {
         renormalise: config.flag(&["norm_topk_prob", "route_norm"], own.renormalise)?,
-        scale: config.positive(&["routed_scaling_factor", "router_scaling_factor"], own.scale)? as f32,
+        scale: config
+            .positive(&["routed_scaling_factor", "router_scaling_factor", "route_scale"], own.scale)?
+            as f32,
         choice_bias: own.choice_bias,
         groups: match own.groups {
             Some(rank) => groups(config, (experts, top_k), rank, own.in_groups)?,
@@ -156,7 +158,8 @@ fn sparse_blocks(config: &ModelConfig, layers: usize, dense: usize) -> Result<Ve
     if every != 1 {
         return Err(Error::config("moe_layer_freq", every, "1"));
     }
-    let first = config.index(&["first_k_dense_replace", "moe_layer_start_index"], dense)?;
+    let first =
+        config.index(&["first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"], dense)?;
     let last = match config.get("moe_layer_end_index") {
         Some(Value::Number(n)) if n.as_i64() == Some(-1) => layers,
         _ => config.index(&["moe_layer_end_index"], layers)?,

@@ -168,7 +168,7 @@ impl Shares {
             Slot::Qkv => Some(vec![q, behind(k_start, k), behind(v_start, v)]),
             Slot::Value => Some(vec![v]),
             Slot::Sinks => Some(vec![shares.heads(block, rank)]),
-            Slot::QueryUp | Slot::KeyUp | Slot::ValueUp => {
+            Slot::QueryUp | Slot::KeyUp | Slot::ValueUp | Slot::AttnGate => {
                 let (own, (rows, _)) = (shares.heads(block, rank), spec.shape(role)?);
                 let of_one = rows / block.heads.heads.max(1);
                 Some(vec![own.start * of_one..own.end * of_one])

@@ -345,6 +345,9 @@ pub struct BlockSpec {
     pub sinks: bool,
     /// Norms of queries and keys.
     pub qk_norm: Option<QkNorm>,
+    /// Whether what the heads give is multiplied with `sigmoid(W x)` before the attention output, `x` what queries
+    /// read (AFMoE); none with a latent.
+    pub attn_gate: bool,
     /// What queries and keys read; with a filter, values have a matmul of their own.
     pub filter: Option<FilterSpec>,
     /// Keys and values of one row for all heads; queries, keys and values have matmuls of their own, then.
@@ -390,6 +393,7 @@ impl BlockSpec {
             scores: Scores::causal(1.0 / (heads.k_dim as f64).sqrt()),
             sinks: false,
             qk_norm: None,
+            attn_gate: false,
             filter: None,
             latent: None,
             rope: None,

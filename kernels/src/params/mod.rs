@@ -155,6 +155,8 @@ impl Activation {
     pub const NONE: Activation = Activation(6);
     /// `max(x, 0)^2`.
     pub const RELU_SQUARED: Activation = Activation(7);
+    /// `1 / (1 + e^-x)`.
+    pub const SIGMOID: Activation = Activation(8);
 }
 
 /// What a weight is stored in (`weight.cuh` says how each is laid out).

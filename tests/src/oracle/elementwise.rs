@@ -20,6 +20,7 @@ pub fn act(act: Act, x: f64) -> f64 {
         }
         Act::QuickGelu => x * sigmoid(1.702 * x),
         Act::Tanh => libm::tanh(x),
+        Act::Sigmoid => sigmoid(x),
         // A new activation has no oracle until it is written here: NaN fails every comparison.
         _ => f64::NAN,
     }

@@ -1,5 +1,6 @@
 //! The architecture families, one file each: a table of names, and what the configuration says of the shape.
 
+mod afmoe;
 mod albert;
 mod baichuan;
 mod bert;
@@ -72,6 +73,7 @@ families!(
     deepseek: DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, DOTS1;
     minimax: MINIMAX_M2;
     exaone: EXAONE_MOE;
+    afmoe: AFMOE;
     gpt_oss: GPT_OSS;
     relu_squared: ARCEE, NEMOTRON;
     olmo: OLMO;
