@@ -205,6 +205,7 @@ pub(crate) enum Op {
     WgmmaCommit,
     WgmmaWait(u32),
     GridWait,
+    Print(Box<ops::print::Print>),
 }
 
 /// A kernel ready to run.

@@ -60,6 +60,7 @@ pub mod module;
 pub mod mutant;
 pub mod number;
 mod ops;
+mod print;
 mod registers;
 mod run;
 pub mod tensor;

@@ -1,11 +1,39 @@
 //! Calls, inlined.
 
-use super::{CALLS, Lowering, Scope};
+use super::{CALLS, Lowering, Place, Scope};
 use crate::Error;
-use crate::code::{Op, Test};
+use crate::code::{Constant, Op, Test};
+use crate::ops::print::Print;
 use crate::text::syntax::{Instruction, Operand, Space, Variable};
 
 impl<'a> Lowering<'a> {
+    /// Lowers a call of `vprintf`, whose parameters lie in local memory.
+    fn print(
+        &mut self,
+        results: &[Operand],
+        arguments: &[Operand],
+        guard: Option<Test>,
+    ) -> Result<(), Error> {
+        let ([format, values], [] | [_]) = (arguments, results) else {
+            return self.unsupported(
+                "`vprintf` takes a format and the address of its arguments, and gives one number",
+            );
+        };
+        let mut at = |operand: &Operand| match operand {
+            Operand::Name(name, 0) => match self.lookup(name)? {
+                Some(Place { space: Space::Local, value: Constant::Bits(at) }) => Ok(at),
+                _ => self.unsupported(format!("argument `{name}` is no `.param` variable")),
+            },
+            _ => self.unsupported("an argument that is no `.param` variable"),
+        };
+        let (format, arguments) = (at(format)?, at(values)?);
+        let result = results.first().map(at).transpose()?;
+        // The text of several blocks comes in the order in which they run.
+        self.program.dependent = true;
+        self.emit(guard, Op::Print(Box::new(Print { format, arguments, result })));
+        Ok(())
+    }
+
     /// Lowers a call: the function's body in place, its parameters bound to the caller's.
     pub(super) fn call(&mut self, i: &'a Instruction, guard: Option<Test>) -> Result<(), Error> {
         let (results, name, arguments): (&[Operand], _, &[Operand]) = match &i.operands[..] {
@@ -17,6 +45,11 @@ impl<'a> Lowering<'a> {
         if name == "__assertfail" {
             self.emit(guard, Op::Trap("a device-side assertion failed"));
             return Ok(());
+        }
+        if name == "vprintf"
+            && !self.functions.get(name).is_some_and(|&f| self.file.functions[f].body.is_some())
+        {
+            return self.print(results, arguments, guard);
         }
         let Some(&index) = self.functions.get(name) else {
             return self.unsupported(format!("no function `{name}`"));

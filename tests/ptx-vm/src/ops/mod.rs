@@ -19,6 +19,7 @@ pub(crate) mod half;
 pub(crate) mod integer;
 pub(crate) mod matrix;
 pub(crate) mod mbarrier;
+pub(crate) mod print;
 pub(crate) mod reduce;
 pub(crate) mod space;
 pub(crate) mod video;
@@ -285,5 +286,6 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, op: &Op, active: u32, group: u32) ->
             t.warp.dependency_done = true;
             Ok(Flow::Next)
         }
+        Op::Print(p) => print::execute(t, p, active),
     }
 }

@@ -16,6 +16,7 @@ mod harness;
 mod integer;
 mod kernels;
 mod options;
+mod print;
 mod program;
 mod refused;
 mod reports;
