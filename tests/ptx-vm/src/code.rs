@@ -18,6 +18,8 @@ pub(crate) const SHARED_WINDOW: u64 = 0x0100_0000_0000;
 pub(crate) const PARAM_WINDOW: u64 = 0x0200_0000_0000;
 /// Where a thread's local memory appears among generic addresses.
 pub(crate) const LOCAL_WINDOW: u64 = 0x0300_0000_0000;
+/// Where functions appear: nothing can be read there, and an indirect call finds them.
+pub(crate) const FUNCTION_WINDOW: u64 = 0x0400_0000_0000;
 /// Size of each of these windows.
 pub(crate) const WINDOW: u64 = 0x0100_0000_0000;
 /// Bits of an offset in a block's shared memory; above them stands the block's rank in its cluster plus one.
@@ -140,6 +142,8 @@ pub(crate) enum Op {
     /// A label until the program is finished, then an index.
     Branch(u32),
     BranchTable(Slot, Box<[u32]>),
+    /// A call through a pointer.
+    CallTable(Slot, Box<[ops::control::CallTarget]>),
     Exit,
     Trap(&'static str),
     Sleep,

@@ -230,6 +230,7 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, op: &Op, active: u32, group: u32) ->
         Op::Logic(c) => compare::execute_logic(&mut t.warp.registers, c, active),
         Op::Select(c) => compare::select(&mut t.warp.registers, c, active),
         Op::Clock(d, wide) => control::clock(t, *d, *wide, active),
+        Op::CallTable(pointer, targets) => control::call(t, *pointer, targets, active),
         Op::BranchTable(index, targets) => control::table(t, *index, targets, active),
         Op::Trap(what) => {
             Err(crate::run::Stop::new(crate::FaultKind::Trap, *what).at(active.trailing_zeros()))

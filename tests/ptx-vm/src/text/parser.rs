@@ -415,15 +415,21 @@ impl<'a> Parser<'a> {
             };
             if self.tokens.get(self.at + 1).is_some_and(|t| t.kind == Kind::Mark(':')) {
                 self.at += 2;
-                if self.eat_word(".branchtargets") {
+                if self.eat_word(".branchtargets") || self.eat_word(".calltargets") {
                     let mut names = vec![self.word()?.to_string()];
                     while self.eat(',') {
                         names.push(self.word()?.to_string());
                     }
                     self.expect(';')?;
                     out.push(Item::Targets(word.into(), names));
-                } else if self.peek_word().is_some_and(|w| w == ".callprototype" || w == ".calltargets") {
-                    return self.error("indirect calls are not supported");
+                } else if self.eat_word(".callprototype") {
+                    let loc = self.loc;
+                    let prototype = self.function(false)?;
+                    self.loc = loc;
+                    if prototype.body.is_some() {
+                        return self.error(format!("prototype `{word}` has a body"));
+                    }
+                    out.push(Item::Prototype(word.into(), prototype));
                 } else {
                     out.push(Item::Label(word.into(), line));
                 }

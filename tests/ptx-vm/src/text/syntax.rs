@@ -103,8 +103,10 @@ pub(crate) enum Item {
         line: u32,
     },
     Variable(Variable),
-    /// `name: .branchtargets a, b;`
+    /// `name: .branchtargets a, b;`, or `.calltargets`.
     Targets(String, Vec<String>),
+    /// `name: .callprototype (.param .b32 _) _ (.param .b64 _);`
+    Prototype(String, Function),
 }
 
 /// A kernel or a device function.

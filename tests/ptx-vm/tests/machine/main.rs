@@ -6,6 +6,7 @@
 
 mod atomics;
 mod bugs;
+mod calls;
 mod compare;
 mod conversions;
 mod convert;
