@@ -204,6 +204,9 @@ pub(crate) enum Op {
         a: Slot,
     },
     Mma(Box<ops::matrix::WarpMma>),
+    /// `wmma.load` and `wmma.store`.
+    Fragment(Box<ops::wmma::FragmentAccess>),
+    FragmentMma(Box<ops::wmma::FragmentMma>),
     Wgmma(Box<ops::wgmma::Wgmma>),
     WgmmaFence,
     WgmmaCommit,

@@ -13,6 +13,7 @@ mod convert;
 mod copies;
 mod data;
 mod float;
+mod fragments;
 mod harness;
 mod integer;
 mod kernels;
