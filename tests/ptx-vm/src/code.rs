@@ -67,10 +67,15 @@ pub(crate) enum Special {
     ClusterSize,
     DynamicShared,
     TotalShared,
+    /// `%envreg`: what the driver gives. The second and third hold the address of the grid's workspace.
+    Environment(u8),
 }
 
 /// The read-only register of that name.
 pub(crate) fn special(name: &str) -> Option<Special> {
+    if let Some(number) = name.strip_prefix("%envreg").and_then(|n| n.parse().ok()).filter(|n| *n < 32) {
+        return Some(Special::Environment(number));
+    }
     let (base, axis) = match name.rsplit_once('.') {
         Some((base, "x")) => (base, 0),
         Some((base, "y")) => (base, 1),
@@ -232,6 +237,8 @@ pub(crate) struct Program {
     /// Alignment of dynamic shared memory, when it is used.
     pub(crate) dynamic: Option<u32>,
     pub(crate) parameter_bytes: u32,
+    /// Blocks wait for each other in the workspace of a cooperative launch.
+    pub(crate) workspace: bool,
     /// Some instruction orders blocks among each other (atomics, fences, strong accesses).
     pub(crate) orders_blocks: bool,
     /// What a block does may depend on other blocks or on the time: blocks run one after another.

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::Error;
-use crate::code::{Address, Code, Constant, Op, Program, SHARED_START, Test, special};
+use crate::code::{Address, Code, Constant, Op, Program, SHARED_START, Special, Test, special};
 use crate::ops;
 use crate::registers::{Pred, Slot};
 use crate::text::syntax::{File, Function, Instruction, Item, Loc, Operand, Space, Variable};
@@ -374,6 +374,7 @@ impl<'a> Lowering<'a> {
                     None => {}
                 }
                 if let Some(special) = special(name) {
+                    self.program.workspace |= matches!(special, Special::Environment(_));
                     return Ok(self.constant(Constant::Special(special), wide));
                 }
                 if name == "WARP_SZ" {

@@ -10,6 +10,7 @@ mod calls;
 mod compare;
 mod conversions;
 mod convert;
+mod cooperative;
 mod copies;
 mod data;
 mod float;
