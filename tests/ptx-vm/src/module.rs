@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::code::{Program, SHARED_START};
 use crate::lower::Functions;
 use crate::text::parser;
-use crate::text::syntax::{Function, Initial, Item, Space};
+use crate::text::syntax::{Function, Initial, Item, Linkage, Space};
 use crate::{Error, Memory, lower, mutant};
 
 /// A parameter of a kernel.
@@ -156,11 +156,11 @@ impl Module {
         };
         let mut names = HashMap::new();
         for v in file.variables.iter().filter(|v| matches!(v.space, Space::Global | Space::Const)) {
-            if v.external {
+            if v.linkage == Linkage::Extern {
                 return Err(Error::Unsupported {
                     line: v.line,
                     text: v.name.clone(),
-                    what: "external variables (one module is a whole program)".into(),
+                    what: "a variable of another text: link the texts first".into(),
                 });
             }
             names.insert(v.name.clone(), module.globals.len());

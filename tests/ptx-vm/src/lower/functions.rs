@@ -94,13 +94,13 @@ fn scan(items: &[Item], take: &mut impl FnMut(&str)) {
 
 /// Bytes of a function's results and of its parameters: what a call through a pointer must agree about.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     pub(super) returns: Vec<u64>,
     pub(super) parameters: Vec<u64>,
 }
 
 impl Shape {
-    pub(super) fn of(f: &Function) -> Self {
+    pub(crate) fn of(f: &Function) -> Self {
         let bytes = |list: &[Variable]| list.iter().map(Variable::bytes).collect();
         Shape { returns: bytes(&f.returns), parameters: bytes(&f.parameters) }
     }

@@ -9,7 +9,7 @@ mod call;
 mod functions;
 mod source;
 
-pub(crate) use functions::Functions;
+pub(crate) use functions::{Functions, Shape};
 use std::collections::HashMap;
 use std::sync::Arc;
 
