@@ -18,6 +18,8 @@ pub(crate) const SHARED_WINDOW: u64 = 0x0100_0000_0000;
 pub(crate) const PARAM_WINDOW: u64 = 0x0200_0000_0000;
 /// Where a thread's local memory appears among generic addresses.
 pub(crate) const LOCAL_WINDOW: u64 = 0x0300_0000_0000;
+/// Where functions appear: nothing can be read there, and an indirect call finds them.
+pub(crate) const FUNCTION_WINDOW: u64 = 0x0400_0000_0000;
 /// Size of each of these windows.
 pub(crate) const WINDOW: u64 = 0x0100_0000_0000;
 /// Bits of an offset in a block's shared memory; above them stands the block's rank in its cluster plus one.
@@ -65,10 +67,15 @@ pub(crate) enum Special {
     ClusterSize,
     DynamicShared,
     TotalShared,
+    /// `%envreg`: what the driver gives. The second and third hold the address of the grid's workspace.
+    Environment(u8),
 }
 
 /// The read-only register of that name.
 pub(crate) fn special(name: &str) -> Option<Special> {
+    if let Some(number) = name.strip_prefix("%envreg").and_then(|n| n.parse().ok()).filter(|n| *n < 32) {
+        return Some(Special::Environment(number));
+    }
     let (base, axis) = match name.rsplit_once('.') {
         Some((base, "x")) => (base, 0),
         Some((base, "y")) => (base, 1),
@@ -140,6 +147,8 @@ pub(crate) enum Op {
     /// A label until the program is finished, then an index.
     Branch(u32),
     BranchTable(Slot, Box<[u32]>),
+    /// A call through a pointer.
+    CallTable(Slot, Box<[ops::control::CallTarget]>),
     Exit,
     Trap(&'static str),
     Sleep,
@@ -200,11 +209,15 @@ pub(crate) enum Op {
         a: Slot,
     },
     Mma(Box<ops::matrix::WarpMma>),
+    /// `wmma.load` and `wmma.store`.
+    Fragment(Box<ops::wmma::FragmentAccess>),
+    FragmentMma(Box<ops::wmma::FragmentMma>),
     Wgmma(Box<ops::wgmma::Wgmma>),
     WgmmaFence,
     WgmmaCommit,
     WgmmaWait(u32),
     GridWait,
+    Print(Box<ops::print::Print>),
 }
 
 /// A kernel ready to run.
@@ -224,6 +237,8 @@ pub(crate) struct Program {
     /// Alignment of dynamic shared memory, when it is used.
     pub(crate) dynamic: Option<u32>,
     pub(crate) parameter_bytes: u32,
+    /// Blocks wait for each other in the workspace of a cooperative launch.
+    pub(crate) workspace: bool,
     /// Some instruction orders blocks among each other (atomics, fences, strong accesses).
     pub(crate) orders_blocks: bool,
     /// What a block does may depend on other blocks or on the time: blocks run one after another.

@@ -33,6 +33,17 @@ pub enum Error {
         /// The name asked for.
         name: String,
     },
+    /// A text among several that is not well-formed PTX.
+    #[error("`{name}`: {what}")]
+    Input {
+        /// The text's name.
+        name: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Texts that do not fit together.
+    #[error("{0}")]
+    Link(String),
     /// A range of addresses that is not inside one live allocation.
     #[error("{bytes} bytes at {address:#x} are not inside a live allocation{detail}")]
     Address {

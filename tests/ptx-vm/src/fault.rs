@@ -45,6 +45,8 @@ pub enum FaultKind {
     GridDependency,
     /// A malformed descriptor, tensor map, or operand value that the instruction does not allow.
     Operand,
+    /// An indirect call of an address that is no function, or of one with another prototype.
+    Call,
     /// `trap`, or a failed device-side assertion.
     Trap,
     /// The instruction budget is used up (an endless loop, or a spin on something that never comes).

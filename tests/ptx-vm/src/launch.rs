@@ -119,6 +119,8 @@ pub struct Options {
     pub count_traffic: bool,
     /// Collect [`Report::lines`].
     pub count_lines: bool,
+    /// Bytes of text that `printf` may leave behind before the oldest are lost.
+    pub print_bytes: usize,
     /// Threads over which independent blocks are spread, at most; results, reports and faults do not depend
     /// on it.
     pub threads: usize,
@@ -141,6 +143,7 @@ impl Default for Options {
             track_accesses: false,
             count_traffic: false,
             count_lines: false,
+            print_bytes: 1 << 20,
             threads: 1,
         }
     }

@@ -23,6 +23,7 @@
 //! | [`memory`] | device memory: allocations of several virtual devices in one address space, and what is known of each byte |
 //! | [`mod@launch`] | what a launch is given ([`Launch`], [`Options`]) and what it gives back ([`Report`]) |
 //! | [`fault`] | what can be wrong with a kernel, and where |
+//! | [`mod@link`] | several texts into one, as a device linker does it |
 //! | [`mutant`] | one line replaced while a text is read: for mutation tests |
 //! | [`matrix`] | pure functions: mma fragments and matmuls, ldmatrix, stmatrix, wgmma operands |
 //! | [`tensor`] | pure functions: tensor maps, their address generation, swizzles |
@@ -53,6 +54,7 @@ mod code;
 pub mod error;
 pub mod fault;
 pub mod launch;
+pub mod link;
 mod lower;
 pub mod matrix;
 pub mod memory;
@@ -60,6 +62,7 @@ pub mod module;
 pub mod mutant;
 pub mod number;
 mod ops;
+mod print;
 mod registers;
 mod run;
 pub mod tensor;

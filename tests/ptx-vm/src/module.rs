@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::code::{Program, SHARED_START};
+use crate::lower::Functions;
 use crate::text::parser;
-use crate::text::syntax::{Function, Initial, Item, Space};
+use crate::text::syntax::{Function, Initial, Item, Linkage, Space};
 use crate::{Error, Memory, lower, mutant};
 
 /// A parameter of a kernel.
@@ -155,11 +156,11 @@ impl Module {
         };
         let mut names = HashMap::new();
         for v in file.variables.iter().filter(|v| matches!(v.space, Space::Global | Space::Const)) {
-            if v.external {
+            if v.linkage == Linkage::Extern {
                 return Err(Error::Unsupported {
                     line: v.line,
                     text: v.name.clone(),
-                    what: "external variables (one module is a whole program)".into(),
+                    what: "a variable of another text: link the texts first".into(),
                 });
             }
             names.insert(v.name.clone(), module.globals.len());
@@ -170,7 +171,16 @@ impl Module {
             });
             module.initial.push(Initialiser { width: v.ty.bytes(), values: v.initial.clone(), line: v.line });
         }
-        for (v, initial) in module.globals.iter().zip(&module.initial) {
+        let functions = Functions::new(&file, &text);
+        for (v, initial) in module.globals.iter().zip(&mut module.initial) {
+            for value in &mut initial.values {
+                if let Initial::Address(name, offset) = value
+                    && !names.contains_key(name)
+                    && let Some(index) = functions.get(name)
+                {
+                    *value = Initial::Bits(functions.address(index).wrapping_add_signed(*offset));
+                }
+            }
             if initial.values.len() as u64 * u64::from(initial.width) > v.bytes {
                 return Err(Error::Syntax {
                     line: initial.line,
@@ -183,13 +193,6 @@ impl Module {
             });
             if let Some(name) = unknown {
                 return Err(Error::Missing { kind: "global", name: name.clone() });
-            }
-        }
-        // A later declaration with a body takes the place of one without.
-        let mut functions: HashMap<String, usize> = HashMap::new();
-        for (i, f) in file.functions.iter().enumerate().filter(|(_, f)| !f.entry) {
-            if f.body.is_some() || !functions.contains_key(&f.name) {
-                functions.insert(f.name.clone(), i);
             }
         }
         for f in file.functions.iter().filter(|f| f.entry && f.body.is_some()) {
@@ -206,13 +209,7 @@ impl Module {
     /// [`Error::Syntax`].
     pub fn refusals(text: &str) -> Result<Vec<Error>, Error> {
         let file = parser::parse(text)?;
-        let functions: HashMap<String, usize> = file
-            .functions
-            .iter()
-            .enumerate()
-            .filter(|(_, f)| !f.entry && f.body.is_some())
-            .map(|(i, f)| (f.name.clone(), i))
-            .collect();
+        let functions = Functions::new(&file, text);
         let variables = file.variables.iter().filter(|v| matches!(v.space, Space::Global | Space::Const));
         let globals: HashMap<String, usize> =
             variables.enumerate().map(|(i, v)| (v.name.clone(), i)).collect();

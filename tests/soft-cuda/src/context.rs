@@ -47,6 +47,15 @@ const FLAGS: u32 = 0xFF;
 /// persisting L2.
 const LIMITS: [usize; 7] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0];
 
+/// `CU_LIMIT_PRINTF_FIFO_SIZE`.
+const PRINT: u32 = 1;
+
+/// Bytes that a kernel may print: the limit of its function's context.
+pub fn print_bytes(d: &Driver, function: Id) -> usize {
+    let context = d.functions.get(&function).and_then(|f| d.contexts.get(&f.context));
+    context.and_then(|c| c.limits.get(&PRINT)).copied().unwrap_or(LIMITS[PRINT as usize])
+}
+
 /// Creates a context on a device.
 pub fn create(d: &mut Driver, device: u32, flags: u32, primary: bool) -> Result<Id> {
     if flags & !FLAGS != 0 {

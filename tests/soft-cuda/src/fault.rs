@@ -23,6 +23,7 @@ pub fn code(kind: FaultKind) -> Code {
         }
         FaultKind::Misaligned => Code::MISALIGNED_ADDRESS,
         FaultKind::Operand => Code::ILLEGAL_INSTRUCTION,
+        FaultKind::Call => Code::INVALID_PC,
         FaultKind::Deadlock | FaultKind::Budget => Code::LAUNCH_TIMEOUT,
         _ => Code::LAUNCH_FAILED,
     }

@@ -57,6 +57,7 @@ mod module;
 mod occupancy;
 mod order;
 pub mod preload;
+mod print;
 mod queue;
 pub mod settings;
 mod state;

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use ptx_vm::{Instance, Launch};
 
 use crate::code::Code;
+use crate::context;
 use crate::fault;
 use crate::hazard::{self, Access};
 use crate::memory;
+use crate::print;
 use crate::state::{Driver, Id, Written};
 
 /// An operation.
@@ -212,8 +214,11 @@ fn run_kernel(d: &mut Driver, kernel: &KernelWork, watch: bool) -> Result<Vec<Ac
         with_pending.pending = earlier.lock().clone();
         launch = &with_pending;
     }
-    let options = ptx_vm::Options { track_accesses: watch, ..d.settings.machine };
-    let report = match ptx_vm::launch_all(&kernel.instance, &kernel.name, launch, &mut d.memory, &options) {
+    let print_bytes = context::print_bytes(d, kernel.function);
+    let options = ptx_vm::Options { track_accesses: watch, print_bytes, ..d.settings.machine };
+    let outcome = ptx_vm::launch_all(&kernel.instance, &kernel.name, launch, &mut d.memory, &options);
+    print::write(&d.memory.take_printed());
+    let report = match outcome {
         Ok(report) => report,
         Err(faults) => {
             let (last, others) = faults.split_last().ok_or((Code::UNKNOWN, String::new()))?;

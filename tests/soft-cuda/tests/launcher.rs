@@ -15,6 +15,9 @@ fn child() {
     if part == "nothing" {
         return;
     }
+    if part == "prints" {
+        return prints();
+    }
     let context = CudaContext::new(0).expect("a device");
     let stream = context.new_stream().unwrap();
     let text = std::ffi::CString::new(KERNELS).unwrap();
@@ -41,6 +44,57 @@ fn child() {
         let code = sys::cuCtxSynchronize();
         println!("the program saw {code:?}");
     }
+}
+
+/// What `printf("block %d\n", blockIdx.x)` compiles to, and a store that faults when it is asked for.
+const PRINTS: &str = "
+.version 8.7
+.target sm_80
+.address_size 64
+.extern .func (.param .b32 func_retval0) vprintf (.param .b64 vprintf_param_0, .param .b64 vprintf_param_1);
+.global .align 1 .b8 $str[10] = {98, 108, 111, 99, 107, 32, 37, 100, 10};
+.visible .entry say(.param .u64 to) {
+  .local .align 8 .b8 depot[8]; .reg .b32 %r<3>; .reg .b64 %rd<5>;
+  mov.u64 %rd1, depot; cvta.local.u64 %rd2, %rd1; mov.u32 %r1, %ctaid.x; st.local.u32 [%rd1], %r1;
+  mov.u64 %rd3, $str; cvta.global.u64 %rd4, %rd3;
+  { .param .b64 a; st.param.b64 [a], %rd4; .param .b64 b; st.param.b64 [b], %rd2; .param .b32 r;
+  call.uni (r), vprintf, (a, b); ld.param.b32 %r2, [r]; }
+  ld.param.u64 %rd1, [to]; st.global.u32 [%rd1], %r2; ret; }";
+
+/// Kernels that print between lines of the program's own, with a buffer of one line, and before a fault.
+fn prints() {
+    let context = CudaContext::new(0).expect("a device");
+    let stream = context.default_stream();
+    let text = std::ffi::CString::new(PRINTS).unwrap();
+    // SAFETY: a text with its NUL, kernels with the arguments they take.
+    unsafe {
+        let module = result::module::load_data(text.as_ptr().cast()).unwrap();
+        let say = result::module::get_function(module, c"say".into()).unwrap();
+        let x = result::malloc_sync(4).unwrap();
+        let fifo = sys::CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE;
+        let mut bytes = 0;
+        sys::cuCtxGetLimit(&mut bytes, fifo).result().unwrap();
+        assert_eq!(bytes, 1 << 20);
+        for (most, to, what) in [(bytes, x, "whole"), (10, x, "short"), (bytes, 8, "wrong")] {
+            sys::cuCtxSetLimit(fifo, most).result().unwrap();
+            sys::cuCtxGetLimit(&mut bytes, fifo).result().unwrap();
+            assert_eq!(bytes, most);
+            println!("{what}:");
+            let mut args = [(&raw const to).cast_mut().cast()];
+            let _ = result::launch_kernel(say, (3, 1, 1), (1, 1, 1), 0, stream.cu_stream(), &mut args);
+            let _ = sys::cuCtxSynchronize();
+            bytes = 1 << 20;
+        }
+    }
+}
+
+#[test]
+fn what_kernels_print_stands_among_the_output_of_the_program() {
+    let (output, said) = run(&["--check", "bounds"], "prints");
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    let wanted = "whole:\nblock 0\nblock 1\nblock 2\nshort:\nblock 2\nwrong:\nblock 0\nblock 1\nblock 2\n";
+    assert!(lines.contains(wanted), "{lines}\n{said}");
+    assert!(output.status.code() == Some(1) && said.contains("1 distinct fault"), "{said}");
 }
 
 fn run(options: &[&str], part: &str) -> (Output, String) {

@@ -161,8 +161,9 @@ fn run(file: &str, kernel: &str, words: &[String]) -> Result<(), String> {
     let k = instance.module().kernel(kernel).ok_or_else(|| format!("{file} has no kernel `{kernel}`"))?;
     launch.params = k.pack(&slices).map_err(|e| e.to_string())?;
     let start = std::time::Instant::now();
-    let report =
-        ptx_vm::launch(&instance, kernel, &launch, &mut memory, &options).map_err(|e| e.to_string())?;
+    let outcome = ptx_vm::launch(&instance, kernel, &launch, &mut memory, &options);
+    print!("{}", String::from_utf8_lossy(&memory.take_printed()));
+    let report = outcome.map_err(|e| e.to_string())?;
     println!(
         "{} blocks, {} warp instructions, {:.3} s",
         report.blocks,

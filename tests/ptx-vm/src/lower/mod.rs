@@ -6,12 +6,15 @@
 //! `.local` variables share one area of local memory per thread, each with its own place.
 
 mod call;
+mod functions;
+mod source;
 
+pub(crate) use functions::{Functions, Shape};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::Error;
-use crate::code::{Address, Code, Constant, Op, Program, SHARED_START, Test, special};
+use crate::code::{Address, Code, Constant, Op, Program, SHARED_START, Special, Test, special};
 use crate::ops;
 use crate::registers::{Pred, Slot};
 use crate::text::syntax::{File, Function, Instruction, Item, Loc, Operand, Space, Variable};
@@ -44,6 +47,7 @@ struct Scope<'a> {
     variables: HashMap<String, Place>,
     labels: HashMap<String, u32>,
     tables: HashMap<String, &'a [String]>,
+    prototypes: HashMap<String, &'a Function>,
     /// Names outside this scope are not visible (a function's body).
     wall: bool,
 }
@@ -51,7 +55,7 @@ struct Scope<'a> {
 /// The state of lowering one kernel.
 pub(crate) struct Lowering<'a> {
     file: &'a File,
-    functions: &'a HashMap<String, usize>,
+    functions: &'a Functions,
     globals: &'a HashMap<String, usize>,
     pub(crate) program: Program,
     scopes: Vec<Scope<'a>>,
@@ -74,7 +78,7 @@ pub(crate) struct Lowering<'a> {
 pub(crate) fn refusals(
     file: &File,
     entry: &Function,
-    functions: &HashMap<String, usize>,
+    functions: &Functions,
     globals: &HashMap<String, usize>,
 ) -> Vec<Error> {
     let mut l = Lowering::new(file, entry, functions, globals);
@@ -88,7 +92,7 @@ pub(crate) fn refusals(
 pub(crate) fn kernel(
     file: &File,
     entry: &Function,
-    functions: &HashMap<String, usize>,
+    functions: &Functions,
     globals: &HashMap<String, usize>,
 ) -> Result<(Program, Vec<crate::Parameter>), Error> {
     let mut l = Lowering::new(file, entry, functions, globals);
@@ -100,7 +104,7 @@ impl<'a> Lowering<'a> {
     fn new(
         file: &'a File,
         entry: &Function,
-        functions: &'a HashMap<String, usize>,
+        functions: &'a Functions,
         globals: &'a HashMap<String, usize>,
     ) -> Self {
         Lowering {
@@ -210,6 +214,11 @@ impl<'a> Lowering<'a> {
                         s.tables.insert(name.clone(), list);
                     }
                 }
+                Item::Prototype(name, function) => {
+                    if let Some(s) = self.scopes.last_mut() {
+                        s.prototypes.insert(name.clone(), function);
+                    }
+                }
                 _ => {}
             }
         }
@@ -227,7 +236,7 @@ impl<'a> Lowering<'a> {
                 }
                 Item::Registers { ty, names, line } => self.registers(*ty, names, *line)?,
                 Item::Variable(v) => self.variable(v)?,
-                Item::Targets(..) => {}
+                Item::Targets(..) | Item::Prototype(..) => {}
                 Item::Instruction(i) => match (self.instruction(i), &mut self.collected) {
                     (Err(e), Some(list)) => list.push(e),
                     (result, _) => result?,
@@ -365,15 +374,18 @@ impl<'a> Lowering<'a> {
                     None => {}
                 }
                 if let Some(special) = special(name) {
+                    self.program.workspace |= matches!(special, Special::Environment(_));
                     return Ok(self.constant(Constant::Special(special), wide));
                 }
                 if name == "WARP_SZ" {
                     return Ok(self.constant(Constant::Bits(32), wide));
                 }
-                let Some(place) = self.lookup(name)? else {
-                    return self.unsupported(format!("nothing is called `{name}`"));
+                let value = match (self.lookup(name)?, self.functions.get(name)) {
+                    (Some(place), _) => place.value,
+                    (None, Some(index)) => Constant::Bits(self.functions.address(index)),
+                    _ => return self.unsupported(format!("nothing is called `{name}`")),
                 };
-                return Ok(self.constant(add(place.value, *offset), wide));
+                return Ok(self.constant(add(value, *offset), wide));
             }
             Operand::Integer(n) => match ty {
                 Type::F32 | Type::F64 => {
@@ -553,25 +565,6 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// What a `.loc` says, with the name of its file alone: paths of the machine that compiled it help
-    /// nobody.
-    fn source_of(&mut self, loc: Loc) -> Option<Arc<str>> {
-        if let Some(known) = self.sources.get(&loc) {
-            return known.clone();
-        }
-        let file = self.file;
-        let show = |(number, line): (u32, u32)| {
-            let name = &file.sources.iter().find(|s| s.0 == number)?.1;
-            Some(format!("{}:{line}", name.rsplit(['/', '\\']).next().unwrap_or(name)))
-        };
-        let shown = show(loc.at).map(|at| match loc.inlined.and_then(show) {
-            Some(call) => format!("{at}, inlined at {call}").into(),
-            None => at.into(),
-        });
-        self.sources.insert(loc, shown.clone());
-        shown
-    }
-
     fn finish(&mut self) -> Result<(), Error> {
         let labels = std::mem::take(&mut self.labels);
         let mut code = std::mem::take(&mut self.program.code);
@@ -579,6 +572,10 @@ impl<'a> Lowering<'a> {
             match &mut c.op {
                 Op::Branch(to) => *to = labels[*to as usize],
                 Op::BranchTable(_, list) => list.iter_mut().for_each(|to| *to = labels[*to as usize]),
+                Op::CallTable(_, list) => {
+                    let to = list.iter_mut().filter(|t| t.refused.is_none()).map(|t| &mut t.to);
+                    to.for_each(|to| *to = labels[*to as usize]);
+                }
                 _ => {}
             }
         }

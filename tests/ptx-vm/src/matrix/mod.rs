@@ -31,6 +31,7 @@
 //! | module | instruction |
 //! | --- | --- |
 //! | [`mma`] | `mma.sync` |
+//! | [`wmma`] | `wmma.load`, `wmma.store`, `wmma.mma` |
 //! | [`wgmma`], [`descriptor`] | `wgmma.mma_async` and its shared-memory operands |
 //! | [`tile`] | `ldmatrix`, `stmatrix`, `movmatrix` |
 //! | [`element`], [`sum`] | element types, accumulation |
@@ -42,6 +43,7 @@ pub mod mma;
 pub mod sum;
 pub mod tile;
 pub mod wgmma;
+pub mod wmma;
 
 pub use descriptor::{Descriptor, Major};
 pub use element::{Accumulator, Element};

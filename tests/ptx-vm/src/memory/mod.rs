@@ -13,6 +13,7 @@ mod bits;
 pub(crate) mod clock;
 pub(crate) mod global;
 pub(crate) mod overlay;
+mod printed;
 pub(crate) mod shadow;
 pub(crate) mod traffic;
 
@@ -113,6 +114,7 @@ pub struct Memory {
     used: BTreeMap<u32, u64>,
     peers: BTreeSet<(u32, u32)>,
     traffic: traffic::Counters,
+    printed: printed::Printed,
 }
 
 impl Default for Memory {
@@ -132,6 +134,7 @@ impl Memory {
             used: BTreeMap::new(),
             peers: BTreeSet::new(),
             traffic: traffic::Counters::default(),
+            printed: printed::Printed::default(),
         }
     }
 

@@ -83,6 +83,35 @@ pub(crate) fn table(t: &mut Turn<'_, '_>, index: Slot, targets: &[u32], active: 
     Ok(Flow::Peel(same, to))
 }
 
+/// A function that an indirect call may reach.
+#[derive(Debug, Clone)]
+pub(crate) struct CallTarget {
+    /// What a pointer to it holds.
+    pub(crate) address: u64,
+    /// Where its body stands.
+    pub(crate) to: u32,
+    /// Why this call cannot call it.
+    pub(crate) refused: Option<Box<str>>,
+}
+
+/// A call through a pointer: the lanes of the first one's function go there, the rest come again.
+pub(crate) fn call(t: &mut Turn<'_, '_>, pointer: Slot, targets: &[CallTarget], active: u32) -> Done<Flow> {
+    let row = *t.warp.registers.wide(pointer);
+    let first = active.trailing_zeros() as usize;
+    let to = match targets.iter().find(|target| target.address == row[first]) {
+        Some(CallTarget { refused: None, to, .. }) => *to,
+        found => {
+            let detail = match found.and_then(|target| target.refused.as_deref()) {
+                Some(why) => format!("an indirect call: {why}"),
+                None => format!("an indirect call of {:#x}, which is no function of this module", row[first]),
+            };
+            return Err(Stop::new(crate::FaultKind::Call, detail).at(first as u32));
+        }
+    };
+    let same = lanes_of(active).filter(|&l| row[l] == row[first]).fold(0, |m, l| m | 1 << l);
+    Ok(if same == active { Flow::Branch(active, to) } else { Flow::Peel(same, to) })
+}
+
 /// `%clock`, `%clock64`, `%globaltimer`: instructions executed, so that time never stands still.
 pub(crate) fn clock(t: &mut Turn<'_, '_>, d: Slot, wide: bool, active: u32) -> Done<Flow> {
     let now = t.grid.instructions + t.warp.count;

@@ -218,12 +218,19 @@ pub(crate) fn aligned(address: u64, bytes: u64) -> Done {
 }
 
 #[inline]
-fn fetch(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize, out: &mut [u8]) -> Done {
+pub(crate) fn fetch(
+    t: &mut Turn<'_, '_>,
+    order: Order,
+    space: Space,
+    address: u64,
+    lane: usize,
+    out: &mut [u8],
+) -> Done {
     let n = out.len();
     match space {
         Space::Generic => {
             let (space, address) = resolve(address);
-            fetch(t, a, space, address, lane, out)
+            fetch(t, order, space, address, lane, out)
         }
         Space::Global | Space::Const => {
             if !t.grid.launch.pending.is_empty() && !t.warp.dependency_done {
@@ -239,9 +246,9 @@ fn fetch(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usi
                 line: t.grid.line,
                 clock: &t.warp.clock,
             };
-            t.grid.touch(found, n, How { write: false, strong: a.order.strong() }, &me)?;
+            t.grid.touch(found, n, How { write: false, strong: order.strong() }, &me)?;
             t.grid.load(found, out);
-            if a.order.strong() {
+            if order.strong() {
                 acquire_global(t, address);
             }
             Ok(())
@@ -255,10 +262,10 @@ fn fetch(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usi
                 line: t.grid.line,
                 clock: &t.warp.clock,
             };
-            let how = How { write: false, strong: a.order.strong() };
+            let how = How { write: false, strong: order.strong() };
             let start = t.cluster.access(place, n, how, &me, t.grid.options)?;
             copy_few(out, t.cluster.bytes(place.rank, start, n));
-            if a.order.strong() {
+            if order.strong() {
                 acquire_shared(t, place);
             }
             Ok(())
@@ -285,7 +292,15 @@ fn fetch(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usi
     }
 }
 
-fn local(t: &Turn<'_, '_>, address: u64, n: usize, lane: usize) -> Done<usize> {
+/// Reads bytes at a generic address, checked as a load of one lane is.
+pub(crate) fn fetch_bytes(t: &mut Turn<'_, '_>, address: u64, lane: usize, out: &mut [u8]) -> Done {
+    aligned(address, out.len() as u64)?;
+    let (space, inner) = resolve(address);
+    fetch(t, Order::Weak, space, inner, lane, out)
+}
+
+/// The place of a lane's local bytes among the warp's.
+pub(crate) fn local(t: &Turn<'_, '_>, address: u64, n: usize, lane: usize) -> Done<usize> {
     let size = t.warp.local_bytes as usize;
     match usize::try_from(address).ok().filter(|a| a.checked_add(n).is_some_and(|end| end <= size)) {
         Some(at) => Ok(lane * size + at),
@@ -297,13 +312,20 @@ fn local(t: &Turn<'_, '_>, address: u64, n: usize, lane: usize) -> Done<usize> {
 }
 
 #[inline]
-fn put(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize, data: &[u8]) -> Done {
+pub(crate) fn put(
+    t: &mut Turn<'_, '_>,
+    order: Order,
+    space: Space,
+    address: u64,
+    lane: usize,
+    data: &[u8],
+) -> Done {
     let n = data.len();
-    let how = How { write: true, strong: a.order.strong() };
+    let how = How { write: true, strong: order.strong() };
     match space {
         Space::Generic => {
             let (space, address) = resolve(address);
-            put(t, a, space, address, lane, data)
+            put(t, order, space, address, lane, data)
         }
         Space::Global => {
             if !t.grid.launch.pending.is_empty() && !t.warp.dependency_done {
@@ -325,8 +347,8 @@ fn put(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize
                 t.grid.load(found, &mut there[..n]);
                 forgive(&mut t.grid.noted, t.grid.options, there[..n] == *data);
             }
-            if a.order.strong() {
-                release_global(t, address, a.order);
+            if order.strong() {
+                release_global(t, address, order);
             }
             t.grid.save(found, data);
             t.cluster.progress += 1;
@@ -347,8 +369,8 @@ fn put(t: &mut Turn<'_, '_>, a: &Access, space: Space, address: u64, lane: usize
                 let equal = t.cluster.bytes(place.rank, start, n) == data;
                 forgive(&mut t.cluster.noted, t.grid.options, equal);
             }
-            if a.order.strong() {
-                release_shared(t, place, a.order);
+            if order.strong() {
+                release_shared(t, place, order);
             }
             copy_few(t.cluster.bytes(place.rank, start, n), data);
             t.cluster.progress += 1;
@@ -429,7 +451,8 @@ pub(crate) fn execute_load(t: &mut Turn<'_, '_>, a: &Access, active: u32) -> Don
     for lane in lanes_of(active) {
         let mut buffer = [0u8; 64];
         let data = &mut buffer[..total];
-        let read = aligned(at[lane], total as u64).and_then(|()| fetch(t, a, a.space, at[lane], lane, data));
+        let read =
+            aligned(at[lane], total as u64).and_then(|()| fetch(t, a.order, a.space, at[lane], lane, data));
         if let Err(stop) = read {
             note(t, stop, lane);
         }
@@ -466,7 +489,7 @@ pub(crate) fn execute_store(t: &mut Turn<'_, '_>, a: &Access, active: u32) -> Do
             copy_few(part, &value.to_le_bytes()[..size]);
         }
         let written = aligned(at[lane], total as u64)
-            .and_then(|()| put(t, a, a.space, at[lane], lane, &buffer[..total]));
+            .and_then(|()| put(t, a.order, a.space, at[lane], lane, &buffer[..total]));
         if let Err(stop) = written {
             note(t, stop, lane);
         }

@@ -19,11 +19,13 @@ pub(crate) mod half;
 pub(crate) mod integer;
 pub(crate) mod matrix;
 pub(crate) mod mbarrier;
+pub(crate) mod print;
 pub(crate) mod reduce;
 pub(crate) mod space;
 pub(crate) mod video;
 pub(crate) mod warp;
 pub(crate) mod wgmma;
+pub(crate) mod wmma;
 
 use crate::Error;
 use crate::code::{Op, Test};
@@ -186,6 +188,7 @@ pub(crate) fn decode<'a>(l: &mut Lowering<'a>, i: &'a Instruction, guard: Option
         "ldmatrix" | "stmatrix" | "movmatrix" => matrix::access(&mut d),
         "mma" => matrix::mma(&mut d),
         "wgmma" => wgmma::decode(&mut d),
+        "wmma" => wmma::decode(&mut d),
         "tensormap" => bulk::tensormap(&mut d),
         "dp4a" | "dp2a" => video::dot(&mut d),
         "prmt" => integer::permute(&mut d),
@@ -229,6 +232,7 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, op: &Op, active: u32, group: u32) ->
         Op::Logic(c) => compare::execute_logic(&mut t.warp.registers, c, active),
         Op::Select(c) => compare::select(&mut t.warp.registers, c, active),
         Op::Clock(d, wide) => control::clock(t, *d, *wide, active),
+        Op::CallTable(pointer, targets) => control::call(t, *pointer, targets, active),
         Op::BranchTable(index, targets) => control::table(t, *index, targets, active),
         Op::Trap(what) => {
             Err(crate::run::Stop::new(crate::FaultKind::Trap, *what).at(active.trailing_zeros()))
@@ -267,6 +271,8 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, op: &Op, active: u32, group: u32) ->
         Op::StoreMatrix(m) => matrix::store(t, m, active, group),
         Op::MoveMatrix { d, a } => matrix::transpose(t, *d, *a, active, group),
         Op::Mma(m) => matrix::mma_warp(t, m, active, group),
+        Op::Fragment(f) => wmma::execute(t, f, active, group),
+        Op::FragmentMma(m) => wmma::execute_mma(t, m, active, group),
         Op::Wgmma(w) => wgmma::execute(t, w, active, group),
         Op::WgmmaFence => {
             t.warp.unfenced.clear();
@@ -285,5 +291,6 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, op: &Op, active: u32, group: u32) ->
             t.warp.dependency_done = true;
             Ok(Flow::Next)
         }
+        Op::Print(p) => print::execute(t, p, active),
     }
 }

@@ -169,6 +169,13 @@ impl<'g> Grid<'g> {
         Ok(found)
     }
 
+    /// Leaves the text of a call of `printf` behind. Kernels that print run on one thread.
+    pub(crate) fn print(&mut self, text: Vec<u8>) {
+        if let Store::Own(memory) = &mut self.memory {
+            memory.print(text, self.options.print_bytes);
+        }
+    }
+
     /// Begins a warp instruction that moves bytes.
     #[inline(always)]
     pub(crate) fn begin_moving(&mut self) {

@@ -68,6 +68,8 @@ pub(crate) struct Plan<'g> {
     pub(crate) target: &'g str,
     /// The clusters in the order of the schedule.
     pub(crate) order: Vec<u32>,
+    /// The address of the grid's workspace, 0 without one.
+    workspace: u64,
     seed: u64,
 }
 
@@ -169,7 +171,7 @@ pub(crate) fn plan<'g>(
         }
     }
     let (addresses, target) = (&instance.addresses[..], &module.target[..]);
-    Ok(Plan { kernel, program, launch, options, addresses, target, order, seed })
+    Ok(Plan { kernel, program, launch, options, addresses, target, order, workspace: 0, seed })
 }
 
 /// Runs a kernel.
@@ -190,15 +192,32 @@ pub(crate) fn run(
     {
         return Ok(report(&plan, memory, done));
     }
+    if launch.cooperative && plan.program.workspace {
+        plan.workspace = workspace(memory, launch.device).map_err(|e| vec![refuse(name, e.to_string())])?;
+    }
     let grid = Grid::new(&plan, Store::Own(memory));
     let mut runner = Runner::new(&plan, grid);
     let ended = runner.run_clusters(plan.order.iter().copied());
     let Grid { written, instructions, executed, longest, traffic, notes, mut shadow, .. } = runner.grid;
+    let touched = notes::touched(&plan, memory, &mut shadow);
+    if plan.workspace != 0 {
+        // It was allocated above, and kernels release nothing.
+        let _ = memory.free(plan.workspace);
+    }
     if ended.is_err() || !notes.is_empty() {
         return Err(notes.take(ended.err()));
     }
-    let touched = notes::touched(&plan, memory, &mut shadow);
     Ok(report(&plan, memory, parallel::Done { written, instructions, executed, longest, traffic, touched }))
+}
+
+/// What the blocks of a cooperative launch wait for each other in: its size, and the barrier that
+/// `grid.sync()` counts in, which starts at zero.
+fn workspace(memory: &mut Memory, device: u32) -> Result<u64, crate::Error> {
+    const BYTES: u32 = 64;
+    let at = memory.allocate(device, BYTES.into())?;
+    memory.fill(at, BYTES.into(), &[0])?;
+    memory.write(at, &BYTES.to_le_bytes())?;
+    Ok(at)
 }
 
 /// These clusters, in the order of the schedule.
@@ -356,6 +375,7 @@ impl<'g> Runner<'g> {
                 cluster: id,
                 warps: self.warps_per_block,
                 shared_bytes: shared,
+                workspace: self.plan.workspace,
             };
             warp.constants(self.grid.program, self.plan.addresses, &position);
         }

@@ -101,6 +101,8 @@ pub(crate) struct Position<'a> {
     pub(crate) cluster: u32,
     pub(crate) warps: u32,
     pub(crate) shared_bytes: u32,
+    /// The address of the grid's workspace, 0 without one.
+    pub(crate) workspace: u64,
 }
 
 impl Warp {
@@ -241,5 +243,8 @@ fn special(s: Special, at: &Position<'_>, warp: &Warp, lane: u32) -> u32 {
         Special::ClusterSize => cluster.iter().product(),
         Special::DynamicShared => at.launch.dynamic_shared,
         Special::TotalShared => at.shared_bytes,
+        Special::Environment(1) => (at.workspace >> 32) as u32,
+        Special::Environment(2) => at.workspace as u32,
+        Special::Environment(_) => 0,
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod lexer;
 pub(crate) mod parser;
 pub(crate) mod syntax;
 pub(crate) mod types;
-mod words;
+pub(crate) mod words;
 
 #[cfg(test)]
 mod tests;

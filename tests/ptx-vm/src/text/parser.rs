@@ -1,7 +1,7 @@
 //! Recursive descent over the tokens. Nesting is limited, so no text can exhaust the stack.
 
 use super::lexer::{Kind, Token, tokens};
-use super::syntax::{File, Function, Initial, Instruction, Item, Loc, Operand, Space, Variable};
+use super::syntax::{File, Function, Initial, Instruction, Item, Linkage, Loc, Operand, Space, Variable};
 use super::types::Type;
 use super::words::{literal, space, space_of_pointer};
 use crate::Error;
@@ -36,11 +36,24 @@ pub(crate) fn parse(text: &str) -> Result<File, Error> {
 }
 
 /// Linking and visibility words in front of a declaration.
-const LINKAGE: [&str; 4] = [".visible", ".extern", ".weak", ".common"];
+fn linkage(word: &str) -> Option<Linkage> {
+    Some(match word {
+        ".visible" => Linkage::Visible,
+        ".extern" => Linkage::Extern,
+        ".weak" => Linkage::Weak,
+        ".common" => Linkage::Common,
+        _ => return None,
+    })
+}
 
 impl<'a> Parser<'a> {
     fn line(&self) -> u32 {
         self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |t| t.line)
+    }
+
+    /// The place in the text where the next token begins.
+    fn start(&self) -> usize {
+        self.tokens.get(self.at).map_or(self.text.len(), |t| t.start)
     }
 
     fn error<T>(&self, what: impl Into<String>) -> Result<T, Error> {
@@ -152,9 +165,10 @@ impl<'a> Parser<'a> {
     }
 
     fn top(&mut self, file: &mut File) -> Result<(), Error> {
-        let mut external = false;
-        while let Some(w) = self.peek_word().filter(|w| LINKAGE.contains(w)) {
-            external |= w == ".extern";
+        let (first, start) = (file.variables.len(), self.start());
+        let mut how = Linkage::Local;
+        while let Some(given) = self.peek_word().and_then(linkage) {
+            how = given;
             self.at += 1;
         }
         match self.word()? {
@@ -179,12 +193,10 @@ impl<'a> Parser<'a> {
             ".file" => self.file_directive(),
             ".section" => self.skip_until('}'),
             ".pragma" => self.skip_until(';'),
-            ".entry" => {
-                let f = self.function(true)?;
-                file.functions.push(f);
-            }
-            ".func" => {
-                let f = self.function(false)?;
+            word @ (".entry" | ".func") => {
+                let mut f = self.function(word == ".entry")?;
+                (f.linkage, f.span) = (how, start..self.start());
+                f.head.start = start;
                 file.functions.push(f);
             }
             ".alias" => return self.error("`.alias` is not supported"),
@@ -192,8 +204,11 @@ impl<'a> Parser<'a> {
                 let Some(space) = space(word) else {
                     return self.error(format!("unknown directive `{word}`"));
                 };
-                self.variables(space, external, &mut |v| file.variables.push(v))?;
+                self.variables(space, &mut |v| file.variables.push(v))?;
             }
+        }
+        for v in &mut file.variables[first..] {
+            (v.linkage, v.span) = (how, start..self.start());
         }
         Ok(())
     }
@@ -228,13 +243,15 @@ impl<'a> Parser<'a> {
             directives.push((word.into(), numbers));
         }
         self.loc = None;
+        let head = 0..self.start();
         let body = if self.eat(';') {
             None
         } else {
             self.expect('{')?;
             Some(self.items(0)?)
         };
-        Ok(Function { entry, name, returns, parameters, directives, body, line })
+        let (linkage, span) = (Linkage::Local, 0..0);
+        Ok(Function { entry, name, returns, parameters, directives, body, linkage, span, head, line })
     }
 
     fn parameters(&mut self) -> Result<Vec<Variable>, Error> {
@@ -243,7 +260,7 @@ impl<'a> Parser<'a> {
         while !self.eat(')') {
             let word = self.word()?;
             match word {
-                ".param" => out.push(self.variable(Space::Param, false)?),
+                ".param" => out.push(self.variable(Space::Param)?),
                 _ => {
                     return self.error(format!(
                         "expected `.param`, found `{word}`: register parameters are not supported"
@@ -257,23 +274,18 @@ impl<'a> Parser<'a> {
         Ok(out)
     }
 
-    fn variables(
-        &mut self,
-        space: Space,
-        external: bool,
-        out: &mut dyn FnMut(Variable),
-    ) -> Result<(), Error> {
-        let first = self.variable(space, external)?;
+    fn variables(&mut self, space: Space, out: &mut dyn FnMut(Variable)) -> Result<(), Error> {
+        let first = self.variable(space)?;
         let (ty, align) = (first.ty, first.align);
         out(first);
         while self.eat(',') {
-            out(self.declarator(space, external, ty, align)?);
+            out(self.declarator(space, ty, align)?);
         }
         self.expect(';')
     }
 
     /// `.align 8 .b8 name[16] = {...}` without the space word.
-    fn variable(&mut self, space: Space, external: bool) -> Result<Variable, Error> {
+    fn variable(&mut self, space: Space) -> Result<Variable, Error> {
         let (mut align, mut ty, mut lanes) = (0, None, 1);
         while let Some(word) = self.peek_word().filter(|w| w.starts_with('.')) {
             self.at += 1;
@@ -304,12 +316,12 @@ impl<'a> Parser<'a> {
         }
         let Some(ty) = ty else { return self.error("a declaration without a type") };
         let align = if align == 0 { ty.bytes() * lanes } else { align };
-        let mut v = self.declarator(space, external, ty, align)?;
+        let mut v = self.declarator(space, ty, align)?;
         v.elements = v.elements.map(|n| n.saturating_mul(u64::from(lanes)));
         Ok(v)
     }
 
-    fn declarator(&mut self, space: Space, external: bool, ty: Type, align: u32) -> Result<Variable, Error> {
+    fn declarator(&mut self, space: Space, ty: Type, align: u32) -> Result<Variable, Error> {
         let line = self.line();
         let name = self.word()?.to_string();
         let mut elements = Some(1u64);
@@ -332,7 +344,8 @@ impl<'a> Parser<'a> {
         if elements.is_some_and(|n| n > 1 << 40) {
             return self.error(format!("`{name}` is too large"));
         }
-        Ok(Variable { space, name, ty, elements, align, initial, external, line })
+        let (linkage, span) = (Linkage::Local, 0..0);
+        Ok(Variable { space, name, ty, elements, align, initial, linkage, span, line })
     }
 
     fn initial(&mut self, ty: Type, out: &mut Vec<Initial>, depth: u32) -> Result<(), Error> {
@@ -415,15 +428,21 @@ impl<'a> Parser<'a> {
             };
             if self.tokens.get(self.at + 1).is_some_and(|t| t.kind == Kind::Mark(':')) {
                 self.at += 2;
-                if self.eat_word(".branchtargets") {
+                if self.eat_word(".branchtargets") || self.eat_word(".calltargets") {
                     let mut names = vec![self.word()?.to_string()];
                     while self.eat(',') {
                         names.push(self.word()?.to_string());
                     }
                     self.expect(';')?;
                     out.push(Item::Targets(word.into(), names));
-                } else if self.peek_word().is_some_and(|w| w == ".callprototype" || w == ".calltargets") {
-                    return self.error("indirect calls are not supported");
+                } else if self.eat_word(".callprototype") {
+                    let loc = self.loc;
+                    let prototype = self.function(false)?;
+                    self.loc = loc;
+                    if prototype.body.is_some() {
+                        return self.error(format!("prototype `{word}` has a body"));
+                    }
+                    out.push(Item::Prototype(word.into(), prototype));
                 } else {
                     out.push(Item::Label(word.into(), line));
                 }
@@ -445,7 +464,7 @@ impl<'a> Parser<'a> {
                         return self.error(format!("unknown directive `{word}`"));
                     };
                     self.at += 1;
-                    self.variables(space, false, &mut |v| out.push(Item::Variable(v)))?;
+                    self.variables(space, &mut |v| out.push(Item::Variable(v)))?;
                 }
                 _ => out.push(Item::Instruction(self.instruction()?)),
             }

@@ -1,5 +1,7 @@
 //! The syntax tree.
 
+use std::ops::Range;
+
 use super::types::Type;
 
 /// A memory space as declarations and instructions name it.
@@ -13,6 +15,21 @@ pub(crate) enum Space {
     Cluster,
     Local,
     Param,
+}
+
+/// Who sees a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Linkage {
+    /// Its own text alone.
+    #[default]
+    Local,
+    Visible,
+    /// Defined in another text.
+    Extern,
+    /// Visible, and gives way to another definition.
+    Weak,
+    /// Visible; of several the largest counts.
+    Common,
 }
 
 /// A variable's initial value, element by element.
@@ -33,7 +50,9 @@ pub(crate) struct Variable {
     pub(crate) elements: Option<u64>,
     pub(crate) align: u32,
     pub(crate) initial: Vec<Initial>,
-    pub(crate) external: bool,
+    pub(crate) linkage: Linkage,
+    /// The bytes of the text that declare it, alone or with others.
+    pub(crate) span: Range<usize>,
     pub(crate) line: u32,
 }
 
@@ -103,8 +122,10 @@ pub(crate) enum Item {
         line: u32,
     },
     Variable(Variable),
-    /// `name: .branchtargets a, b;`
+    /// `name: .branchtargets a, b;`, or `.calltargets`.
     Targets(String, Vec<String>),
+    /// `name: .callprototype (.param .b32 _) _ (.param .b64 _);`
+    Prototype(String, Function),
 }
 
 /// A kernel or a device function.
@@ -117,6 +138,10 @@ pub(crate) struct Function {
     /// Performance directives: name and numbers.
     pub(crate) directives: Vec<(String, Vec<u32>)>,
     pub(crate) body: Option<Vec<Item>>,
+    pub(crate) linkage: Linkage,
+    /// The bytes of the text that it takes, and those up to its body.
+    pub(crate) span: Range<usize>,
+    pub(crate) head: Range<usize>,
     pub(crate) line: u32,
 }
 

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::parser::parse;
-use super::syntax::{Initial, Item, Operand};
+use super::syntax::{Initial, Item, Linkage, Operand};
 use crate::Error;
 
 const TEXT: &str = "
@@ -40,7 +40,7 @@ fn a_module_with_everything() {
     let file = parse(TEXT).unwrap();
     assert_eq!((file.version, &file.target[..]), ([8, 7], "sm_90a"));
     assert_eq!(file.variables[1].initial, [Initial::Address("table".into(), 4)]);
-    assert_eq!((file.variables[2].elements, file.variables[2].external), (None, true));
+    assert_eq!((file.variables[2].elements, file.variables[2].linkage), (None, Linkage::Extern));
     let f = &file.functions[0];
     assert_eq!(f.parameters[1].bytes(), 128);
     assert_eq!(f.directives[0], (".maxntid".into(), vec![128, 1, 1]));

@@ -6,16 +6,20 @@
 
 mod atomics;
 mod bugs;
+mod calls;
 mod compare;
 mod conversions;
 mod convert;
+mod cooperative;
 mod copies;
 mod data;
 mod float;
+mod fragments;
 mod harness;
 mod integer;
 mod kernels;
 mod options;
+mod print;
 mod program;
 mod refused;
 mod reports;

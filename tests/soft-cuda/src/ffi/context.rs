@@ -140,7 +140,7 @@ entries! {
         value.set(*d.contexts[&here].limits.get(&limit).ok_or(Code::UNSUPPORTED_LIMIT)?)
     }
 
-    /// Sets a limit (remembered, without effect).
+    /// Sets a limit: that of `printf` counts, the others are remembered without effect.
     live fn cuCtxSetLimit(d, limit: u32, value: usize) {
         let here = d.here()?;
         let context = d.contexts.get_mut(&here).ok_or(Code::INVALID_CONTEXT)?;
