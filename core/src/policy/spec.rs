@@ -345,8 +345,8 @@ pub struct BlockSpec {
     pub sinks: bool,
     /// Norms of queries and keys.
     pub qk_norm: Option<QkNorm>,
-    /// Whether what the heads give is multiplied with `sigmoid(W x)` before the attention output, `x` what queries
-    /// read (AFMoE); none with a latent.
+    /// Whether what the heads give is multiplied with `sigmoid(W x)` before the attention output, `x` what
+    /// queries read (AFMoE); none with a latent.
     pub attn_gate: bool,
     /// What queries and keys read; with a filter, values have a matmul of their own.
     pub filter: Option<FilterSpec>,
