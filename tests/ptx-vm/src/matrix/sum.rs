@@ -14,9 +14,9 @@
 //!
 //! Exponents are those of the operands added, without normalising the product. Sources: P. Xie et al.,
 //! "MMA-Sim", arXiv 2511.10909; F. Khattak and M. Mikaitis, "Accurate Models of NVIDIA Tensor Cores", arXiv
-//! 2512.07004. On an H200 Hopper's rule for 16-bit operands gave every one of 122,880 outputs of one step, and
-//! chains over 4,096 values (`bench/runs/2026-11-26-h200/numerics-model.txt`); that of fp8 and Ampere's are not
-//! checked by us.
+//! 2512.07004. On an H200 Hopper's rule for 16-bit operands gave every one of 122,880 outputs of one step,
+//! and chains over 4,096 values (`bench/runs/2026-11-26-h200/numerics-model.txt`); that of fp8 and Ampere's
+//! are not checked by us.
 
 use super::element::{Accumulator, Element};
 use crate::number::half;
