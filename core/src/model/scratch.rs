@@ -102,6 +102,12 @@ impl<M> GrowthScratch<M> {
     }
 }
 
+/// Columns of the gates of a block's heads or feed-forward part, beside what they are multiplied with.
+fn gate_columns(b: &BlockSpec) -> usize {
+    let heads = if b.attn_gate { 2 * b.out_cols() } else { 0 };
+    heads.max(if b.mlp.gated { 2 * b.mlp.inner } else { 0 })
+}
+
 impl<M: DeviceMem> Scratch<M> {
     /// Buffers for steps of up to `tokens` token rows and `rows` wanted rows; `alloc` takes bytes.
     pub fn new(
@@ -118,10 +124,7 @@ impl<M: DeviceMem> Scratch<M> {
             Mat::new(alloc(rows * cols * dtype.bytes())?, rows, cols, dtype)
         };
         let most = |f: &dyn Fn(&BlockSpec) -> usize| spec.blocks.iter().map(f).max().unwrap_or(0);
-        let gated = most(&|b| {
-            let heads = if b.attn_gate { 2 * b.out_cols() } else { 0 };
-            heads.max(if b.mlp.gated { 2 * b.mlp.inner } else { 0 })
-        });
+        let gated = most(&gate_columns);
         let grown = most(&|b| if b.query_growth.is_some() { b.heads.q_cols() } else { 0 });
         let wide = spec.embed.width.max(spec.out_width());
         let projects = spec.embed.width != spec.hidden || spec.project_out.is_some();
