@@ -5,8 +5,8 @@
 //! more share the model. Whatever is skipped must stand here, and what stands here must not pass.
 //!
 //! `"close_calls": [{"case": "mixtral", "dtype": "bf16", "rows": [4], "reason": "..."}]` names token rows
-//! whose experts are chosen by less than what rounding to `dtype` moves: they are judged apart, all others as
-//! always.
+//! whose experts are chosen by less than what rounding to `dtype` moves, or that see such rows: they are
+//! judged apart, with `"greedy": true` what the first prompt is continued with, too; all others as always.
 
 use super::case::Case;
 use engraft_core::mem::Float;
@@ -29,7 +29,18 @@ struct CloseCall {
     case: String,
     dtype: String,
     rows: Vec<usize>,
+    #[serde(default)]
+    greedy: bool,
     reason: String,
+}
+
+/// What is judged apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Close<'a> {
+    /// Token rows.
+    pub rows: &'a [usize],
+    /// Whether the logits behind the first prompt are.
+    pub greedy: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -74,11 +85,11 @@ impl Expectations {
         Ok(all)
     }
 
-    /// Token rows of `case` that are judged apart when it runs in `dtype`.
-    pub fn close_calls(&self, case: &Case, dtype: Float) -> &[usize] {
+    /// What of `case` is judged apart when it runs in `dtype`.
+    pub fn close_calls(&self, case: &Case, dtype: Float) -> Close<'_> {
         let dtype = dtype.to_string();
         let call = self.close_calls.iter().find(|c| c.case == case.name && c.dtype == dtype);
-        call.map_or(&[], |c| &c.rows)
+        call.map_or_else(Close::default, |c| Close { rows: &c.rows, greedy: c.greedy })
     }
 
     /// Why `case`, shared by so many ranks, may be skipped, if it may.

@@ -12,7 +12,7 @@ mod launches;
 mod run;
 
 pub use case::{Case, Prompt, Tensor, find};
-pub use expect::Expectations;
+pub use expect::{Close, Expectations};
 pub use judge::{Outcome, Report, judge};
 pub use launches::{Launches, complaints, since};
 pub use run::{Greedy, Types, Verdict, load_rank, open, open_with, run};

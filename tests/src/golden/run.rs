@@ -2,6 +2,7 @@
 //! steps.
 
 use super::case::{Case, Prompt, Tensor};
+use super::expect::Close;
 use crate::budget;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access, ModelFiles};
@@ -42,18 +43,20 @@ pub struct Verdict {
     pub apart: Option<f64>,
     tolerance: f64,
     close: Vec<usize>,
+    close_greedy: bool,
 }
 
 impl Verdict {
     pub(super) fn new(dtype: Float) -> Self {
         let tolerance = budget::golden(dtype);
-        Self { worst: 0.0, tensor: String::new(), greedy: None, apart: None, tolerance, close: Vec::new() }
+        let (tensor, close) = (String::new(), Vec::new());
+        Self { worst: 0.0, tensor, greedy: None, apart: None, tolerance, close, close_greedy: false }
     }
 
     /// Judges token rows `close` of hidden states and logits apart: there, rounding may choose other experts.
     #[must_use]
-    pub(super) fn apart(mut self, close: &[usize]) -> Self {
-        self.close = close.to_vec();
+    pub(super) fn apart(mut self, close: Close<'_>) -> Self {
+        (self.close, self.close_greedy) = (close.rows.to_vec(), close.greedy);
         self
     }
 
@@ -85,7 +88,11 @@ impl Verdict {
         let pairs = got.chunks(whole.cols()).zip(want.chunks(whole.cols()));
         for (row, (got, want)) in rows.zip(pairs) {
             let worst = got.iter().zip(want).fold(0f64, |m, (g, w)| m.max(share(*g, *w)));
-            match by_token && self.close.contains(&row) && worst.is_finite() {
+            let close = match by_token {
+                true => self.close.contains(&row),
+                false => self.close_greedy && name.starts_with("greedy_logits."),
+            };
+            match close && worst.is_finite() {
                 true => self.apart = Some(self.apart.map_or(worst, |a| a.max(worst))),
                 false => self.keep(name, worst),
             }
@@ -174,11 +181,11 @@ pub fn load_rank<B: Backend>(
     Ok((backend, model))
 }
 
-/// Runs a case in `types`; token rows `close` of a causal model are judged apart.
+/// Runs a case in `types`; `close` of a causal model is judged apart.
 ///
 /// # Errors
 /// What the engine raises, and `Unsupported` for kinds that it has no run for.
-pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, types: Types, close: &[usize]) -> Result<Verdict> {
+pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, types: Types, close: Close<'_>) -> Result<Verdict> {
     let dtype = types.dtype;
     let config = EngineConfig {
         dtype,
@@ -208,7 +215,7 @@ pub(super) fn expected<'a>(case: &'a Case, name: &str) -> Result<&'a Tensor> {
         .ok_or_else(|| Error::format(case.dir.display().to_string(), format!("no `{name}`")))
 }
 
-fn causal<B: Backend>(mut engine: Engine<B>, case: &Case, dtype: Float, close: &[usize]) -> Result<Verdict> {
+fn causal<B: Backend>(mut engine: Engine<B>, case: &Case, dtype: Float, close: Close<'_>) -> Result<Verdict> {
     let mut verdict = Verdict::new(dtype).apart(close);
     let order: Vec<usize> = (0..case.prompts.len()).collect();
     for i in &order {
