@@ -142,7 +142,7 @@ impl Folder {
     fn command(&self, program: &[OsString], settings: &str, report: &Path) -> Result<Command, String> {
         let own = |e: std::io::Error| format!("{}: {e}", self.0.display());
         let library = preload::locate().map_err(|e| e.to_string())?;
-        for name in ["libcuda.so", "libcuda.so.1"] {
+        for name in ["libcuda.so", "libcuda.so.1", "libnvJitLink.so.12", "libnvJitLink.so.13"] {
             symlink(&library, self.0.join(name)).map_err(own)?;
         }
         let me = std::env::current_exe().map_err(own)?;
