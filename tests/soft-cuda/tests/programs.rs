@@ -190,6 +190,22 @@ fn nvjitlink_links_texts() {
     assert!(said.starts_with("3: ") && said.contains("PTX"), "{said}");
 }
 
+#[test]
+fn fat_binaries_run_by_their_text_and_machine_code_alone_is_refused() {
+    let (_soft, _alone) = soft();
+    let context = bare_context(0);
+    context.bind_to_thread().unwrap();
+    let stream = context.new_stream().unwrap();
+    // SAFETY: fat binaries as long as their heads say.
+    let load = |image: &[u8]| unsafe { result::module::load_data(image.as_ptr().cast()) };
+    let module = Module(load(include_bytes!("common/several.fatbin")).unwrap(), context.clone());
+    let (out, to) = ints(&stream, 1);
+    launch(&stream, module.function("which").unwrap(), 1, 1, 0, args([&to])).unwrap();
+    assert_eq!(stream.clone_dtoh(&out).unwrap(), [900], "the text for this device");
+    let refused = load(include_bytes!("common/several.machine.fatbin")).err();
+    assert_eq!(refused, Some(DriverError(R::CUDA_ERROR_NO_BINARY_FOR_GPU)));
+}
+
 /// nvJitLink's functions by the names that programs of CUDA 13 ask for.
 mod jit {
     use std::ffi::{CString, c_char, c_void};
