@@ -120,6 +120,22 @@ mod tests {
         }
     }
 
+    /// Machine code for 8.0, PTX for 8.0, 9.0 and 10.0; and machine code alone.
+    #[test]
+    fn the_newest_text_that_the_device_runs_is_taken() {
+        const SEVERAL: &[u8] = include_bytes!("../tests/common/several.fatbin");
+        const MACHINE: &[u8] = include_bytes!("../tests/common/several.machine.fatbin");
+        for (capability, target) in
+            [(70, None), (80, Some("sm_80")), (86, Some("sm_80")), (90, Some("sm_90")), (120, Some("sm_100"))]
+        {
+            let text = text(SEVERAL, capability);
+            let line = text.as_ref().and_then(|t| t.lines().find_map(|l| l.strip_prefix(".target ")));
+            assert_eq!(line.map(str::trim), target, "{capability}");
+        }
+        assert!(begins(MACHINE) && size(MACHINE) == Some(MACHINE.len()));
+        assert_eq!(text(MACHINE, 90), None);
+    }
+
     #[test]
     fn broken_ones_hold_nothing() {
         for bytes in [PLAIN, FAST, SMALL] {

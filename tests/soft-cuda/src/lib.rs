@@ -50,6 +50,7 @@ mod fault;
 mod ffi;
 mod graph;
 mod hazard;
+mod jitlink;
 mod launch;
 mod link;
 mod memory;

@@ -15,6 +15,21 @@ fn child() {
     if part == "nothing" {
         return;
     }
+    if part == "links" {
+        // SAFETY: the double, which runs nothing when it is loaded.
+        match unsafe { libloading::Library::new("libnvJitLink.so.13") } {
+            // SAFETY: the type is that of nvJitLink's header.
+            Ok(library) => unsafe {
+                let version =
+                    library.get::<unsafe extern "C" fn(*mut u32, *mut u32) -> u32>(b"nvJitLinkVersion");
+                let (mut major, mut minor) = (0, 0);
+                assert_eq!(version.unwrap()(&mut major, &mut minor), 0);
+                println!("nvJitLink {major}.{minor}");
+            },
+            Err(_) => println!("no nvJitLink"),
+        }
+        return;
+    }
     if part == "prints" {
         return prints();
     }
@@ -138,6 +153,15 @@ fn a_wrong_program_goes_on_and_every_distinct_fault_is_reported_once() {
     let (output, said) = run(&["--stop", "--check", "bounds"], "wrong");
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("the program saw CUDA_ERROR_ILLEGAL_ADDRESS"), "{said}");
+}
+
+/// Where nvJitLink is found, numba compiles to what it cannot link: it is there when it is asked for.
+#[test]
+fn nvjitlink_is_there_when_it_is_asked_for() {
+    let (_, said) = run(&["--nvjitlink"], "links");
+    assert!(said.contains("nvJitLink 13.0"), "{said}");
+    let (_, said) = run(&[], "links");
+    assert!(!said.contains("nvJitLink 13.0"), "{said}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::*;
 use cudarc::driver::sys::CUresult as R;
-use cudarc::driver::{CudaStream, DevicePtr, DriverError, sys};
+use cudarc::driver::{CudaStream, DevicePtr, DriverError, result, sys};
 
 /// What `grid.sync()` compiles to, in short: block 0 adds what brings the counter to its next turn, and every
 /// block waits until the highest bit has changed. Each block then reads what its neighbour wrote before.
@@ -73,4 +73,195 @@ fn blocks_of_a_cooperative_launch_wait_for_each_other() {
     assert_eq!(stream.synchronize(), Err(DriverError(R::CUDA_ERROR_LAUNCH_FAILED)));
     // SAFETY: nothing of the spoilt context is used any more.
     unsafe { sys::cuDevicePrimaryCtxReset_v2(0) }.result().unwrap();
+}
+
+/// A kernel whose function and factor are in another text, and that text.
+const USES: &str = "
+.version 8.0
+.target sm_80
+.address_size 64
+.extern .func (.param .b32 r) of_another(.param .b32 x);
+.visible .entry k(.param .u64 out) {
+  .reg .b32 %r<3>; .reg .b64 %rd<2>; .param .b32 x; .param .b32 r; ld.param.u64 %rd1, [out];
+  mov.u32 %r1, %tid.x; st.param.b32 [x], %r1; call (r), of_another, (x); ld.param.b32 %r2, [r];
+  st.global.u32 [%rd1], %r2; ret; }";
+const DEFINES: &str = "
+.version 8.7
+.target sm_90
+.address_size 64
+.visible .global .u32 factor = 7;
+.visible .func (.param .b32 r) of_another(.param .b32 x) {
+  .reg .b32 %r<4>; ld.param.b32 %r1, [x]; ld.global.u32 %r2, [factor]; add.u32 %r1, %r1, 3;
+  mul.lo.u32 %r3, %r1, %r2; st.param.b32 [r], %r3; ret; }";
+
+/// What `k` of an image writes.
+fn run_k(context: &Arc<cudarc::driver::CudaContext>, image: &[u8]) -> u32 {
+    let stream = context.new_stream().unwrap();
+    // SAFETY: a container that the linker made.
+    let module =
+        Module(unsafe { result::module::load_data(image.as_ptr().cast()) }.unwrap(), context.clone());
+    let (out, to) = ints(&stream, 1);
+    launch(&stream, module.function("k").unwrap(), 1, 1, 0, args([&to])).unwrap();
+    stream.clone_dtoh(&out).unwrap()[0]
+}
+
+#[test]
+fn the_driver_links_texts() {
+    let (_soft, _alone) = soft();
+    let context = bare_context(0);
+    context.bind_to_thread().unwrap();
+    let mut log = vec![0u8; 1000];
+    let link = |texts: &[(&std::ffi::CStr, &str)], log: &mut Vec<u8>| {
+        use sys::CUjit_option_enum as O;
+        let mut options = [O::CU_JIT_ERROR_LOG_BUFFER, O::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        let mut values = [log.as_mut_ptr().cast(), log.len() as *mut std::ffi::c_void];
+        let (mut state, mut image, mut bytes) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        // SAFETY: places for results, a buffer that lives as long as the state, texts with their lengths.
+        unsafe {
+            sys::cuLinkCreate_v2(2, options.as_mut_ptr(), values.as_mut_ptr(), &mut state).result().unwrap();
+            for (name, text) in texts {
+                let kind = sys::CUjitInputType::CU_JIT_INPUT_PTX;
+                let data = text.as_ptr().cast_mut().cast();
+                let no = std::ptr::null_mut();
+                sys::cuLinkAddData_v2(state, kind, data, text.len(), name.as_ptr(), 0, no, no.cast())
+                    .result()
+                    .unwrap();
+            }
+            let done = sys::cuLinkComplete(state, &mut image, &mut bytes).result();
+            let value = done.map(|()| run_k(&context, std::slice::from_raw_parts(image.cast(), bytes)));
+            sys::cuLinkDestroy(state).result().unwrap();
+            value
+        }
+    };
+    assert_eq!(link(&[(c"uses", USES), (c"defines", DEFINES)], &mut log), Ok(21));
+    for (texts, words) in [
+        (&[(c"uses", USES)][..], ["`of_another`", "`uses`"]),
+        (&[(c"uses", USES), (c"one", DEFINES), (c"two", DEFINES)], ["`factor`", "in `one` and in `two`"]),
+    ] {
+        assert_eq!(link(texts, &mut log), Err(DriverError(R::CUDA_ERROR_INVALID_PTX)));
+        let said = String::from_utf8_lossy(&log).into_owned();
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    }
+}
+
+/// Grids that wait by calls of the device runtime, as numba compiles them: it is linked in.
+#[test]
+fn the_device_runtime_is_built_in() {
+    let (soft, _alone) = soft();
+    let context = bare_context(0);
+    context.bind_to_thread().unwrap();
+    let text = "
+.version 8.0
+.target sm_80
+.address_size 64
+.extern .func (.param .b64 r) cudaCGGetIntrinsicHandle(.param .b32 scope);
+.extern .func (.param .b32 r) cudaCGSynchronize(.param .b64 handle, .param .b32 flags);
+.visible .entry k(.param .u64 out) {
+  .reg .b32 %r<6>; .reg .b64 %rd<5>; .param .b32 scope; .param .b64 handle; .param .b32 flags; .param .b32 r;
+  ld.param.u64 %rd1, [out]; mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd2, %rd1, %rd2;
+  add.u32 %r2, %r1, 50; st.global.u32 [%rd2], %r2; st.param.b32 [scope], 1;
+  call (handle), cudaCGGetIntrinsicHandle, (scope); st.param.b32 [flags], 0;
+  call (r), cudaCGSynchronize, (handle, flags); xor.b32 %r3, %r1, 1; mul.wide.u32 %rd3, %r3, 4;
+  add.s64 %rd3, %rd1, %rd3; ld.global.u32 %r4, [%rd3]; st.global.u32 [%rd2+32], %r4; ret; }";
+    let link = jit::Link::load(soft.path());
+    let image = link.texts(&[("grid", text)]).unwrap();
+    let stream = context.new_stream().unwrap();
+    // SAFETY: a container that the linker made.
+    let module =
+        Module(unsafe { result::module::load_data(image.as_ptr().cast()) }.unwrap(), context.clone());
+    let (out, to) = ints(&stream, 16);
+    let attribute = attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, [1, 0, 0]);
+    launch_ex(&stream, module.function("k").unwrap(), 8, &mut [attribute], args([&to])).unwrap();
+    let wanted: Vec<u32> = (50..58).chain((0..8).map(|i| 50 + (i ^ 1))).collect();
+    assert_eq!(stream.clone_dtoh(&out).unwrap(), wanted);
+}
+
+#[test]
+fn nvjitlink_links_texts() {
+    let (soft, _alone) = soft();
+    let context = bare_context(0);
+    context.bind_to_thread().unwrap();
+    let link = jit::Link::load(soft.path());
+    let image = link.texts(&[("uses", USES), ("defines", DEFINES)]).unwrap();
+    assert_eq!(run_k(&context, &image), 21);
+    let said = link.texts(&[("uses", USES)]).unwrap_err();
+    assert!(said.starts_with("9: ") && said.contains("`of_another`"), "{said}");
+    let said = link.texts(&[("uses", "nonsense")]).unwrap_err();
+    assert!(said.starts_with("3: ") && said.contains("PTX"), "{said}");
+}
+
+#[test]
+fn fat_binaries_run_by_their_text_and_machine_code_alone_is_refused() {
+    let (_soft, _alone) = soft();
+    let context = bare_context(0);
+    context.bind_to_thread().unwrap();
+    let stream = context.new_stream().unwrap();
+    // SAFETY: fat binaries as long as their heads say.
+    let load = |image: &[u8]| unsafe { result::module::load_data(image.as_ptr().cast()) };
+    let module = Module(load(include_bytes!("common/several.fatbin")).unwrap(), context.clone());
+    let (out, to) = ints(&stream, 1);
+    launch(&stream, module.function("which").unwrap(), 1, 1, 0, args([&to])).unwrap();
+    assert_eq!(stream.clone_dtoh(&out).unwrap(), [900], "the text for this device");
+    let refused = load(include_bytes!("common/several.machine.fatbin")).err();
+    assert_eq!(refused, Some(DriverError(R::CUDA_ERROR_NO_BINARY_FOR_GPU)));
+}
+
+/// nvJitLink's functions by the names that programs of CUDA 13 ask for.
+mod jit {
+    use std::ffi::{CString, c_char, c_void};
+    use std::path::Path;
+
+    type Handle = *mut c_void;
+
+    pub struct Link(libloading::Library);
+
+    impl Link {
+        pub fn load(path: &Path) -> Link {
+            // SAFETY: the driver itself, which is loaded already.
+            Link(unsafe { libloading::Library::new(path) }.unwrap())
+        }
+
+        /// The container of some texts, or the outcome with the error log.
+        pub fn texts(&self, texts: &[(&str, &str)]) -> Result<Vec<u8>, String> {
+            type Sized = unsafe extern "C" fn(Handle, *mut usize) -> u32;
+            type Give = unsafe extern "C" fn(Handle, *mut c_void) -> u32;
+            // SAFETY: the types are those of nvJitLink's header, places for results, texts with their lengths.
+            unsafe {
+                let create =
+                    self.0.get::<unsafe extern "C" fn(*mut Handle, u32, *const *const c_char) -> u32>(
+                        b"__nvJitLinkCreate_13_0",
+                    );
+                let add = self
+                    .0
+                    .get::<unsafe extern "C" fn(Handle, u32, *const c_void, usize, *const c_char) -> u32>(
+                        b"__nvJitLinkAddData_12_0",
+                    );
+                let end =
+                    self.0.get::<unsafe extern "C" fn(*mut Handle) -> u32>(b"nvJitLinkDestroy").unwrap();
+                let complete =
+                    self.0.get::<unsafe extern "C" fn(Handle) -> u32>(b"nvJitLinkComplete").unwrap();
+                let mut handle = std::ptr::null_mut();
+                assert_eq!(create.unwrap()(&mut handle, 1, [c"-arch=sm_90".as_ptr()].as_ptr()), 0);
+                let add = add.unwrap();
+                let code = texts
+                    .iter()
+                    .map(|(name, text)| {
+                        let name = CString::new(*name).unwrap();
+                        add(handle, 2, text.as_ptr().cast(), text.len(), name.as_ptr())
+                    })
+                    .find(|code| *code != 0)
+                    .unwrap_or_else(|| complete(handle));
+                let what = if code == 0 { "LinkedCubin" } else { "ErrorLog" };
+                let size = self.0.get::<Sized>(format!("nvJitLinkGet{what}Size").as_bytes()).unwrap();
+                let give = self.0.get::<Give>(format!("nvJitLinkGet{what}").as_bytes()).unwrap();
+                let mut bytes = 0;
+                assert_eq!(size(handle, &mut bytes), 0);
+                let mut out = vec![0u8; bytes];
+                assert_eq!(give(handle, out.as_mut_ptr().cast()), 0);
+                assert_eq!(end(&mut handle), 0);
+                assert!(handle.is_null());
+                if code == 0 { Ok(out) } else { Err(format!("{code}: {}", String::from_utf8_lossy(&out))) }
+            }
+        }
+    }
 }

@@ -1,9 +1,9 @@
 //! `wmma`: one warp's matmul over fragments whose layout the manual leaves open.
 //!
-//! Here a fragment is what `mma` takes: tiles of 16 rows (8 where the shape has no more) and 8 columns, each
-//! in the order of the table in [`super`], tile after tile; those of C and D by rows of tiles. So `wmma.mma`
-//! is a handful of [`Mma`]s, as it is on hardware, and its sums are theirs. Fragments of f16 have eight
-//! registers whatever their shape: the upper ones repeat the lower.
+//! Here a fragment is what `mma` takes: tiles of 16 rows (8 where the shape has no more) and 8 columns,
+//! each in the order of the table in [`super`], tile after tile; those of C and D by rows of tiles. So
+//! `wmma.mma` is a handful of [`Mma`]s, as it is on hardware, and its sums are theirs. Fragments of f16
+//! have eight registers whatever their shape: the upper ones repeat the lower.
 
 use super::element::{Accumulator, Element};
 use super::mma::{MOST, Mma, N};

@@ -95,6 +95,7 @@ pub(crate) struct CallTarget {
 }
 
 /// A call through a pointer: the lanes of the first one's function go there, the rest come again.
+#[cold]
 pub(crate) fn call(t: &mut Turn<'_, '_>, pointer: Slot, targets: &[CallTarget], active: u32) -> Done<Flow> {
     let row = *t.warp.registers.wide(pointer);
     let first = active.trailing_zeros() as usize;

@@ -79,6 +79,7 @@ fn print(t: &mut Turn<'_, '_>, p: &Print, lane: usize) -> Done<i32> {
 }
 
 /// Executes `vprintf`, lane after lane.
+#[cold]
 pub(crate) fn execute(t: &mut Turn<'_, '_>, p: &Print, active: u32) -> Done<Flow> {
     for lane in lanes_of(active) {
         let taken = match print(t, p, lane) {

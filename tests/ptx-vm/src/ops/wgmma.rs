@@ -239,6 +239,7 @@ fn convert(e: WgmmaError<Stop>) -> Stop {
 }
 
 /// The addresses of a matmul's operands in shared memory, 16 bytes each.
+#[inline(always)]
 fn visit(p: &Pending, each: &mut dyn FnMut(Side, u32) -> Done) -> Done {
     if let Ok(a) = p.a {
         p.spec.addresses(Side::A, a, &mut |address| each(Side::A, address)).map_err(convert)?;

@@ -156,6 +156,7 @@ fn uniform(row: impl Iterator<Item = u64>, what: &str) -> Done<u64> {
 }
 
 /// Executes `wmma.load` and `wmma.store`.
+#[cold]
 pub(crate) fn execute(t: &mut Turn<'_, '_>, f: &FragmentAccess, active: u32, group: u32) -> Done<Flow> {
     if !ready(t, active, group)? {
         return Ok(Flow::Missing);
@@ -235,6 +236,7 @@ impl WholeAccess<'_> {
 }
 
 /// Executes `wmma.mma`.
+#[cold]
 pub(crate) fn execute_mma(t: &mut Turn<'_, '_>, p: &FragmentMma, active: u32, group: u32) -> Done<Flow> {
     if !ready(t, active, group)? {
         return Ok(Flow::Missing);

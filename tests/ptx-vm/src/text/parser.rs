@@ -428,24 +428,7 @@ impl<'a> Parser<'a> {
             };
             if self.tokens.get(self.at + 1).is_some_and(|t| t.kind == Kind::Mark(':')) {
                 self.at += 2;
-                if self.eat_word(".branchtargets") || self.eat_word(".calltargets") {
-                    let mut names = vec![self.word()?.to_string()];
-                    while self.eat(',') {
-                        names.push(self.word()?.to_string());
-                    }
-                    self.expect(';')?;
-                    out.push(Item::Targets(word.into(), names));
-                } else if self.eat_word(".callprototype") {
-                    let loc = self.loc;
-                    let prototype = self.function(false)?;
-                    self.loc = loc;
-                    if prototype.body.is_some() {
-                        return self.error(format!("prototype `{word}` has a body"));
-                    }
-                    out.push(Item::Prototype(word.into(), prototype));
-                } else {
-                    out.push(Item::Label(word.into(), line));
-                }
+                out.push(self.labelled(word, line)?);
                 continue;
             }
             match word {
@@ -470,6 +453,28 @@ impl<'a> Parser<'a> {
             }
         }
         Ok(out)
+    }
+
+    /// What stands behind a name and a colon: a list, a prototype, or an instruction that it labels.
+    fn labelled(&mut self, name: &str, line: u32) -> Result<Item, Error> {
+        if self.eat_word(".branchtargets") || self.eat_word(".calltargets") {
+            let mut names = vec![self.word()?.to_string()];
+            while self.eat(',') {
+                names.push(self.word()?.to_string());
+            }
+            self.expect(';')?;
+            return Ok(Item::Targets(name.into(), names));
+        }
+        if !self.eat_word(".callprototype") {
+            return Ok(Item::Label(name.into(), line));
+        }
+        let loc = self.loc;
+        let prototype = self.function(false)?;
+        self.loc = loc;
+        if prototype.body.is_some() {
+            return self.error(format!("prototype `{name}` has a body"));
+        }
+        Ok(Item::Prototype(name.into(), prototype))
     }
 
     fn registers(&mut self, line: u32) -> Result<Item, Error> {

@@ -113,7 +113,7 @@ fn call_targets_guards_and_what_is_refused() {
 }
 
 #[test]
-fn recursion_through_a_pointer_is_a_fault_when_it_happens() {
+fn recursion_by_a_pointer_is_a_fault_when_it_happens() {
     let text = module(
         ".global .u64 p = again;
          .func again(.param .b32 x) { .reg .b64 %rd<2>; .param .b32 y; ld.global.u64 %rd1, [p];

@@ -171,7 +171,7 @@ fn fragments_of_cuda_code() {
 }
 
 #[test]
-fn bytes_through_shared_memory_and_without_their_barrier() {
+fn bytes_by_shared_memory_and_without_their_barrier() {
     let mut dice = Dice(6);
     let left: Vec<i8> = (0..8 * 32).map(|_| dice.next() as i8).collect();
     let right: Vec<i8> = (0..32 * 32).map(|_| dice.next() as i8).collect();

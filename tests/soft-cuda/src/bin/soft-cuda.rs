@@ -26,7 +26,8 @@ const USAGE: &str = "usage: soft-cuda run [OPTION...] -- PROGRAM [ARGUMENT...]
   --stop         a fault is an error of the driver, as on a GPU, instead of going on
   --devices N    number of devices (1)
   --memory BYTES of each (8589934592)
-  --threads N    threads that run a kernel (all)";
+  --threads N    threads that run a kernel (all)
+  --nvjitlink    the program finds nvJitLink too (it links PTX; numba prefers LTO-IR where it is found)";
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
@@ -41,12 +42,24 @@ fn main() -> ExitCode {
     })
 }
 
-/// The settings of the driver and the program with its arguments.
-fn options(words: &[OsString]) -> Result<(String, &[OsString]), String> {
+/// Names under which programs look for nvJitLink.
+const NVJITLINK: [&str; 3] = ["libnvJitLink.so", "libnvJitLink.so.12", "libnvJitLink.so.13"];
+
+/// What is asked for.
+struct Asked<'w> {
+    /// The settings of the driver.
+    settings: String,
+    /// Names of the library.
+    names: Vec<&'static str>,
+    /// The program with its arguments.
+    program: &'w [OsString],
+}
+
+fn options(words: &[OsString]) -> Result<Asked<'_>, String> {
     // Compilers have several warps store the same tile: races of equal stores are told to those who ask.
     let defaults = ["faults=20", "go-on=yes", "check=races,streams,bounds,init"];
     let mut settings: Vec<String> = defaults.map(str::to_owned).into();
-    let mut at = 0;
+    let (mut at, mut names) = (0, vec!["libcuda.so", "libcuda.so.1"]);
     while let Some(word) = words.get(at) {
         let word = word.to_string_lossy();
         at += 1;
@@ -58,9 +71,10 @@ fn options(words: &[OsString]) -> Result<(String, &[OsString]), String> {
                 return if program.is_empty() {
                     Err(format!("no program\n{USAGE}"))
                 } else {
-                    Ok((text, program))
+                    Ok(Asked { settings: text, names, program })
                 };
             }
+            "--nvjitlink" => names.extend(NVJITLINK),
             "--stop" => settings.push("go-on=no".into()),
             "--schedule" | "--order" | "--check" | "--barriers" | "--faults" | "--devices" | "--memory"
             | "--threads" => {
@@ -79,11 +93,11 @@ fn command(words: &[OsString]) -> Result<ExitCode, String> {
     if first != "run" {
         return Err(format!("`{}` is no command\n{USAGE}", first.to_string_lossy()));
     }
-    let (settings, program) = options(words)?;
+    let asked = options(words)?;
     let folder = Folder::new()?;
     let report = folder.0.join("report");
-    let outcome = folder.command(program, &settings, &report).and_then(|mut command| {
-        command.status().map_err(|e| format!("{}: {e}", program[0].to_string_lossy()))
+    let outcome = folder.command(&asked, &report).and_then(|mut command| {
+        command.status().map_err(|e| format!("{}: {e}", asked.program[0].to_string_lossy()))
     })?;
     let text = std::fs::read_to_string(&report).unwrap_or_default();
     let (faults, started) = summary(&text);
@@ -139,10 +153,11 @@ impl Folder {
     }
 
     /// The program with the driver in its library path, and what compilers have to be told.
-    fn command(&self, program: &[OsString], settings: &str, report: &Path) -> Result<Command, String> {
+    fn command(&self, asked: &Asked<'_>, report: &Path) -> Result<Command, String> {
+        let Asked { settings, names, program } = asked;
         let own = |e: std::io::Error| format!("{}: {e}", self.0.display());
         let library = preload::locate().map_err(|e| e.to_string())?;
-        for name in ["libcuda.so", "libcuda.so.1"] {
+        for name in names {
             symlink(&library, self.0.join(name)).map_err(own)?;
         }
         let me = std::env::current_exe().map_err(own)?;

@@ -201,6 +201,11 @@ pub fn bytes(pointer: *const c_void, count: usize) -> Result<Vec<u8>> {
     In(pointer.cast::<u8>()).list(count)
 }
 
+/// Writes bytes into a buffer that the caller has made large enough.
+pub fn fill(buffer: *mut u8, bytes: &[u8]) {
+    Out(buffer).fill(bytes.iter().copied());
+}
+
 /// Writes text into a buffer of `size` bytes, truncated and terminated; the number of bytes written with the
 /// NUL.
 pub fn write_text(buffer: usize, size: usize, text: &str) -> usize {

@@ -10,10 +10,10 @@ use crate::code::{Code, Result};
 use crate::link;
 use crate::state::{Held, Id};
 
-fn add(d: &mut Held, handle: Handle, kind: u32, bytes: &[u8]) -> Result {
+fn add(d: &mut Held, handle: Handle, kind: u32, name: &str, bytes: &[u8]) -> Result {
     let logs = d.links.get(&Id::of(handle)).ok_or(Code::INVALID_HANDLE)?.logs;
     let mut log = String::new();
-    let added = link::add(d, Id::of(handle), kind, bytes, &mut log);
+    let added = link::add(d, Id::of(handle), kind, name, bytes, &mut log);
     report(&logs, &log, &added);
     added
 }
@@ -27,23 +27,30 @@ entries! {
 
     /// Adds an input from memory.
     live fn cuLinkAddData_v2(
-        d, handle: Handle, kind: u32, data: *const c_void, bytes: usize, _name: Text, _count: u32, _options: In<u32>,
+        d, handle: Handle, kind: u32, data: *const c_void, bytes: usize, name: Text, _count: u32, _options: In<u32>,
         _values: *mut *mut c_void,
     ) {
-        add(d, handle, kind, &super::arg::bytes(data, bytes)?)
+        // Messages need some name.
+        let name = name.get().unwrap_or_else(|_| "a text without a name".into());
+        add(d, handle, kind, &name, &super::arg::bytes(data, bytes)?)
     }
 
     /// Adds an input from a file.
     live fn cuLinkAddFile_v2(
         d, handle: Handle, kind: u32, path: Text, _count: u32, _options: In<u32>, _values: *mut *mut c_void,
     ) {
-        let bytes = std::fs::read(path.get()?).map_err(|_| Code::FILE_NOT_FOUND)?;
-        add(d, handle, kind, &bytes)
+        let path = path.get()?;
+        let bytes = std::fs::read(&path).map_err(|_| Code::FILE_NOT_FOUND)?;
+        add(d, handle, kind, &path, &bytes)
     }
 
     /// The container, owned by the state.
     live fn cuLinkComplete(d, handle: Handle, image: Out<*const u8>, bytes: Out<usize>) {
-        let (at, size) = link::complete(d, Id::of(handle))?;
+        let logs = d.links.get(&Id::of(handle)).ok_or(Code::INVALID_HANDLE)?.logs;
+        let mut log = String::new();
+        let made = link::complete(d, Id::of(handle), &mut log);
+        report(&logs, &log, &made);
+        let (at, size) = made?;
         image.set(at)?;
         bytes.set_if_wanted(size);
         Ok(())

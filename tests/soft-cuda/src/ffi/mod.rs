@@ -18,6 +18,7 @@ mod event;
 mod exec;
 mod graph;
 mod init;
+mod jitlink;
 mod launch;
 mod library;
 mod link;
