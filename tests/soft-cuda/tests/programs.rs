@@ -225,7 +225,7 @@ mod jit {
         pub fn texts(&self, texts: &[(&str, &str)]) -> Result<Vec<u8>, String> {
             type Sized = unsafe extern "C" fn(Handle, *mut usize) -> u32;
             type Give = unsafe extern "C" fn(Handle, *mut c_void) -> u32;
-            // SAFETY: the types are those of nvJitLink's header, places for results, texts with their lengths.
+            // SAFETY: the types are those of nvJitLink's header: places for results, texts with lengths.
             unsafe {
                 let create =
                     self.0.get::<unsafe extern "C" fn(*mut Handle, u32, *const *const c_char) -> u32>(
