@@ -22,8 +22,8 @@
 // SPLIT of the leaves. It hands every leaf's sums to the block that ends their rows, N / SPLIT of the tile's
 // each, which adds them in the order of a block that has all.
 //
-// Both operands come through tensor maps, one copy each a stage. Those of weights lie as they are packed: 8
-// x 8 matrices in the order of a descriptor without swizzle (leading 128 bytes from matrix to matrix along
+// Both operands come through tensor maps, one copy each a stage. Those of weights lie as they are packed:
+// 8 x 8 matrices in the order of a descriptor without swizzle (leading 128 bytes from matrix to matrix along
 // k, stride 2048 from tile to tile), every bank once. Each warpgroup takes one half of every tile: its row
 // 16w + g is row g of tile 2w, 16w + 8 + g that of tile 2w + 1. x lies in a 128-byte swizzle. A map says
 // where an operand is and is made on the host for every launch, which is arithmetic without the driver's
@@ -52,8 +52,8 @@
 // | down, 4096 | 601 | 1767 | n128 819, n256 621 |
 //
 // What was tried: weights by 8 bulk copies of 2 KiB a stage (n128 2239 and 992 us at 4096 rows of gu and
-// down); two or four blocks of a cluster that copy parts of what they share for each other (multicast), by
-// either kind of copy: 1.9 and 2.7 times as long as alone.
+// down); two or four blocks of a cluster that copy parts of what they share for each other (multicast): 1.9
+// and 2.7 times as long as alone.
 #include "gemm.cuh"
 #include "wgmma.cuh"
 

@@ -285,7 +285,7 @@ impl<D: Device> Block<D> {
         let (Some(gate), cols) = (&self.attn_gate, self.spec.heads.out_cols()) else { return Ok(()) };
         let from = input.read(&s.residual, &s.normed, tokens)?;
         let out = s.gate_up.shaped_mut(tokens, 2 * cols)?.columns(0..cols)?;
-        x.run(Linear::new(from, &gate.weight, gate.bias.as_ref(), out))?;
+        x.run(gate.linear(from, out))?;
         let (gate_up, out) = (s.gate_up.shaped(tokens, 2 * cols)?, s.attn.shaped_mut(tokens, cols)?);
         x.run(Gate { gate_up, act: Act::Sigmoid, clamp: None, out })
     }

@@ -5,8 +5,8 @@
 //! launch for every number of rows.
 //!
 //! Hopper alone: more than 8 rows of 16-bit weights take `cuda/gemmw.90a.cu` where [`Gemm::boxed`] gives a
-//! launch, with the same bits ([`Hopper`]). The weight is packed alike; x is read through a tensor map, which
-//! the driver's host code encodes from a [`TileMap`].
+//! launch, with the same bits ([`Hopper`]). The weight is packed alike; both operands are read through tensor
+//! maps, which the driver's host code encodes from [`TileMap`]s.
 
 use super::{Activation, Elem, Format, Leaves, MatView};
 use crate::Launch;
@@ -374,7 +374,8 @@ impl Gemm {
         self.best_box(hopper).map(|tile| self.boxed_by(tile))
     }
 
-    /// What was fastest on an H200 (`bench/runs/2026-11-26-h200/matmuls.txt`).
+    /// What was fastest on an H200 (`bench/runs/2026-11-26-h200/matmuls.txt`; n16_split4, n32 and eight
+    /// blocks of a cluster were measured with bulk copies of the weight alone).
     fn best_box(&self, hopper: Hopper) -> Option<BoxTile> {
         let (rows, columns) = (self.x.rows, self.n.div_ceil(128));
         let blocks = |of: u32| columns * rows.div_ceil(of);

@@ -110,6 +110,7 @@ fn rows_that_a_map_can_describe_are_taken() {
         let layout = supports(Elem::BF16, Elem::BF16, format, 0, 4096, 4096, false).unwrap();
         let mut p = Gemm::new(&layout, Sum::folded(layout.k, 1), Elem::BF16, Elem::BF16, Then::Nothing);
         p.x = MatView { ptr, pitch, rows, cols: 4096 };
+        assert_eq!(p.boxed_choices().len(), KERNELS);
         p.boxed(hopper).map(|boxed| (boxed.launch.entry, boxed.launch.grid[0]))
     };
     let n128 = |blocks| Some(("gemmw_n128_bf16".to_string(), blocks));

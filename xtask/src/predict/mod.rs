@@ -254,8 +254,9 @@ mod tests {
         (table.seconds() * 1e3, table.floor() * 1e3, launches)
     }
 
-    /// What an H200 took (`bench/runs/2026-11-26-h200`), and for int8 the ranges that an engineer estimated
-    /// by hand from machine code (`docs/cuda.md`); 15 % either way.
+    /// What an H200 took (`bench/runs/2026-11-26-h200`; 64 rows with bulk copies of weights, which tensor
+    /// maps have replaced), and for int8 the ranges that an engineer estimated by hand from machine code
+    /// (`docs/cuda.md`); 15 % either way.
     #[test]
     fn steps_take_about_what_was_measured() {
         let large = ["--shape", "llama-8b"];
