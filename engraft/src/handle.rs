@@ -173,7 +173,7 @@ impl EngineHandle {
         let first = self.submitter.keys(count.min(MAX_CONTINUATIONS));
         request.check(first, &self.limits.spec, &self.limits.config)?;
         request.check_several(first, count)?;
-        request.fits(&self.limits.config)?;
+        request.fits(&self.limits.spec, &self.limits.config)?;
         Tokens::begin(&self.submitter, first, count, Begin::Put(request))
     }
 

@@ -191,7 +191,7 @@ impl TextGenerator {
     /// A window as the model reads it: without token types, if it has none.
     fn typed(&self, window: &PairWindow) -> EncoderInput {
         let types = if self.handle().token_types() > 1 { window.token_type_ids.clone() } else { Vec::new() };
-        EncoderInput { ids: window.ids.clone(), token_type_ids: types }
+        EncoderInput { ids: window.ids.clone(), token_type_ids: types, ..EncoderInput::default() }
     }
 
     /// Token ids of a text as `embed`, `score` and `classify` read it: with what the model wants around it,

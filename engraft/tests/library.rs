@@ -123,7 +123,7 @@ fn wrong_requests_are_reported_and_others_go_on() {
         assert!(text.contains(word), "{text}");
     }
     assert_eq!(good.by_ref().filter(|e| matches!(e, Ok(Event::Token(_)))).count(), 20);
-    let text = EncoderInput { ids: vec![1], token_type_ids: Vec::new() };
+    let text = EncoderInput { ids: vec![1], token_type_ids: Vec::new(), ..EncoderInput::default() };
     assert!(matches!(handle.encode(vec![text], Layers::Last), Err(Error::Architecture { .. })));
     let options = GenerateOptions::new();
     assert!(matches!(model.chat(&[Message::new("user", "hi")], &options), Err(Error::Text { .. })));
@@ -295,7 +295,7 @@ fn encoders_with_a_head_for_tokens_give_their_logits() {
     for case in ["bert", "electra"] {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(case);
         let handle = Options::new().start(folder).unwrap();
-        let text = EncoderInput { ids: vec![1, 2, 3], token_type_ids: Vec::new() };
+        let text = EncoderInput { ids: vec![1, 2, 3], token_type_ids: Vec::new(), ..EncoderInput::default() };
         let cols = if case == "bert" { handle.info().vocab } else { 1 };
         let encoded = handle.encode(vec![text], Layers::Last).unwrap();
         assert_eq!(encoded[0].logits.len(), 3 * cols, "{case}");

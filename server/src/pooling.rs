@@ -182,7 +182,7 @@ fn joined(
                 ..=1 => Vec::new(),
                 _ => window.token_type_ids,
             };
-            Ok(EncoderInput { ids: window.ids, token_type_ids })
+            Ok(EncoderInput { ids: window.ids, token_type_ids, ..EncoderInput::default() })
         }
         _ => Err(ApiError::too_long(param, format!("a pair of texts has more than {most} tokens"))),
     }

@@ -301,7 +301,7 @@ fn encoders_do_not_see_their_batch_mates() {
     let (fused, composed) = (usual(), Arc::new(Composed::new(usual())));
     for case in ENCODERS {
         let texts = |vocab| {
-            let text = |ids| EncoderInput { ids, token_type_ids: Vec::new() };
+            let text = |ids| EncoderInput { ids, token_type_ids: Vec::new(), ..EncoderInput::default() };
             prompts(vocab).into_iter().map(text).collect::<Vec<_>>()
         };
         let mut one = engine(&fused, case, EngineConfig { max_context: 32, ..config() });
@@ -329,7 +329,7 @@ fn plans_list_what_runs() {
         engine.set_profiling(true);
         let ids: Vec<u32> = (3..8).collect();
         if ENCODERS.contains(&case) {
-            engine.encode(&[EncoderInput { ids, token_type_ids: Vec::new() }], Layers::All).unwrap();
+            engine.encode(&[EncoderInput { ids, token_type_ids: Vec::new(), ..EncoderInput::default() }], Layers::All).unwrap();
         } else {
             engine.put(Request { prompt: ids, max_new_tokens: 3, ..Request::default() }).unwrap();
             engine.run().unwrap();

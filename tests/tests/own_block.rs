@@ -95,7 +95,7 @@ const IDS: [u32; 5] = [7, 40, 9, 61, 22];
 fn everything(engine: &mut Engine<Cpu>) -> Forwarded {
     let want = ForwardWant { hidden: Pick::All, logits: Pick::All };
     if engine.model().spec.family == engraft_core::policy::Family::Encoder {
-        let text = EncoderInput { ids: IDS.to_vec(), token_type_ids: Vec::new() };
+        let text = EncoderInput { ids: IDS.to_vec(), token_type_ids: Vec::new(), ..EncoderInput::default() };
         return engine.forward_texts(&[text], &want).unwrap().remove(0);
     }
     engine.forward(Batch::Ragged(&[IDS.to_vec()]), &want).unwrap().remove(0)

@@ -85,7 +85,8 @@ impl<B: Backend> Engine<B> {
     ) -> Result<Self> {
         config.possible(backend.name(), &backend.caps().dtypes)?;
         let positions = model.ropes.iter().map(|r| r.reach()).min();
-        let mut config = config.check(positions.unwrap_or(model.spec.max_positions))?;
+        let positions = positions.filter(|_| model.encoder.is_none());
+        let mut config = config.check(positions.unwrap_or(model.spec.context()))?;
         if model.spec.family == Family::Encoder && model.spec.head.is_per_token() {
             config.logit_rows = Some(config.max_step_tokens);
         }

@@ -81,6 +81,8 @@ pub(super) struct Live {
     pub shift: u32,
     /// Of every token of the prompt; empty counts as all 0.
     pub token_type_ids: Vec<u32>,
+    /// What an encoder reads in front.
+    pub source: Vec<u32>,
     /// A row of pixels for each token, of models that read images.
     pub pixels: Vec<f32>,
     pub kept: Kept,
@@ -101,13 +103,15 @@ pub(super) struct Wanted {
     pub new: usize,
     /// Positions whose token rows the head reads besides those that sample.
     pub asked: Range<usize>,
+    /// Tokens in front that an encoder reads, and positions that they take.
+    pub source: [usize; 2],
     pub standing: Standing,
 }
 
 impl Wanted {
     /// Nothing is sampled, and nothing is asked for.
     pub(super) fn new(standing: Standing) -> Self {
-        Self { new: 0, asked: 0..0, standing }
+        Self { new: 0, asked: 0..0, source: [0, 0], standing }
     }
 }
 
@@ -141,13 +145,7 @@ impl Coordinator {
                 rows: config.step_rows(),
                 ms: config.max_step_ms,
             }),
-            kv: KvManager::new(
-                config.max_seqs,
-                config.pages_per_seq(),
-                config.page_size,
-                config.pool_pages(),
-                config.page_seed,
-            ),
+            kv: pages(&spec, &config),
             finished: BTreeMap::new(),
             buckets: BucketSizes::new(config.max_seqs, config.max_context),
             refused: Vec::new(),
@@ -175,20 +173,21 @@ impl Coordinator {
     pub(super) fn put(&mut self, request: Request) -> Result<u64> {
         let id = self.next_id;
         request.check(id, &self.spec, &self.config)?;
-        let Request { prompt, max_new_tokens, sampling, stop_ids, subsequence, want, .. } = request;
-        let new = max_new_tokens.min(self.config.max_context - prompt.len());
+        let (tokens, source, new) = request.tokens(&self.spec, &self.config);
+        let Request { prompt, sampling, stop_ids, subsequence, want, .. } = request;
         let asked = match (want.logits, self.spec.head.is_per_token()) {
             (false, _) => 0..0,
             (true, true) => 0..usize::MAX,
-            (true, false) => self.head_rows(&prompt),
+            (true, false) => self.head_rows(&tokens),
         };
         let keeps = want != Want::default();
         let Request { cache_salt, skip_prefix_cache, priority, tenant, start_within, .. } = request;
         let live = Live { stop_ids, sampling, subsequence, want, keeps, ..Live::default() };
-        let live = Live { cache_salt, skip_prefix_cache, ..live };
+        let of_encoder = if self.spec.encoder.is_some() { prompt } else { Vec::new() };
+        let live = Live { cache_salt, skip_prefix_cache, source: of_encoder, ..live };
         let deadline = start_within.map_or(Duration::MAX, |time| self.now.saturating_add(time));
         let standing = Standing { priority, deadline, ..Standing::of(owner_of(&tenant)) };
-        self.enqueue(prompt, Wanted { new, asked, standing }, live)
+        self.enqueue(tokens, Wanted { new, asked, source, standing }, live)
     }
 
     /// The standing of what one call queues.
@@ -201,10 +200,11 @@ impl Coordinator {
     /// Queues tokens that pass [`Request::check`] or stand for a text that was checked.
     pub(super) fn enqueue(&mut self, prompt: Vec<u32>, wanted: Wanted, live: Live) -> Result<u64> {
         let id = self.next_id;
-        let Wanted { new, asked, standing } = wanted;
+        let Wanted { new, asked, source: [source, source_positions], standing } = wanted;
         let live = Live { shift: self.shifts.of(prompt.len()), ..live };
         let prefix = self.cached_prefix(prompt.len(), &asked, &live);
-        let sequence = Sequence { prefix, asked, standing, ..Sequence::new(id, prompt, new, live) };
+        let of_encoder = Sequence { source, source_positions, ..Sequence::new(id, prompt, new, live) };
+        let sequence = Sequence { prefix, asked, standing, ..of_encoder };
         match self.spec.family {
             Family::Decoder => self.scheduler.submit(sequence, &self.kv)?,
             Family::Encoder => self.scheduler.submit_whole(sequence),
@@ -231,8 +231,10 @@ impl Coordinator {
             _ => 0,
         };
         let most = if live.skip_prefix_cache { 0 } else { most };
-        let key = PrefixKey { salt: live.cache_salt.clone(), rope_shift: live.shift, private: live.private };
-        Some(CachedPrefix::new(key, most))
+        let (salt, source) = (live.cache_salt.clone(), live.source.clone());
+        let key = PrefixKey { salt, rope_shift: live.shift, private: live.private, source };
+        let least = live.source.len().div_ceil(self.config.page_size);
+        Some(CachedPrefix { least, ..CachedPrefix::new(key, most) })
     }
 
     /// Ends a request wherever it stands; whether it was there.
@@ -301,6 +303,9 @@ impl Coordinator {
         let (shape, captured, want) = self.shape(batch, parts);
         (order.captured, order.want) = (captured, want);
         self.fill(parts, &mut order.words.begin(shape));
+        if batch.encodes > 0 {
+            self.fill_source(parts, batch.encodes, &mut order.source);
+        }
         self.kv.tables.settle();
         self.count(parts, order);
         Ok(Some(planned))
@@ -322,7 +327,7 @@ impl Coordinator {
             let Some(seq) = self.scheduler.sequence(*row) else { continue };
             let seen = (seq.data.sampling.repetition_penalty != 1.0).then(|| {
                 let from = order.seen.len();
-                order.seen.extend_from_slice(&seq.tokens);
+                order.seen.extend_from_slice(&seq.tokens[seq.source_positions..]);
                 from..order.seen.len()
             });
             order.admitted.push(Admitted { row: *row, sampling: seq.data.row(*row), seen });
@@ -348,7 +353,8 @@ impl Coordinator {
             shape.seqs += usize::from(slice.len > 0);
             shape.rows += rows;
             shape.max_query = shape.max_query.max(slice.len);
-            shape.max_keys = shape.max_keys.max(slice.end());
+            let source = self.scheduler.sequence(slice.row).map_or([0, 0], |s| [s.source, s.source_positions]);
+            shape.max_keys = shape.max_keys.max(slice.end() - source[1]).max(source[0]);
             plain &= slice.len == 1 && slice.samples && *wanted == Want::default();
             want.tokens |= slice.samples;
             want.logits |= wanted.logits;
@@ -370,7 +376,8 @@ impl Coordinator {
             let Some(seq) = self.scheduler.sequence(slice.row) else { continue };
             if slice.len == 0 {
                 // It samples from the last token row of the slice before, which is its leader's.
-                fill.want(row, token as u32 - 1, Some((seq.row, slice.start as u32)));
+                let position = slice.start - seq.source_positions;
+                fill.want(row, token as u32 - 1, Some((seq.row, position as u32)));
                 row += 1;
                 continue;
             }
@@ -386,23 +393,45 @@ impl Coordinator {
                     }
                 };
                 // Rotation is all that reads positions of a model with two lists of divisors.
-                fill.token(token, id, position as u32 + seq.data.shift, slot, token_type);
+                let own = (position - seq.source_positions) as u32;
+                fill.token(token, id, own + seq.data.shift, slot, token_type);
                 if let Some(before) = position.checked_sub(1).filter(|_| self.filters) {
                     fill.before(token, self.kv.tables.slot(seq.row, before));
                 }
                 let samples = slice.samples && position + 1 == slice.end();
                 if samples || asked.contains(&position) {
-                    fill.want(row, token as u32, samples.then_some((seq.row, position as u32 + 1)));
+                    fill.want(row, token as u32, samples.then_some((seq.row, own + 1)));
                     row += 1;
                 }
                 token += 1;
             }
-            fill.seq(s, token, if paged { seq.row } else { 0 }, slice.end() as u32);
+            let tables = &self.kv.tables;
+            let table_row = if paged { tables.device_row(seq.row, false) } else { 0 };
+            fill.seq(s, token, table_row, (slice.end() - seq.source_positions) as u32);
+            if seq.source > 0 {
+                fill.cross(s, tables.device_row(seq.row, true), seq.source as u32);
+            }
             s += 1;
         }
         fill.pad_behind(s.saturating_sub(1));
         for (i, (index, page)) in self.kv.tables.changes().iter().enumerate() {
             fill.table_edit(i, *index, *page);
+        }
+    }
+
+    /// Writes what an encoder reads of `tokens` tokens for the parts that begin with it.
+    fn fill_source(&self, parts: &[Part], tokens: usize, words: &mut StepWords) {
+        let row = |part: &Part| self.scheduler.sequence(part.slice.row);
+        let reads = || parts.iter().filter_map(row).filter(|seq| seq.to_encode() > 0);
+        let (seqs, most) = (reads().count(), reads().map(|seq| seq.source).max().unwrap_or(0));
+        let shape = StepShape { tokens, seqs, max_query: most, max_keys: most, ..StepShape::default() };
+        let (mut fill, mut token) = (words.begin(shape), 0);
+        for (s, seq) in reads().enumerate() {
+            for (position, id) in seq.tokens.iter().take(seq.source).enumerate() {
+                fill.token(token, *id, position as u32, self.kv.tables.slot(seq.row, position), 0);
+                token += 1;
+            }
+            fill.seq(s, token, 0, seq.source as u32);
         }
     }
 
@@ -451,6 +480,16 @@ impl Coordinator {
     pub(super) fn audit(&self) -> Result<()> {
         self.scheduler.audit(&self.kv)
     }
+}
+
+/// The pages of an engine with this model.
+fn pages(spec: &ModelSpec, config: &EngineConfig) -> KvManager {
+    let (rows, stride, size) = (config.max_seqs, config.pages_per_seq(), config.page_size);
+    let mut kv = KvManager::new(rows, stride, size, config.pool_pages(), config.page_seed);
+    if spec.encoder.is_some() {
+        kv.tables = kv.tables.with_encoder();
+    }
+    kv
 }
 
 impl Planned {

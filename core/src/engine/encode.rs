@@ -81,7 +81,7 @@ impl<B: Backend> Engine<B> {
         }
         // Row 0 is the class token: token type 0 adds its vector, type 1 (beyond the table) adds nothing.
         let token_type_ids: Vec<u32> = (0..rows).map(|r| u32::from(r > 0)).collect();
-        let text = EncoderInput { ids: vec![0; rows], token_type_ids };
+        let text = EncoderInput { ids: vec![0; rows], token_type_ids, ..EncoderInput::default() };
         let images = images.iter().map(|image| (&text, image_patches(image, patches)));
         self.enqueue_whole(images, &of_layers(layers))
     }

@@ -39,10 +39,10 @@ impl<B: Backend> Engine<B> {
             return Err(no("its tokens are still being read: it can be forked after that"));
         }
         // Who may share its prefix is what the first one said.
-        let Live { stop_ids, shift, cache_salt, skip_prefix_cache, .. } = &from.data;
+        let Live { stop_ids, shift, cache_salt, skip_prefix_cache, source, .. } = &from.data;
         let (shift, skip_prefix_cache) = (*shift, *skip_prefix_cache);
         let live = Live { stop_ids: stop_ids.clone(), shift, sampling, subsequence, ..Live::default() };
-        let live = Live { cache_salt: cache_salt.clone(), skip_prefix_cache, ..live };
+        let live = Live { cache_salt: cache_salt.clone(), skip_prefix_cache, source: source.clone(), ..live };
         let (row, fork) = (from.row, *next_id);
         let (row, copied) = scheduler.fork(row, fork, live, kv)?;
         *next_id += 1;

@@ -9,7 +9,8 @@ use crate::{Error, Result};
 ///
 /// let plain = EncoderInput::from(vec![101, 2054, 102]);
 /// assert!(plain.token_type_ids.is_empty(), "all of type 0");
-/// let typed = EncoderInput { ids: vec![101, 2054, 102, 1996, 102], token_type_ids: vec![0, 0, 0, 1, 1] };
+/// let (ids, token_type_ids) = (vec![101, 2054, 102, 1996, 102], vec![0, 0, 0, 1, 1]);
+/// let typed = EncoderInput { ids, token_type_ids, ..EncoderInput::default() };
 /// assert_eq!(typed.ids.len(), typed.token_type_ids.len());
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,12 +19,14 @@ pub struct EncoderInput {
     pub ids: Vec<u32>,
     /// Token types; empty counts as all 0.
     pub token_type_ids: Vec<u32>,
+    /// Of a model with an encoder: what its decoder reads, behind its own first token.
+    pub decoder: Vec<u32>,
 }
 
 impl From<Vec<u32>> for EncoderInput {
     /// A text without token types.
     fn from(ids: Vec<u32>) -> Self {
-        Self { ids, token_type_ids: Vec::new() }
+        Self { ids, ..Self::default() }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::request::Layers;
 use crate::Error;
-use crate::mem::StepWords;
+use crate::mem::{StepShape, StepWords};
 use crate::sample::SampleRow;
 use std::ops::Range;
 
@@ -15,6 +15,8 @@ pub struct StepOrder {
     pub number: u64,
     /// Shape and words of the step's buffer.
     pub words: StepWords,
+    /// Shape and words of what an encoder reads first; no tokens where there is nothing to read.
+    pub source: StepWords,
     /// Whether the shape is that of a bucket: a decode step that is captured once and replayed.
     pub captured: bool,
     /// Pages `(from, to)` to copy first, in every slab.
@@ -70,8 +72,9 @@ pub struct StepResult {
 impl StepOrder {
     /// Takes an order back to be filled again: its memory stays.
     pub(super) fn clear(&mut self) {
-        let Self { number, words: _, captured, copies, admitted, seen, pixels, want } = self;
+        let Self { number, words: _, source, captured, copies, admitted, seen, pixels, want } = self;
         (*number, *captured, *want) = (0, false, StepWant::default());
+        source.begin(StepShape::default());
         copies.clear();
         admitted.clear();
         seen.clear();

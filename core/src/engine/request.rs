@@ -1,7 +1,7 @@
 //! Requests and what comes back.
 
 use crate::config::EngineConfig;
-use crate::policy::{Family, ModelSpec};
+use crate::policy::{EncoderSpec, Family, ModelSpec};
 use crate::sample::SamplingParams;
 use crate::{Error, Result};
 use std::time::Duration;
@@ -67,8 +67,11 @@ pub struct Caller {
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Request {
-    /// Token ids.
+    /// Token ids; of a model with an encoder what the encoder reads.
     pub prompt: Vec<u32>,
+    /// What the decoder of a model with an encoder begins with, behind its own first token; of a translation
+    /// the target language, say. Empty: what the model's files say.
+    pub decoder_prompt: Vec<u32>,
     /// Tokens to generate at most; the context's end may come first. 0 only runs the prompt.
     pub max_new_tokens: usize,
     /// How tokens are sampled; a seed that is not given is a new one.
@@ -125,14 +128,68 @@ impl Request {
         if len == 0 {
             return no("the prompt is empty; at least one token is needed".into());
         }
+        if let Some(bad) = self.prompt.iter().chain(&self.decoder_prompt).find(|t| **t as usize >= spec.vocab) {
+            return no(format!("token {bad} is beyond the vocabulary of {}", spec.vocab));
+        }
+        match &spec.encoder {
+            Some(encoder) => return self.check_source(id, encoder, (spec, config)),
+            None if !self.decoder_prompt.is_empty() => {
+                return no("a prompt for a decoder; this model has no encoder, `prompt` is what it continues".into());
+            }
+            None => {}
+        }
         if len > config.max_context || (len == config.max_context && self.max_new_tokens > 0) {
             let limit = config.context_limit(spec.max_positions);
             return no(format!("the prompt has {len} tokens; the context holds {limit}"));
         }
-        if let Some(bad) = self.prompt.iter().find(|t| **t as usize >= spec.vocab) {
-            return no(format!("token {bad} is beyond the vocabulary of {}", spec.vocab));
+        Ok(())
+    }
+
+    /// The same for what an encoder reads, and the decoder begins with.
+    fn check_source(
+        &self,
+        id: u64,
+        encoder: &EncoderSpec,
+        (spec, config): (&ModelSpec, &EngineConfig),
+    ) -> Result<()> {
+        let no = |what: String| Err(Error::Request { id, what });
+        let (len, positions) = (self.prompt.len(), encoder.stack.max_positions);
+        if len > config.text_tokens().min(positions) {
+            let limit = match config.text_tokens() < positions {
+                true => config.text_limit(positions),
+                false => format!("{positions}, the encoder's own limit"),
+            };
+            return no(format!("the prompt has {len} tokens; the encoder reads {limit} at most"));
+        }
+        let (begins, most) = (encoder.prompt(&self.decoder_prompt).len(), self.decoder_positions(spec, config));
+        if begins > most || (begins == most && self.max_new_tokens > 0) {
+            let what = format!("the decoder begins with {begins} tokens; behind {len} of the encoder it has {most}");
+            return no(what);
         }
         Ok(())
+    }
+
+    /// Positions that the decoder of a model with an encoder has, behind what the encoder reads.
+    fn decoder_positions(&self, spec: &ModelSpec, config: &EngineConfig) -> usize {
+        let source = self.prompt.len().next_multiple_of(config.page_size);
+        spec.max_positions.min(config.max_context.saturating_sub(source))
+    }
+
+    /// The tokens of a request, encoder's first, in whole pages; how many an encoder reads, positions that
+    /// they take, and how many more may be sampled.
+    pub(super) fn tokens(&self, spec: &ModelSpec, config: &EngineConfig) -> (Vec<u32>, [usize; 2], usize) {
+        let Some(encoder) = &spec.encoder else {
+            let new = self.max_new_tokens.min(config.max_context - self.prompt.len());
+            return (self.prompt.clone(), [0, 0], new);
+        };
+        let source = self.prompt.len();
+        let positions = source.next_multiple_of(config.page_size);
+        let begins = encoder.prompt(&self.decoder_prompt);
+        let room = self.decoder_positions(spec, config).saturating_sub(begins.len());
+        let mut tokens = self.prompt.clone();
+        tokens.resize(positions, 0);
+        tokens.extend(begins);
+        (tokens, [source, positions], self.max_new_tokens.min(room))
     }
 
     /// Refuses what [`Engine::put_several`](super::Engine::put_several) cannot do; errors number the request
@@ -158,9 +215,9 @@ impl Request {
     ///
     /// # Errors
     /// `KvFull`.
-    pub fn fits(&self, config: &EngineConfig) -> Result<()> {
-        let len = self.prompt.len();
-        let positions = len.saturating_add(self.max_new_tokens.min(config.max_context.saturating_sub(len)));
+    pub fn fits(&self, spec: &ModelSpec, config: &EngineConfig) -> Result<()> {
+        let (tokens, _, new) = self.tokens(spec, config);
+        let positions = tokens.len().saturating_add(new);
         let (wanted, total) = (positions.div_ceil(config.page_size), config.pool_pages());
         match wanted <= total {
             true => Ok(()),

@@ -10,7 +10,7 @@ use crate::backend::{AttnPlan, Backend, Communicator, Mem, Stream};
 use crate::config::EngineConfig;
 use crate::graph::GraphSet;
 use crate::inject::kernels;
-use crate::mem::{Buf, Float, Mat, MatRef, StepView};
+use crate::mem::{Buf, Float, Mat, MatRef, StepView, StepWords};
 use crate::model::{Exec, Model, Sizes, State};
 use crate::ops::{Checked, Convert, KvCopyPages, MarkSeen, Run};
 use crate::policy::Rank;
@@ -38,6 +38,8 @@ pub struct Runner<B: Backend> {
 /// Buffers of steps that run op by op.
 struct Eager<B: Backend> {
     step: Buf<Mem<B>, u32>,
+    /// What an encoder reads; none without one.
+    source: Option<Buf<Mem<B>, u32>>,
     plan: AttnPlan<B>,
     /// f32 copies of hidden states and pooled rows; made when first asked for.
     wide: Option<Mat<Mem<B>>>,
@@ -103,8 +105,13 @@ impl<B: Backend> Runner<B> {
             stream.upload(&vec![-0.0f32; zeros.rows() * zeros.cols()], zeros.into_f32()?)?;
         }
         let words = sizes.step.words().max(1);
+        let source = match model.encoder {
+            Some(_) => Some(Buf::new(backend.alloc(words * 4)?, words)?),
+            None => None,
+        };
         let eager = Eager {
             step: Buf::new(backend.alloc(words * 4)?, words)?,
+            source,
             plan: backend.attention_plan(sizes.step)?,
             wide: None,
             tokens: sizes.step.tokens,
@@ -154,6 +161,7 @@ impl<B: Backend> Runner<B> {
             self.admit(admitted, seen)?;
         }
         self.upload_pixels(&order.pixels)?;
+        self.encode(&order.source)?;
         let mut launched =
             Launched { tokens: None, logits: None, pooled: None, hidden: Vec::new(), refused: false };
         match order.captured {
@@ -245,6 +253,27 @@ impl<B: Backend> Runner<B> {
         let count = rows.len() / pixels.cols();
         stream.upload(rows, pixels.view_mut(count)?.into_f32()?)?;
         stream.run(Checked::new(Convert { x: pixels.view(count)?, bias: None, out: to.view_mut(count)? })?)
+    }
+
+    /// Runs the encoder next to the model over what sequences of this step begin with.
+    fn encode(&mut self, words: &StepWords) -> Result<()> {
+        let shape = words.shape();
+        if shape.tokens == 0 {
+            return Ok(());
+        }
+        let mut probe = self.profile.as_ref().map(|_| Probe::default());
+        let Self { state, eager, stream, comm, model, .. } = self;
+        let (Eager { source, plan, .. }, comm) = (eager, comm.as_mut());
+        let source = source.as_mut().ok_or_else(|| lost("the buffer of an encoder's words"))?;
+        stream.upload(words.words(), source.view_mut())?;
+        let mut live = StreamExecutor::<B> { stream, comm, probe: probe.as_mut(), tap: None };
+        let view = StepView::new(source.view(), shape)?;
+        model.encode(&mut Exec::new(&mut live), state, view, plan)?;
+        if let (Some(probe), Some(profile)) = (probe, &mut self.profile) {
+            self.stream.sync()?;
+            profile.append(probe.resolve::<B>(&mut self.stream)?);
+        }
+        Ok(())
     }
 
     /// Runs a step by its bucket; false where that could not be captured, so that it ran op by op.

@@ -30,7 +30,7 @@ use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// What the bytes begin with.
-const MAGIC: &[u8; 8] = b"engraft\x04";
+const MAGIC: &[u8; 8] = b"engraft\x05";
 /// In errors.
 const NAME: &str = "a saved request";
 
@@ -59,6 +59,8 @@ struct Header {
     tokens: Vec<u32>,
     prompt: usize,
     limit: usize,
+    /// Tokens in front that an encoder reads, and positions that they take.
+    source: [usize; 2],
     /// Positions whose keys and values follow.
     positions: usize,
     sampling: SamplingParams,
@@ -97,6 +99,7 @@ impl<B: Backend> Engine<B> {
             tokens: seq.tokens.clone(),
             prompt: seq.prompt,
             limit: seq.limit,
+            source: [seq.source, seq.source_positions],
             positions: seq.done,
             sampling: live.sampling,
             subsequence: live.subsequence,
@@ -191,11 +194,33 @@ impl<B: Backend> Engine<B> {
         })
     }
 
+    /// Refuses what an encoder here would not read as it was read there.
+    fn check_source(&self, header: &Header) -> Result<()> {
+        let (coordinator, [source, positions]) = (&self.coordinator, header.source);
+        let wanted = match &coordinator.spec.encoder {
+            Some(_) => source.next_multiple_of(coordinator.config.page_size),
+            None => 0,
+        };
+        let most = coordinator.config.max_step_tokens;
+        if positions != wanted || (source == 0) != coordinator.spec.encoder.is_none() || positions >= header.prompt {
+            let what = format!("{source} tokens of an encoder at {positions} positions, {wanted} expected");
+            return Err(Error::format(NAME, what));
+        }
+        match source > most {
+            true => {
+                let what = format!("its encoder reads {source} tokens; a step holds {most}, `max_step_tokens`");
+                Err(Error::Request { id: coordinator.next_id, what })
+            }
+            false => Ok(()),
+        }
+    }
+
     /// The request, to be queued.
     fn sequence(&self, header: &Header) -> Result<Sequence<Live>> {
         let coordinator = &self.coordinator;
         let (id, config) = (coordinator.next_id, &coordinator.config);
         header.sampling.validate()?;
+        self.check_source(header)?;
         let vocab = coordinator.spec.vocab;
         if let Some(token) = header.tokens.iter().find(|token| **token as usize >= vocab) {
             return Err(Error::format(NAME, format!("token {token} is beyond the vocabulary of {vocab}")));
@@ -212,15 +237,19 @@ impl<B: Backend> Engine<B> {
             shift: coordinator.shifts.of(header.prompt),
             cache_salt: header.cache_salt.clone(),
             skip_prefix_cache: header.skip_prefix_cache,
+            source: header.tokens[..header.source[0]].to_vec(),
             private: (header.positions > 0).then_some(id),
             ..Live::default()
         };
         let prefix = coordinator.cached_prefix(header.prompt, &(0..0), &live).map(|prefix| {
             // What it has computed is its own, whether or not it reads what others have.
-            CachedPrefix::new(prefix.key, header.positions.min(header.tokens.len() - 1))
+            let most = header.positions.min(header.tokens.len() - 1);
+            CachedPrefix { least: prefix.least, ..CachedPrefix::new(prefix.key, most) }
         });
         let sequence = Sequence::new(id, header.tokens.clone(), 0, live);
         let standing = Standing { priority: header.priority, ..Standing::of(header.owner) };
+        let [source, source_positions] = header.source;
+        let sequence = Sequence { source, source_positions, ..sequence };
         let sequence = Sequence { prompt: header.prompt, limit: header.limit, prefix, standing, ..sequence };
         let (wanted, total) = (coordinator.kv.tables.pages_for(sequence.limit), coordinator.kv.pool.total());
         if wanted > total {
@@ -358,6 +387,7 @@ mod tests {
             tokens: vec![1; 33],
             prompt: 1,
             limit,
+            source: [0, 0],
             positions: 33,
             sampling: SamplingParams::default(),
             subsequence: 0,

@@ -43,7 +43,9 @@ impl Coordinator {
             let live = Live { subsequence, ..first.data.clone() };
             let new = first.limit - first.prompt;
             let (prefix, standing) = (first.prefix.clone(), first.standing);
-            Sequence { prefix, standing, ..Sequence::new(leader + at, first.tokens.clone(), new, live) }
+            let (source, source_positions) = (first.source, first.source_positions);
+            let sibling = Sequence::new(leader + at, first.tokens.clone(), new, live);
+            Sequence { prefix, standing, source, source_positions, ..sibling }
         };
         let siblings: Vec<Sequence<Live>> = (1..=count as u64).map(sibling).collect();
         self.next_id += count as u64;

@@ -5,7 +5,7 @@ use super::coordinator::{Coordinator, Live, Wanted};
 use super::input::{EncoderInput, ForwardWant, Pick};
 use super::kept::Kept;
 use super::order::lost;
-use super::request::{Caller, Layers, Want};
+use super::request::{Caller, Layers, Request, Want};
 use crate::backend::Backend;
 use crate::policy::{Family, HeadSpec, PoolSource};
 use crate::{Error, Result};
@@ -58,7 +58,7 @@ impl<B: Backend> Engine<B> {
         for (i, text) in texts.iter().enumerate() {
             self.check_text(i as u64, text)?;
             want.hidden.among(spec.blocks.len() + 1, i, "layer")?;
-            want.logits.among(text.ids.len(), i, "token")?;
+            want.logits.among(self.coordinator.rows_of(text), i, "token")?;
         }
         match spec.family {
             Family::Encoder => self.enqueue_whole(texts.iter().map(|text| (text, Vec::new())), want),
@@ -118,17 +118,20 @@ impl<B: Backend> Engine<B> {
         let standing = self.coordinator.call();
         self.runner.make_room(keep.hidden)?;
         for text in texts {
+            let (tokens, source) = self.coordinator.tokens_of(text);
+            let rows = tokens.len() - source[1];
             let asked = match (keep.logits, labels) {
                 (false, _) => 0..0,
                 // What is before the first of them may come from the prefix cache.
-                (true, false) => want.logits.first(text.ids.len())..usize::MAX,
+                (true, false) => source[1] + want.logits.first(rows)..usize::MAX,
                 (true, true) => self.coordinator.head_rows(&text.ids),
             };
             // Labels follow from the tokens up to the token row that the head reads.
-            let read = if labels && keep.hidden == Layers::None { asked.end } else { text.ids.len() };
-            let (ids, token_type_ids) = (text.ids[..read.max(1)].to_vec(), text.token_type_ids.clone());
-            let live = Live { want: keep, keeps: true, token_type_ids, ..Live::default() };
-            let wanted = Wanted { asked, ..Wanted::new(standing) };
+            let read = if labels && keep.hidden == Layers::None { asked.end } else { tokens.len() };
+            let (ids, token_type_ids) = (tokens[..read.max(1)].to_vec(), text.token_type_ids.clone());
+            let of_encoder = tokens[..source[0]].to_vec();
+            let live = Live { want: keep, keeps: true, token_type_ids, source: of_encoder, ..Live::default() };
+            let wanted = Wanted { asked, source, ..Wanted::new(standing) };
             match self.coordinator.enqueue(ids, wanted, live) {
                 Ok(id) => queued.ids.push(id),
                 Err(error) => {
@@ -136,7 +139,7 @@ impl<B: Backend> Engine<B> {
                     return Err(error);
                 }
             }
-            queued.tokens.push(text.ids.len());
+            queued.tokens.push(rows);
         }
         Ok(queued)
     }
@@ -148,6 +151,9 @@ impl<B: Backend> Engine<B> {
             Family::Decoder => config.max_context,
         };
         let no = |what: String| Err(Error::Request { id, what });
+        if spec.encoder.is_some() || !text.decoder.is_empty() {
+            return as_request(text).check(id, spec, config);
+        }
         if len == 0 || len > most {
             let limit = match spec.family {
                 Family::Encoder => config.text_limit(spec.max_positions),
@@ -169,7 +175,24 @@ impl<B: Backend> Engine<B> {
     }
 }
 
+/// A text as a request of which nothing is sampled.
+fn as_request(text: &EncoderInput) -> Request {
+    Request { prompt: text.ids.clone(), decoder_prompt: text.decoder.clone(), ..Request::default() }
+}
+
 impl Coordinator {
+    /// The tokens of a text as a sequence has them: see [`Request::tokens`].
+    fn tokens_of(&self, text: &EncoderInput) -> (Vec<u32>, [usize; 2]) {
+        let (tokens, source, _) = as_request(text).tokens(&self.spec, &self.config);
+        (tokens, source)
+    }
+
+    /// Tokens of a text that have rows of logits and hidden states: all, or what a decoder next to an encoder
+    /// reads.
+    fn rows_of(&self, text: &EncoderInput) -> usize {
+        self.spec.encoder.as_ref().map_or(text.ids.len(), |encoder| encoder.prompt(&text.decoder).len())
+    }
+
     /// Positions of a whole text whose token rows the head reads: all, the pooled one, or none.
     pub(super) fn head_rows(&self, ids: &[u32]) -> Range<usize> {
         let (len, first) = (ids.len(), self.pooled_row(ids));

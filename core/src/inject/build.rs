@@ -3,12 +3,12 @@
 use crate::backend::{Backend, Mem, Stream};
 use crate::mem::{Buf, Device, Weight};
 use crate::model::{
-    Block, Embedding, Experts, Filter, Fused, Head, HeadNorms, Latent, Mlp, Model, Norm, Pooler, Projection,
+    Block, Cross, Embedding, Experts, Filter, Fused, Head, HeadNorms, Latent, Mlp, Model, Norm, Pooler, Projection,
     RopeTable, RowParallel, Transform, angles,
 };
 use crate::params::ExpertShare;
 use crate::policy::{
-    BlockSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, LatentSpec, ModelSpec, MoeSpec, NormSpec, Part,
+    BlockSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, LatentSpec, ModelSpec, MoeSpec, NormSpec, Part,
     QkNorm, QkSpan, Role, Slot,
 };
 use crate::weights::Operands;
@@ -23,17 +23,37 @@ use std::sync::Arc;
 pub fn build<D: Device>(
     spec: ModelSpec,
     operands: Operands<D::Weight>,
-    ropes: Vec<RopeTable<D::Mem>>,
+    ropes: Vec<Vec<RopeTable<D::Mem>>>,
 ) -> Result<Model<D>> {
     let weight_bytes = operands.prepared.values().flatten().map(|weight| weight.device_bytes() as u64).sum();
     let query_factors = operands.query_factors;
-    let mut taker = Taker { left: operands.prepared, arch: spec.arch.clone() };
-    let embed = embedding(&spec, &mut taker)?;
+    let mut taker = Taker { encoder: false, left: operands.prepared, arch: spec.arch.clone() };
+    let ([positions, of_encoder], mut ropes) = (operands.positions, ropes.into_iter());
+    let own_ropes = ropes.next().unwrap_or_default();
+    let mut model = build_stack(spec, &mut taker, own_ropes, positions)?;
+    if let Some(encoder) = model.spec.encoder.clone() {
+        taker.encoder = true;
+        let ropes = ropes.next().unwrap_or_default();
+        model.encoder = Some(Box::new(build_stack(encoder.stack, &mut taker, ropes, of_encoder)?));
+    }
+    taker.finish()?;
+    (model.query_factors, model.weight_bytes) = (query_factors, weight_bytes);
+    Ok(model)
+}
+
+/// A model, or the encoder next to it.
+fn build_stack<D: Device>(
+    spec: ModelSpec,
+    mut taker: &mut Taker<D>,
+    ropes: Vec<RopeTable<D::Mem>>,
+    positions: Option<D::Weight>,
+) -> Result<Model<D>> {
+    let embed = embedding(&spec, positions, taker)?;
     let mut blocks: Vec<Arc<Block<D>>> = Vec::with_capacity(spec.blocks.len());
     for (layer, block) in spec.blocks.iter().enumerate() {
         let built = match blocks.get(spec.owner(layer)) {
             Some(owner) => owner.clone(),
-            None => Arc::new(build_block(layer, block, spec.group.as_ref(), &mut taker)?),
+            None => Arc::new(build_block(layer, block, spec.group.as_ref(), taker, &blocks)?),
         };
         blocks.push(built);
     }
@@ -42,8 +62,7 @@ pub fn build<D: Device>(
         Some(_) => Some(taker.linear(None, Slot::ProjectOut)?),
         None => None,
     };
-    let head = build_head(&spec, &mut taker)?;
-    taker.finish()?;
+    let head = build_head(&spec, taker)?;
     Ok(Model {
         spec,
         embed,
@@ -52,33 +71,40 @@ pub fn build<D: Device>(
         final_norm,
         project_out,
         head,
-        query_factors,
+        encoder: None,
+        query_factors: None,
         origin: None,
         fingerprint: None,
-        weight_bytes,
+        weight_bytes: 0,
         own: Vec::new(),
     })
 }
 
 /// Hands operands out, each once.
 struct Taker<D: Device> {
+    /// Whether those of the encoder next to a decoder.
+    encoder: bool,
     left: BTreeMap<Role, Vec<D::Weight>>,
     arch: String,
 }
 
 impl<D: Device> Taker<D> {
+    fn role(&self, layer: Option<usize>, slot: Slot, part: Part) -> Role {
+        Role { encoder: self.encoder, layer, slot, part }
+    }
+
     fn error(&self, what: &str, names: Vec<String>) -> Error {
         Error::Binding { policy: self.arch.clone(), what: what.into(), names }
     }
 
     fn take(&mut self, layer: Option<usize>, slot: Slot, part: Part) -> Result<D::Weight> {
-        let role = Role { layer, slot, part };
+        let role = self.role(layer, slot, part);
         let taken = self.take_opt(layer, slot, part);
         taken.ok_or_else(|| self.error("an operand is missing, or in several parts", vec![role.to_string()]))
     }
 
     fn take_opt(&mut self, layer: Option<usize>, slot: Slot, part: Part) -> Option<D::Weight> {
-        let role = Role { layer, slot, part };
+        let role = self.role(layer, slot, part);
         match self.left.get(&role)?.len() {
             1 => self.left.remove(&role)?.pop(),
             _ => None,
@@ -87,12 +113,12 @@ impl<D: Device> Taker<D> {
 
     /// A fused operand, in as many parts as it has formats; its bias in the same.
     fn fused(&mut self, layer: Option<usize>, slot: Slot) -> Result<Fused<D>> {
-        let role = |part| Role { layer, slot, part };
-        let weights = self.left.remove(&role(Part::Weight)).unwrap_or_default();
-        let biases = self.left.remove(&role(Part::Bias));
+        let [weight, bias] = [Part::Weight, Part::Bias].map(|part| self.role(layer, slot, part));
+        let weights = self.left.remove(&weight).unwrap_or_default();
+        let biases = self.left.remove(&bias);
         if weights.is_empty() || biases.as_ref().is_some_and(|biases| biases.len() != weights.len()) {
             return Err(
-                self.error("an operand is missing, or in other parts", vec![role(Part::Weight).to_string()])
+                self.error("an operand is missing, or in other parts", vec![weight.to_string()])
             );
         }
         let mut biases = biases.into_iter().flatten();
@@ -137,12 +163,16 @@ impl<D: Device> Taker<D> {
     }
 }
 
-fn embedding<D: Device>(spec: &ModelSpec, t: &mut Taker<D>) -> Result<Embedding<D>> {
+fn embedding<D: Device>(
+    spec: &ModelSpec,
+    positions: Option<D::Weight>,
+    t: &mut Taker<D>,
+) -> Result<Embedding<D>> {
     Ok(Embedding {
         spec: spec.embed.clone(),
-        tokens: match spec.embed.patches {
-            None => Some(t.take(None, Slot::TokenEmbed, Part::Weight)?),
-            Some(_) => None,
+        tokens: match (spec.embed.patches, spec.embed.shared) {
+            (None, false) => Some(t.take(None, Slot::TokenEmbed, Part::Weight)?),
+            _ => None,
         },
         patches: spec.embed.patches.map(|_| t.linear(None, Slot::PatchEmbed)).transpose()?,
         project: match spec.embed.width == spec.hidden {
@@ -150,7 +180,7 @@ fn embedding<D: Device>(spec: &ModelSpec, t: &mut Taker<D>) -> Result<Embedding<
             false => Some(t.linear(None, Slot::ProjectIn)?),
         },
         token_types: t.take_opt(None, Slot::TokenTypeEmbed, Part::Weight),
-        positions: t.take_opt(None, Slot::PositionEmbed, Part::Weight),
+        positions: positions.or_else(|| t.take_opt(None, Slot::PositionEmbed, Part::Weight)),
         norm: t.norm_opt(spec.embed.norm, None, Slot::EmbedNorm)?,
     })
 }
@@ -160,6 +190,7 @@ fn build_block<D: Device>(
     spec: &BlockSpec,
     group: Option<&Group>,
     t: &mut Taker<D>,
+    before: &[Arc<Block<D>>],
 ) -> Result<Block<D>> {
     let l = Some(layer);
     let of_group = group.and_then(|group| group.blocks.get(layer));
@@ -173,10 +204,21 @@ fn build_block<D: Device>(
             false => Fused::new(Vec::new()),
         },
         qk_norm: spec.qk_norm.map(|norm| build_head_norms(norm, layer, t)).transpose()?,
+        bias: match spec.buckets.filter(|_| heads) {
+            Some(buckets) if buckets.owner == layer => {
+                Some(Arc::new(t.take(l, Slot::PositionBias, Part::Weight)?))
+            }
+            Some(buckets) => before.get(buckets.owner).and_then(|owner| owner.bias.clone()),
+            None => None,
+        },
         sinks: if heads { t.take_opt(l, Slot::Sinks, Part::Weight) } else { None },
         attn_gate: if heads && spec.attn_gate { Some(t.linear(l, Slot::AttnGate)?) } else { None },
         attn_out: t.row_parallel(l, Slot::AttnOut, heads)?,
         attn_post: t.norm_opt(spec.attn_post, l, Slot::AttnPostNorm)?,
+        cross: match &spec.cross {
+            Some(cross) => Some(build_cross(cross, l, heads, t)?),
+            None => None,
+        },
         mlp_norm: t.norm_opt(spec.mlp_norm, l, Slot::MlpNorm)?,
         mlp: match of_group.map_or(inner, |group| group.dense) {
             false => None,
@@ -194,6 +236,21 @@ fn build_block<D: Device>(
         one_exchange: of_group.is_some_and(|group| group.one_exchange),
         whole_norms: of_group.and_then(|group| group.whole_norms.clone()),
         spec: spec.clone(),
+    })
+}
+
+fn build_cross<D: Device>(
+    spec: &CrossSpec,
+    l: Option<usize>,
+    heads: bool,
+    t: &mut Taker<D>,
+) -> Result<Cross<D>> {
+    Ok(Cross {
+        spec: spec.clone(),
+        norm: t.norm_opt(spec.norm, l, Slot::CrossNorm)?,
+        query: if heads { Some(t.linear(l, Slot::CrossQuery)?) } else { None },
+        key_value: if heads { t.fused(l, Slot::CrossKeyValue)? } else { Fused::new(Vec::new()) },
+        out: t.row_parallel(l, Slot::CrossOut, heads)?,
     })
 }
 
@@ -218,7 +275,10 @@ fn build_latent<D: Device>(
     t: &mut Taker<D>,
 ) -> Result<Latent<D>> {
     let l = Some(layer);
-    let mut of_heads = |slot| t.left.remove(&Role::block(layer, slot, Part::Weight)).unwrap_or_default();
+    let mut of_heads = |slot| {
+        let role = t.role(l, slot, Part::Weight);
+        t.left.remove(&role).unwrap_or_default()
+    };
     let (key_up, value_up) = (of_heads(Slot::KeyUp), of_heads(Slot::ValueUp));
     let query_down = match spec.query_rank {
         Some(_) => Some((t.linear(l, Slot::QueryDown)?, t.norm(spec.norm, l, Slot::QueryDownNorm)?)),
@@ -242,7 +302,8 @@ fn build_head_norms<D: Device>(
 ) -> Result<(HeadNorms<D>, HeadNorms<D>)> {
     let mut norms = |slot| match span {
         QkSpan::OwnHead => {
-            let weights = t.left.remove(&Role::block(layer, slot, Part::Weight));
+            let role = t.role(Some(layer), slot, Part::Weight);
+            let weights = t.left.remove(&role);
             let norms = weights.into_iter().flatten();
             Ok(norms.map(|weight| Norm { spec: norm, weight: Some(weight), bias: None }).collect())
         }
@@ -310,21 +371,26 @@ fn build_head<D: Device>(spec: &ModelSpec, t: &mut Taker<D>) -> Result<Head<D>> 
     Ok(Head { spec: spec.head, pooler, transform, weight, bias, group: spec.group.clone() })
 }
 
-/// The rotary tables of a model, filled.
+/// The rotary tables of a model, and of the encoder next to it, filled.
 pub(super) fn build_ropes<B: Backend>(
     backend: &Arc<B>,
     spec: &ModelSpec,
     factors: Option<&[f32]>,
     positions: usize,
-) -> Result<Vec<RopeTable<Mem<B>>>> {
+) -> Result<Vec<Vec<RopeTable<Mem<B>>>>> {
     let mut stream = backend.stream()?;
+    let mut stacks = Vec::new();
+    for stack in spec.stacks() {
     let mut tables = Vec::new();
-    for rope in &spec.ropes {
+    let positions = positions.min(stack.max_positions);
+    for rope in &stack.ropes {
         let host = angles(rope, factors, positions)?;
         let mut table = Buf::new(backend.alloc(host.len() * 4)?, host.len())?;
         stream.upload(&host, table.view_mut())?;
         tables.push(RopeTable::new(table, positions, rope));
     }
+    stacks.push(tables);
+    }
     stream.sync()?;
-    Ok(tables)
+    Ok(stacks)
 }

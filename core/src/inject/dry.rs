@@ -10,7 +10,7 @@ use crate::model::{Model, RopeTable, Sizes, State, slab_bytes, table_len};
 use crate::ops::Signature;
 use crate::policy::{ModelSpec, Rank, Resolved, Role, Shares, Slot};
 use crate::weights::{
-    LoadOptions, Operands, Own, Piece, QUERY_FACTORS, head_of_table, own_use, pieces, shares_of,
+    LoadOptions, Operands, Own, POSITIONS, Piece, QUERY_FACTORS, head_of_table, own_use, pieces, shares_of,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ pub(super) fn survey_of(
         let len = table_len(rope, 1);
         Ok(RopeTable::new(Buf::new(DryMem(len * 4), len)?, 1, rope))
     };
-    let ropes = spec.ropes.iter().map(rope).collect::<Result<_>>()?;
+    let ropes = spec.stacks().into_iter().map(|stack| stack.ropes.iter().map(rope).collect()).collect::<Result<_>>()?;
     let rank = Rank::new(options.rank, options.world)?;
     let shares = shares_of(source, spec, resolved, options)?;
     let own_spec = shares.spec(spec, rank);
@@ -110,7 +110,7 @@ fn operands(
     resolved: &[Resolved<'_>],
     options: LoadOptions,
 ) -> Result<Operands<DryWeight>> {
-    let mut operands = Operands { prepared: BTreeMap::new(), rope_factors: None, query_factors: None };
+    let mut operands = Operands::default();
     for one in resolved {
         let role = one.binding.role;
         let Some((rows, cols)) = spec.shape(&role).filter(|_| role.slot != Slot::RopeFactors) else {
@@ -123,6 +123,7 @@ fn operands(
             let (outputs, cols) = own.size(piece.outputs.len(), cols);
             let (rows, cols) = match shares.bias_rows(spec, &role) {
                 Some(count) => (count, outputs / count.max(1)),
+                None if role.slot == Slot::PositionBias => (1, outputs * cols),
                 None if role.is_vector() => (rows, outputs),
                 None => (outputs, cols),
             };
@@ -146,6 +147,13 @@ fn operands(
         let (name, rows, used_for) = (QUERY_FACTORS.to_string(), spec.max_positions, WeightUse::Embedding);
         let format = WeightFormat::Plain(Float::F32);
         operands.query_factors = Some(DryWeight(WeightInfo { name, rows, cols: 1, format, used_for }));
+    }
+    for (stack, to) in spec.stacks().into_iter().zip(&mut operands.positions) {
+        if stack.embed.sinusoids.is_some() {
+            let (name, rows, used_for) = (POSITIONS.to_string(), stack.max_positions, WeightUse::Embedding);
+            let (cols, format) = (stack.embed.sum_width(stack.hidden), WeightFormat::Plain(Float::F32));
+            *to = Some(DryWeight(WeightInfo { name, rows, cols, format, used_for }));
+        }
     }
     Ok(operands)
 }

@@ -68,8 +68,7 @@ impl<'a, B: Backend> Injector<'a, B> {
         let uses = check(backend.name(), &coverage, source, &spec, &resolved, self.options)?;
         let read = Fingerprinted::new(source);
         let operands = load(backend.as_ref(), &read, &spec, &resolved, self.options, &uses, progress)?;
-        let positions = self.positions.min(spec.max_positions);
-        let ropes = build_ropes(backend, &spec, operands.rope_factors.as_deref(), positions)?;
+        let ropes = build_ropes(backend, &spec, operands.rope_factors.as_deref(), self.positions)?;
         let rank = Rank::new(self.options.rank, self.options.world)?;
         let shares = shares_of(source, &spec, &resolved, self.options)?;
         let mut model = build(shares.spec(&spec, rank), operands, ropes)?;

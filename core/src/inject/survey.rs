@@ -62,6 +62,9 @@ pub(super) fn survey<D: Device>(
     let mut recorder =
         Recorder { layer: None, part: false, seen: Survey::default(), weights: BTreeSet::new(), composed };
     let mut x = Exec::new(&mut recorder);
+    if model.encoder.is_some() {
+        model.encode(&mut x, &mut state, view, plan)?;
+    }
     model.step(&mut x, &mut state, view, plan)?;
     model.sample(&mut x, &mut state, view)?;
     Ok(recorder.seen)

@@ -22,6 +22,8 @@ pub struct CachedPrefix {
     pub key: PrefixKey,
     /// Positions that it may take from others at most; those behind it are computed.
     pub most: usize,
+    /// Pages of an encoder's rows, of which all are taken from others or none.
+    pub least: usize,
     /// The node of its last page in the tree.
     node: Option<u32>,
     /// Pages of it in the tree.
@@ -311,6 +313,11 @@ impl KvManager {
             (prefix.node, prefix.pages) = (Some(*node), prefix.pages + 1);
         }
         self.path = path;
+        if prefix.pages < prefix.least {
+            // Some of an encoder's rows are of no use: all of them are made at once.
+            self.tables.empty(row, &mut self.pool)?;
+            (prefix.node, prefix.pages) = (None, 0);
+        }
         let hit = prefix.pages * self.page_size;
         if prefix.most > 0 {
             self.stats.queried += tokens.len() as u64;

@@ -25,6 +25,8 @@ pub struct PrefixKey {
     /// The one request that has it, where the keys and values have come from outside: nobody else reads what
     /// this engine has not computed.
     pub private: Option<u64>,
+    /// What an encoder reads: keys and values of each of its rows depend on all of it.
+    pub source: Vec<u32>,
 }
 
 /// A node of the tree: a page behind those of its ancestors.

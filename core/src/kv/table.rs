@@ -6,11 +6,16 @@ use crate::{Error, Result};
 
 /// Rows of fixed stride, one per live sequence, whose request slot is the row's number: entry
 /// `p / page_size` of a row is the page of position `p`.
+///
+/// In front of a decoder's positions a sequence may have those of an encoder's rows, in whole pages. On the
+/// device it then has two rows, `2 r` and `2 r + 1`, one for each part.
 #[derive(Debug, Clone)]
 pub struct PageTables {
     page_size: usize,
     stride: usize,
     rows: Vec<Vec<u32>>,
+    /// Of models with an encoder: the first entry of each row behind those of the encoder's rows.
+    split: Option<Vec<usize>>,
     free_rows: Vec<u32>,
     changes: Vec<(u32, u32)>,
 }
@@ -22,10 +27,42 @@ impl PageTables {
             page_size,
             stride,
             rows: (0..rows).map(|_| Vec::with_capacity(stride)).collect(),
+            split: None,
             free_rows: (0..rows as u32).rev().collect(),
             // One step changes at most every entry; reserving that much keeps steps free of allocation.
             changes: Vec::with_capacity(rows * stride),
         }
+    }
+
+    /// The same for sequences that begin with an encoder's rows.
+    pub fn with_encoder(self) -> Self {
+        let split = Some(vec![0; self.rows.len()]);
+        Self { split, ..self }
+    }
+
+    /// Says that so many pages of a new row are those of an encoder's rows.
+    pub(crate) fn split(&mut self, row: u32, pages: usize) {
+        if let Some(entry) = self.split.as_mut().and_then(|split| split.get_mut(row as usize)) {
+            *entry = pages;
+        }
+    }
+
+    /// The device's row of the decoder's positions of a sequence, or of the encoder's rows in front of them.
+    pub fn device_row(&self, row: u32, encoder: bool) -> u32 {
+        match self.split {
+            Some(_) => 2 * row + u32::from(!encoder),
+            None => row,
+        }
+    }
+
+    /// The entry of the device's table that an entry of a row is.
+    fn index(&self, row: usize, entry: usize) -> u32 {
+        let (row, entry) = match &self.split {
+            Some(split) if entry < split[row] => (2 * row, entry),
+            Some(split) => (2 * row + 1, entry - split[row]),
+            None => (row, entry),
+        };
+        (row * self.stride + entry) as u32
     }
 
     /// Entries per row.
@@ -78,6 +115,9 @@ impl PageTables {
             .copied();
         let copy = last.map(|last| pool.take().map(|new| (last, new))).transpose()?;
         self.free_rows.pop();
+        if let Some(split) = &mut self.split {
+            split[row as usize] = split[from as usize];
+        }
         for entry in 0..shared {
             let page = self.rows[from as usize][entry];
             pool.share(page)?;
@@ -105,7 +145,7 @@ impl PageTables {
     /// and the caller the one that is returned.
     pub(super) fn replace(&mut self, row: u32, entry: usize, page: u32, pool: &mut PagePool) -> Result<u32> {
         pool.share(page)?;
-        let index = (row as usize * self.stride + entry) as u32;
+        let index = self.index(row as usize, entry);
         // The device may not have the entry yet: one change of it is enough.
         self.changes.retain(|(changed, _)| *changed != index);
         self.changes.push((index, page));
@@ -116,17 +156,25 @@ impl PageTables {
     fn push(&mut self, row: u32, page: u32) {
         let entry = self.rows[row as usize].len();
         self.rows[row as usize].push(page);
-        self.changes.push(((row as usize * self.stride + entry) as u32, page));
+        self.changes.push((self.index(row as usize, entry), page));
     }
 
-    /// Gives a row and its pages back; what the device has not got of it yet, it need not know.
+    /// Gives a row and its pages back.
     pub fn close(&mut self, row: u32, pool: &mut PagePool) -> Result<()> {
-        let first = row as usize * self.stride;
-        self.changes.retain(|(entry, _)| !(first..first + self.stride).contains(&(*entry as usize)));
+        self.empty(row, pool)?;
+        self.split(row, 0);
+        self.free_rows.push(row);
+        Ok(())
+    }
+
+    /// Gives the pages of a row back; what the device has not got of it yet, it need not know.
+    pub(super) fn empty(&mut self, row: u32, pool: &mut PagePool) -> Result<()> {
+        let rows = 1 + usize::from(self.split.is_some());
+        let (first, count) = (row as usize * rows * self.stride, rows * self.stride);
+        self.changes.retain(|(entry, _)| !(first..first + count).contains(&(*entry as usize)));
         for page in self.rows[row as usize].drain(..) {
             pool.release(page)?;
         }
-        self.free_rows.push(row);
         Ok(())
     }
 
@@ -174,7 +222,8 @@ impl PageTables {
         self.changes.clear();
         for (row, pages) in self.rows.iter().enumerate() {
             let entries = pages.iter().enumerate();
-            self.changes.extend(entries.map(|(entry, page)| ((row * self.stride + entry) as u32, *page)));
+            let changes: Vec<(u32, u32)> = entries.map(|(entry, page)| (self.index(row, entry), *page)).collect();
+            self.changes.extend(changes);
         }
     }
 
@@ -210,6 +259,26 @@ mod tests {
         assert!(tables.pages(other).is_empty(), "all or nothing");
         tables.close(row, &mut pool).unwrap();
         assert_eq!(pool.free(), 4);
+    }
+
+    #[test]
+    fn the_rows_of_an_encoder_have_a_row_of_their_own_on_the_device() {
+        let mut pool = PagePool::new(6, None);
+        let mut tables = PageTables::new(2, 3, 4).with_encoder();
+        let row = tables.open().unwrap();
+        tables.split(row, 2);
+        tables.grow(row, 10, &mut pool).unwrap();
+        assert_eq!(tables.changes(), [(0, 0), (1, 1), (3, 2)]);
+        assert_eq!([true, false].map(|encoder| tables.device_row(row, encoder)), [0, 1]);
+        tables.settle();
+        let (fork, copy) = tables.fork(row, 10, &mut pool).unwrap();
+        assert_eq!((tables.changes(), copy), (&[(6, 0), (7, 1), (9, 3)][..], Some((2, 3))));
+        assert_eq!(tables.device_row(fork, false), 3);
+        let changes = tables.changes().to_vec();
+        tables.resend();
+        assert_eq!(tables.changes()[3..], changes);
+        tables.close(fork, &mut pool).unwrap();
+        assert_eq!(tables.changes(), [(0, 0), (1, 1), (3, 2)], "those of the fork alone are dropped");
     }
 
     #[test]

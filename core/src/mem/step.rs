@@ -18,6 +18,8 @@
 //! | `bounds` | seqs + 1 | sequence `s` has the query rows `bounds[s]..bounds[s + 1]` |
 //! | `table_rows` | seqs | the sequence's request slot: its row of the page table |
 //! | `kv_lens` | seqs | its keys, this step's included; 0 for padding |
+//! | `cross_rows` | seqs | of models with an encoder: row of the page table with the keys of its rows |
+//! | `cross_lens` | seqs | those keys; 0 for padding |
 //! | `wanted` | rows | token rows whose logits are asked for |
 //! | `sample_slots` | rows | request slot: row of the sampling table, [`NO_ROW`] for none |
 //! | `sample_positions` | rows | position of the token to sample |
@@ -42,11 +44,13 @@ const FEEDS: usize = 5;
 const BOUNDS: usize = 6;
 const TABLE_ROWS: usize = 7;
 const KV_LENS: usize = 8;
-const WANTED: usize = 9;
-const SAMPLE_SLOTS: usize = 10;
-const SAMPLE_POSITIONS: usize = 11;
-const TABLE_EDITS: usize = 12;
-const PARTS: usize = 13;
+const CROSS_ROWS: usize = 9;
+const CROSS_LENS: usize = 10;
+const WANTED: usize = 11;
+const SAMPLE_SLOTS: usize = 12;
+const SAMPLE_POSITIONS: usize = 13;
+const TABLE_EDITS: usize = 14;
+const PARTS: usize = 15;
 
 /// Sizes of one step, or the bounds of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -68,7 +72,7 @@ pub struct StepShape {
 impl StepShape {
     /// Words of all parts.
     pub fn words(&self) -> usize {
-        6 * self.tokens + (self.seqs + 1) + 2 * self.seqs + 3 * self.rows + 2 * self.table_edits
+        6 * self.tokens + (self.seqs + 1) + 4 * self.seqs + 3 * self.rows + 2 * self.table_edits
     }
 
     /// Whether a step of this shape fits into `bound` part by part.
@@ -90,6 +94,8 @@ impl StepShape {
             self.tokens,
             self.tokens,
             self.seqs + 1,
+            self.seqs,
+            self.seqs,
             self.seqs,
             self.seqs,
             self.rows,
@@ -183,6 +189,12 @@ impl StepFill<'_> {
         self.part(KV_LENS)[s] = kv_len;
     }
 
+    /// Of a sequence that was set: the row of the page table, and the number, of the keys of its encoder's rows.
+    pub fn cross(&mut self, s: usize, table_row: u32, len: u32) {
+        self.part(CROSS_ROWS)[s] = table_row;
+        self.part(CROSS_LENS)[s] = len;
+    }
+
     /// Behind the last sequence that was set, `s`: those after it are padding, empty, and begin and end where
     /// it ends.
     pub fn pad_behind(&mut self, s: usize) {
@@ -231,6 +243,10 @@ pub struct StepView<'a, M> {
     pub table_rows: BufRef<'a, M, u32>,
     /// `[seqs]` keys, this step's included.
     pub kv_lens: BufRef<'a, M, u32>,
+    /// `[seqs]` rows of the page table with the keys of encoders' rows.
+    pub cross_rows: BufRef<'a, M, u32>,
+    /// `[seqs]` those keys.
+    pub cross_lens: BufRef<'a, M, u32>,
     /// `[rows]` token rows whose logits are wanted.
     pub wanted: BufRef<'a, M, u32>,
     /// `[rows]` request slots: rows of the sampling table, [`NO_ROW`] = none.
@@ -262,6 +278,8 @@ impl<'a, M: DeviceMem> StepView<'a, M> {
             bounds: words(BOUNDS)?,
             table_rows: words(TABLE_ROWS)?,
             kv_lens: words(KV_LENS)?,
+            cross_rows: words(CROSS_ROWS)?,
+            cross_lens: words(CROSS_LENS)?,
             wanted: words(WANTED)?,
             sample_slots: words(SAMPLE_SLOTS)?,
             sample_positions: words(SAMPLE_POSITIONS)?,
@@ -293,6 +311,7 @@ mod tests {
         fill.before(1, SKIP);
         fill.feed(2, 1);
         fill.seq(0, 1, 3, 6);
+        fill.cross(0, 2, 5);
         fill.pad_behind(0);
         fill.want(0, 0, Some((3, 6)));
         let want: [&[u32]; PARTS] = [
@@ -305,6 +324,8 @@ mod tests {
             &[0, 1, 1],
             &[3, 0],
             &[6, 0],
+            &[2, 0],
+            &[5, 0],
             &[0, 0],
             &[3, NO_ROW],
             &[6, 0],

@@ -1,8 +1,11 @@
 //! One block: attention and the feed-forward part, and how each joins the residual stream and its norms.
 
 use super::input::Input;
-use super::{Exec, Experts, Filter, Fused, Latent, Norm, Projection, RowParallel, Scratch, StepInputs};
-use crate::mem::{Device, DeviceMem, Mat, MatMut, MatRef, copied};
+use super::parts::of_rank;
+use super::{
+    Cross, Exec, Experts, Filter, Fused, Latent, Norm, Projection, RowParallel, Scratch, StepInputs,
+};
+use crate::mem::{Device, Mat, MatMut, MatRef, copied};
 use crate::ops::{
     self, Add, AddNorm, AttendDense, Combine, Convert, Gate, HeadNorm, Linear, QkvRopeAppend, Rope, RopeView,
     Scale,
@@ -11,6 +14,7 @@ use crate::params::Act;
 use crate::policy::{BlockSpec, Placement, QkSpan};
 use crate::{Error, Result};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A block with its operands.
 pub struct Block<D: Device> {
@@ -26,6 +30,8 @@ pub struct Block<D: Device> {
     pub qkv: Fused<D>,
     /// Norms of queries and keys.
     pub qk_norm: Option<(HeadNorms<D>, HeadNorms<D>)>,
+    /// Biases of scores by distance `[heads, distances]`, which several blocks may share.
+    pub bias: Option<Arc<D::Weight>>,
     /// Scores without a key or a value `[heads]`.
     pub sinks: Option<D::Weight>,
     /// What the heads' values are multiplied with, through a sigmoid.
@@ -34,6 +40,8 @@ pub struct Block<D: Device> {
     pub attn_out: RowParallel<D>,
     /// Norm of what attention gives.
     pub attn_post: Option<Norm<D>>,
+    /// Attention over what an encoder gives.
+    pub cross: Option<Cross<D>>,
     /// Norm of the feed-forward part.
     pub mlp_norm: Option<Norm<D>>,
     /// Dense feed-forward part.
@@ -95,14 +103,21 @@ impl<D: Device> Block<D> {
         if placement == Placement::Parallel {
             return self.parallel_mlp(x, tokens, next, s);
         }
-        let (first, second) = match placement {
-            Placement::Post => (self.attn_norm.as_ref(), self.mlp_norm.as_ref()),
-            _ => (self.mlp_norm.as_ref(), next),
+        let cross_norm = self.cross.as_ref().and_then(|cross| cross.norm.as_ref());
+        let (first, middle, last) = match (placement, &self.cross) {
+            (Placement::Post, _) => (self.attn_norm.as_ref(), cross_norm, self.mlp_norm.as_ref()),
+            (_, Some(_)) => (cross_norm, self.mlp_norm.as_ref(), next),
+            (_, None) => (self.mlp_norm.as_ref(), None, next),
         };
         self.add_to_residual(x, tokens, placement, (self.attn_post.as_ref(), first), s)?;
+        if let Some(cross) = &self.cross {
+            let reads = if placement == Placement::Post { Input::Residual } else { Input::Normed };
+            cross.forward(x, step, (at.layer, self.spec.heads), reads, s)?;
+            self.add_to_residual(x, tokens, placement, (None, middle), s)?;
+        }
         replace_residual(x, tokens, placement, s)?;
         self.feed_forward(x, tokens, input(&self.mlp_norm), s)?;
-        self.add_to_residual(x, tokens, placement, (self.mlp_post.as_ref(), second), s)
+        self.add_to_residual(x, tokens, placement, (self.mlp_post.as_ref(), last), s)
     }
 
     /// The feed-forward part parallel to attention, whose result is in `partial`, or its node in the first
@@ -460,21 +475,12 @@ impl<D: Device> Block<D> {
         let Some(norm) = norm else { return x.run(Add { acc: residual, x: partial }) };
         x.run(AddNorm { residual, x: partial, norm: norm.weights(), out: s.normed.view_mut(tokens)? })?;
         if post.is_none() && placement == Placement::Post {
-            // The normed sum is the new residual stream. Two swaps a block: buffers are back in place at its
-            // end.
+            // The normed sum is the new residual stream, wherever it lies: a step reads neither buffer of the
+            // step before.
             std::mem::swap(&mut s.residual, &mut s.normed);
         }
         Ok(())
     }
-}
-
-/// Where a rank leaves what it adds to a sum `[tokens, hidden]`; none where there are no others.
-fn of_rank<M: DeviceMem>(
-    nodes: &mut Option<Mat<M>>,
-    tokens: usize,
-    hidden: usize,
-) -> Result<Option<MatMut<'_, M>>> {
-    nodes.as_mut().map(|nodes| nodes.shaped_mut(tokens, hidden)).transpose()
 }
 
 /// Where the residual stream goes through the norms, what the norm gave takes its place.

@@ -25,24 +25,26 @@ pub struct Embedding<D: Device> {
 }
 
 impl<D: Device> Embedding<D> {
-    /// Leaves the sum in `residual`.
+    /// Leaves the sum in `residual`; `table` is what a stack without a token table reads.
     pub(super) fn forward(
         &self,
         x: &mut Exec<'_, D>,
         step: &StepInputs<'_, D>,
+        table: Option<&D::Weight>,
         s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
         let tokens = step.view.shape.tokens;
+        let table = self.tokens.as_ref().or(table);
         match (&self.project, self.spec.project) {
             (None, _) => {
-                self.rows(x, step, s)?;
+                self.rows(x, step, table, s)?;
                 self.sum(x, step, s)
             }
             (Some(project), order) => {
                 // The narrow rows live in `residual`, as wide as they are, until they are projected.
                 let wide = s.wide.take().ok_or_else(|| Error::internal("no projection scratch"))?;
                 let full = std::mem::replace(&mut s.residual, wide);
-                let done = self.rows(x, step, s);
+                let done = self.rows(x, step, table, s);
                 let done =
                     done.and_then(|()| if order == Project::Sum { self.sum(x, step, s) } else { Ok(()) });
                 let narrow = std::mem::replace(&mut s.residual, full);
@@ -57,7 +59,13 @@ impl<D: Device> Embedding<D> {
     }
 
     /// Token rows, or patches of pixels, scaled.
-    fn rows(&self, x: &mut Exec<'_, D>, step: &StepInputs<'_, D>, s: &mut Scratch<D::Mem>) -> Result<()> {
+    fn rows(
+        &self,
+        x: &mut Exec<'_, D>,
+        step: &StepInputs<'_, D>,
+        table: Option<&D::Weight>,
+        s: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
         let (tokens, width) = (step.view.shape.tokens, self.spec.width);
         if let Some(patches) = &self.patches {
             let Some(image_patches) = &mut s.image_patches else {
@@ -65,7 +73,7 @@ impl<D: Device> Embedding<D> {
             };
             return x.run(patches.linear(image_patches.view(tokens)?, s.residual.view_mut(tokens)?));
         }
-        let Some(table) = &self.tokens else { return Err(Error::internal("no token table")) };
+        let Some(table) = table else { return Err(Error::internal("no token table")) };
         let out = s.residual.shaped_mut(tokens, width)?;
         x.run(Embed { ids: step.view.ids, table, add: None, out })?;
         match self.spec.scale {

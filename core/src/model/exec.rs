@@ -37,12 +37,16 @@ pub trait Executor<D: Device>: Run<D> {
 }
 
 /// What model code runs its ops by.
-pub struct Exec<'a, D: Device>(&'a mut dyn Executor<D>);
+pub struct Exec<'a, D: Device> {
+    to: &'a mut dyn Executor<D>,
+    /// Whether hidden states are shown to it.
+    watched: bool,
+}
 
 impl<'a, D: Device> Exec<'a, D> {
     /// Runs ops by `executor`.
     pub fn new(executor: &'a mut dyn Executor<D>) -> Self {
-        Self(executor)
+        Self { to: executor, watched: true }
     }
 
     /// Checks an op and runs it.
@@ -50,7 +54,7 @@ impl<'a, D: Device> Exec<'a, D> {
     /// # Errors
     /// `Shape` and `Type` for operands that do not go together, and what running it raises.
     pub fn run<'o>(&mut self, op: impl Into<Op<'o, D>>) -> Result<()> {
-        self.0.run(Checked::new(op)?)
+        self.to.run(Checked::new(op)?)
     }
 
     /// `x = sum of x over all ranks`: see [`Executor::all_reduce`].
@@ -58,7 +62,7 @@ impl<'a, D: Device> Exec<'a, D> {
     /// # Errors
     /// What the group raises.
     pub fn all_reduce(&mut self, x: MatMut<'_, D::Mem>, adds: bool) -> Result<()> {
-        self.0.all_reduce(x, adds)
+        self.to.all_reduce(x, adds)
     }
 
     /// Gives every rank the columns of all: see [`Executor::all_gather`].
@@ -66,14 +70,22 @@ impl<'a, D: Device> Exec<'a, D> {
     /// # Errors
     /// What the group raises.
     pub fn all_gather(&mut self, x: MatMut<'_, D::Mem>, columns: &[Range<usize>]) -> Result<()> {
-        self.0.all_gather(x, columns)
+        self.to.all_gather(x, columns)
+    }
+
+    /// The same, whose hidden states nobody sees: an encoder's, next to the decoder's.
+    pub(super) fn unwatched(&mut self) -> Exec<'_, D> {
+        Exec { to: &mut *self.to, watched: false }
     }
 
     pub(super) fn enter(&mut self, layer: Option<usize>) {
-        self.0.enter(layer);
+        self.to.enter(layer);
     }
 
     pub(super) fn hidden(&mut self, i: usize, rows: MatRef<'_, D::Mem>) -> Result<()> {
-        self.0.hidden(i, rows)
+        match self.watched {
+            true => self.to.hidden(i, rows),
+            false => Ok(()),
+        }
     }
 }

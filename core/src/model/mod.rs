@@ -5,6 +5,7 @@
 //! [`BlockSpec`](crate::policy::BlockSpec), not by code.
 
 mod block;
+mod cross;
 mod embed;
 mod exec;
 mod expert_scratch;
@@ -21,6 +22,7 @@ mod scratch;
 mod state;
 
 pub use block::{Block, HeadNorms, Mlp};
+pub use cross::Cross;
 pub use embed::Embedding;
 pub use exec::{Exec, Executor};
 pub use experts::Experts;
@@ -33,9 +35,10 @@ pub use own::{Capturable, OwnBlock, Place};
 pub use parts::{Fused, Norm, Projection, RowParallel, StepInputs};
 pub use rope::{RopeShifts, RopeTable, angles, table_len};
 pub use scratch::Scratch;
-pub use state::{Sizes, State, slab_bytes};
+pub use state::{EncoderState, Sizes, State, slab_bytes, table_rows};
 
-use crate::mem::Device;
+use crate::kv::PagedKv;
+use crate::mem::{Device, StepView, Table};
 use crate::ops;
 use crate::policy::{ModelSpec, Origin, Placement};
 use crate::{Error, Result};
@@ -58,6 +61,8 @@ pub struct Model<D: Device> {
     pub project_out: Option<Projection<D>>,
     /// What reads the last hidden state.
     pub head: Head<D>,
+    /// The encoder whose last hidden states the blocks read.
+    pub encoder: Option<Box<Model<D>>>,
     /// Factors of queries `[positions, 1]`.
     pub query_factors: Option<D::Weight>,
     /// The policy and the tensors behind it, of models that were read from a checkpoint.
@@ -84,9 +89,54 @@ impl<D: Device> Model<D> {
         step: &mut StepInputs<'_, D>,
         scratch: &mut Scratch<D::Mem>,
     ) -> Result<()> {
+        self.stack(x, step, None, scratch)?;
+        let place = self.hidden_place();
+        let tokens = step.view.shape.tokens;
+        x.hidden(self.blocks.len(), scratch.hidden(place, tokens, self.spec.out_width())?)?;
+        self.head.forward(x, step, self.embed.tokens.as_ref(), place, scratch)
+    }
+
+    /// Runs the encoder next to the model over whole texts, and leaves the keys and values of its rows in the
+    /// slots of `view`.
+    ///
+    /// # Errors
+    /// What its ops raise; `Internal` without an encoder.
+    pub fn encode(
+        &self,
+        x: &mut Exec<'_, D>,
+        state: &mut State<D::Mem>,
+        view: StepView<'_, D::Mem>,
+        plan: &D::AttnPlan,
+    ) -> Result<()> {
+        let (Some(encoder), Some(of_encoder)) = (&self.encoder, &mut state.encoder) else {
+            return Err(Error::internal("no encoder, or no room for one"));
+        };
+        let (tokens, scratch) = (view.shape.tokens, &mut of_encoder.scratch);
+        let table = Table { pages: state.table.view(), stride: state.stride };
+        let mut inputs = StepInputs { view, kv: &mut PagedKv::new(Vec::new()), table, plan };
+        encoder.stack(&mut x.unwatched(), &mut inputs, self.embed.tokens.as_ref(), scratch)?;
+        let rows = scratch.hidden(encoder.hidden_place(), tokens, encoder.spec.out_width())?;
+        for (layer, block) in self.blocks.iter().enumerate() {
+            x.enter(Some(layer));
+            let Some(cross) = &block.cross else { continue };
+            let (at, to) = ((layer, block.spec.heads), (&mut state.kv, &mut of_encoder.key_values));
+            cross.keep(x, at, rows, view.slots, to)?;
+        }
+        Ok(())
+    }
+
+    /// Hidden states of all token rows, up to the last norm or projection; `table` is the one that a stack
+    /// without one reads.
+    fn stack(
+        &self,
+        x: &mut Exec<'_, D>,
+        step: &mut StepInputs<'_, D>,
+        table: Option<&D::Weight>,
+        scratch: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
         let (tokens, placement) = (step.view.shape.tokens, self.spec.placement);
         x.enter(None);
-        self.embed.forward(x, step, scratch)?;
+        self.embed.forward(x, step, table, scratch)?;
         if let (Some(table), Some(growth)) = (&self.query_factors, &mut scratch.growth) {
             let out = growth.factors.shaped_mut(tokens, 1)?;
             x.run(ops::Embed { ids: step.view.positions, table, add: None, out })?;
@@ -112,10 +162,7 @@ impl<D: Device> Model<D> {
             }
         }
         x.enter(None);
-        self.finish(x, tokens, scratch)?;
-        let place = self.hidden_place();
-        x.hidden(self.blocks.len(), scratch.hidden(place, tokens, self.spec.out_width())?)?;
-        self.head.forward(x, step, self.embed.tokens.as_ref(), place, scratch)
+        self.finish(x, tokens, scratch)
     }
 
     /// The norm that block `layer` begins with; behind the last block the model's.

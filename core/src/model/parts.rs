@@ -2,7 +2,7 @@
 
 use super::Exec;
 use crate::kv::PagedKv;
-use crate::mem::{Device, MatMut, MatRef, StepView, Table, Weight};
+use crate::mem::{Device, DeviceMem, Mat, MatMut, MatRef, StepView, Table, Weight};
 use crate::ops::{Convert, Linear, NormWeights};
 use crate::policy::NormSpec;
 use crate::{Error, Result};
@@ -128,6 +128,15 @@ impl<D: Device> Fused<D> {
         }
         Ok(())
     }
+}
+
+/// Where a rank leaves what it adds to a sum `[tokens, hidden]`; none where there are no others.
+pub(super) fn of_rank<M: DeviceMem>(
+    nodes: &mut Option<Mat<M>>,
+    tokens: usize,
+    hidden: usize,
+) -> Result<Option<MatMut<'_, M>>> {
+    nodes.as_mut().map(|nodes| nodes.shaped_mut(tokens, hidden)).transpose()
 }
 
 /// A norm with its operands.

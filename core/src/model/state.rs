@@ -7,7 +7,7 @@
 use super::{Exec, Model, Scratch, StepInputs};
 use crate::Result;
 use crate::kv::PagedKv;
-use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Slab, StepShape, StepView, Table};
+use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Mat, Slab, StepShape, StepView, Table};
 use crate::ops::{FeedTokens, Sample, Scatter};
 use crate::policy::{Family, FilterSpec, ModelSpec};
 use crate::sample::SampleRow;
@@ -51,7 +51,7 @@ impl Sizes {
 pub struct State<M> {
     /// Keys and values.
     pub kv: PagedKv<M>,
-    /// `[seqs, pages of a sequence]` pages.
+    /// `[seqs, pages of a sequence]` pages; of models with an encoder two rows for each sequence.
     pub table: Buf<M, u32>,
     /// Entries of a row of the table.
     pub stride: usize,
@@ -69,6 +69,27 @@ pub struct State<M> {
     pub ids: Option<Buf<M, u32>>,
     /// Buffers between ops.
     pub scratch: Scratch<M>,
+    /// Of models with an encoder next to the decoder.
+    pub encoder: Option<EncoderState<M>>,
+}
+
+/// Buffers of an encoder's steps.
+pub struct EncoderState<M> {
+    /// Between ops.
+    pub scratch: Scratch<M>,
+    /// Keys and values k | v of a block of the decoder `[tokens, columns]`.
+    pub key_values: Mat<M>,
+}
+
+impl<M: DeviceMem> EncoderState<M> {
+    fn new(spec: &ModelSpec, sizes: &Sizes, alloc: &dyn Fn(usize) -> Result<M>) -> Result<Option<Self>> {
+        let Some(encoder) = &spec.encoder else { return Ok(None) };
+        let columns = spec.blocks.iter().map(|block| block.heads.k_cols() + block.heads.v_cols()).max();
+        let (rows, cols) = (sizes.step.tokens, columns.unwrap_or(0).max(1));
+        let key_values = Mat::new(alloc(rows * cols * sizes.dtype.bytes())?, rows, cols, sizes.dtype)?;
+        let scratch = Scratch::new(&encoder.stack, sizes.step.tokens, 1, sizes.dtype, alloc)?;
+        Ok(Some(Self { scratch, key_values }))
+    }
 }
 
 impl<M: DeviceMem> State<M> {
@@ -86,13 +107,14 @@ impl<M: DeviceMem> State<M> {
         let decoder = spec.family == Family::Decoder;
         let words = |n: usize| Buf::new(alloc(n.max(1) * 4)?, n.max(1));
         let (stride, seen_words) = (sizes.pages_per_seq(), spec.vocab.div_ceil(32));
+        let rows = sizes.seqs * table_rows(spec);
         let kv = match decoder {
             true => slabs::<D>(spec, sizes, alloc, fits)?,
             false => PagedKv::new(Vec::new()),
         };
         Ok(Self {
             kv,
-            table: words(sizes.seqs * stride)?,
+            table: words(rows * stride)?,
             stride,
             sample_table: Buf::new(alloc(sizes.seqs * size_of::<SampleRow>())?, sizes.seqs)?,
             seen: words(if decoder { sizes.seqs * seen_words } else { 1 })?,
@@ -101,8 +123,15 @@ impl<M: DeviceMem> State<M> {
             tokens: words(sizes.step.rows)?,
             ids: if sizes.feeds && spec.samples() { Some(words(sizes.step.tokens)?) } else { None },
             scratch: Scratch::new(spec, sizes.step.tokens, sizes.step.rows, sizes.dtype, alloc)?,
+            encoder: EncoderState::new(spec, sizes, alloc)?,
         })
     }
+}
+
+/// Rows of the page table that a sequence has: with an encoder, one for the encoder's rows and one for the
+/// decoder's positions.
+pub fn table_rows(spec: &ModelSpec) -> usize {
+    1 + usize::from(spec.encoder.is_some())
 }
 
 /// Of every layer the layout of its keys and values, and of what its filter keeps: as many slots, in the

@@ -67,6 +67,16 @@ pub enum Slot {
     AttnOut,
     /// Norm of what attention gives.
     AttnPostNorm,
+    /// Bias of scores by distance: stored `[buckets, heads]`, used `[heads, distances]`.
+    PositionBias,
+    /// Norm of the attention over an encoder's rows.
+    CrossNorm,
+    /// Its queries.
+    CrossQuery,
+    /// Its keys and values k | v, of the encoder's rows.
+    CrossKeyValue,
+    /// Its output.
+    CrossOut,
     /// Norm of the feed-forward part.
     MlpNorm,
     /// First linear layer of the feed-forward part: up, or gate | up.
@@ -113,7 +123,7 @@ impl Part {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 42] = [
+    pub const ALL: [Slot; 47] = [
         Slot::TokenEmbed,
         Slot::PatchEmbed,
         Slot::PositionEmbed,
@@ -140,6 +150,11 @@ impl Slot {
         Slot::AttnGate,
         Slot::AttnOut,
         Slot::AttnPostNorm,
+        Slot::PositionBias,
+        Slot::CrossNorm,
+        Slot::CrossQuery,
+        Slot::CrossKeyValue,
+        Slot::CrossOut,
         Slot::MlpNorm,
         Slot::Up,
         Slot::Down,
@@ -180,6 +195,11 @@ impl Slot {
                 | Slot::AttnGate
                 | Slot::AttnOut
                 | Slot::AttnPostNorm
+                | Slot::PositionBias
+                | Slot::CrossNorm
+                | Slot::CrossQuery
+                | Slot::CrossKeyValue
+                | Slot::CrossOut
                 | Slot::MlpNorm
                 | Slot::Up
                 | Slot::Down
@@ -205,6 +225,7 @@ impl Slot {
                 | Slot::AttnPostNorm
                 | Slot::QNorm
                 | Slot::KNorm
+                | Slot::CrossNorm
                 | Slot::MlpNorm
                 | Slot::MlpPostNorm
                 | Slot::FinalNorm
@@ -241,6 +262,11 @@ impl Slot {
             Slot::AttnGate => "attn_gate",
             Slot::AttnOut => "attn_out",
             Slot::AttnPostNorm => "attn_post_norm",
+            Slot::PositionBias => "position_bias",
+            Slot::CrossNorm => "cross_norm",
+            Slot::CrossQuery => "cross_query",
+            Slot::CrossKeyValue => "cross_key_value",
+            Slot::CrossOut => "cross_out",
             Slot::MlpNorm => "mlp_norm",
             Slot::Up => "up",
             Slot::Down => "down",
@@ -265,6 +291,8 @@ impl Slot {
 /// One operand of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Role {
+    /// Whether it is of the encoder next to a decoder.
+    pub encoder: bool,
     /// The block, for slots inside one.
     pub layer: Option<usize>,
     /// The slot.
@@ -276,12 +304,23 @@ pub struct Role {
 impl Role {
     /// A slot outside the blocks.
     pub fn of(slot: Slot, part: Part) -> Self {
-        Self { layer: None, slot, part }
+        Self { encoder: false, layer: None, slot, part }
     }
 
     /// A slot of block `layer`.
     pub fn block(layer: usize, slot: Slot, part: Part) -> Self {
-        Self { layer: Some(layer), slot, part }
+        Self { encoder: false, layer: Some(layer), slot, part }
+    }
+
+    /// The same of the encoder next to a decoder.
+    pub fn in_encoder(self) -> Self {
+        Self { encoder: true, ..self }
+    }
+
+    /// Name of the operand in all layers: `qkv.weight`, of an encoder next to a decoder `encoder_qkv.weight`.
+    pub fn operand(&self) -> String {
+        let stack = if self.encoder { "encoder_" } else { "" };
+        format!("{stack}{}.{}", self.slot.name(), self.part.suffix())
     }
 
     /// Whether the operand is a vector: a bias, what a norm multiplies with, or divisors of frequencies.
@@ -296,7 +335,7 @@ impl fmt::Display for Role {
         if let Some(layer) = self.layer {
             write!(f, "layer {layer} ")?;
         }
-        write!(f, "{}.{}", self.slot.name(), self.part.suffix())
+        f.write_str(&self.operand())
     }
 }
 
@@ -413,6 +452,9 @@ impl Binding {
                 | Slot::LatentDown
                 | Slot::AttnGate
                 | Slot::AttnOut
+                | Slot::CrossQuery
+                | Slot::CrossKeyValue
+                | Slot::CrossOut
                 | Slot::Up
                 | Slot::Down
                 | Slot::ExpertUp

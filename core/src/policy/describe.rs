@@ -34,6 +34,8 @@ pub struct Described {
     pub types: &'static [&'static str],
     /// Names.
     pub names: Names<'static>,
+    /// Names of the encoder next to a decoder.
+    pub encoder: Option<Names<'static>>,
     /// How a fused q|k|v lies in the file.
     pub layout: fn(&ModelConfig) -> QkvLayout,
     /// The model's shape.
@@ -47,7 +49,24 @@ impl Described {
         names: Names<'static>,
         spec: fn(&ModelConfig, Catalog<'_>) -> Result<ModelSpec>,
     ) -> Self {
-        Self { name: types[0], types, names, layout: |_| QkvLayout::Concat, spec }
+        Self { name: types[0], types, names, encoder: None, layout: |_| QkvLayout::Concat, spec }
+    }
+
+    /// The same with an encoder of these names next to it.
+    pub(super) const fn encoder(self, names: Names<'static>) -> Self {
+        Self { encoder: Some(names), ..self }
+    }
+
+    /// The bindings of the encoder next to a decoder; none without one.
+    pub(super) fn of_encoder(
+        &self,
+        spec: &ModelSpec,
+        config: &ModelConfig,
+        catalog: Catalog<'_>,
+    ) -> Vec<Binding> {
+        let (Some(names), Some(encoder)) = (self.encoder, &spec.encoder) else { return Vec::new() };
+        let bindings = names.bind(&encoder.stack, config, catalog, QkvLayout::Concat).into_iter();
+        bindings.map(|binding| Binding { role: binding.role.in_encoder(), ..binding }).collect()
     }
 
     /// The same with another layout of q|k|v.
@@ -79,7 +98,9 @@ impl InjectionPolicy for Described {
     }
 
     fn bindings(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding> {
-        self.names.bind(spec, config, catalog, (self.layout)(config))
+        let mut bindings = self.of_encoder(spec, config, catalog);
+        bindings.extend(self.names.bind(spec, config, catalog, (self.layout)(config)));
+        bindings
     }
 
     fn ignored(&self) -> &[&str] {
@@ -187,6 +208,7 @@ pub(crate) fn decoder(config: &ModelConfig, s: Switches) -> Result<ModelSpec> {
         project_out: None,
         pooler: None,
         head: HeadSpec::tokens(vocab, tied, false),
+        encoder: None,
         assumed: Vec::new(),
         group: None,
     })

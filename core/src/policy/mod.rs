@@ -26,6 +26,7 @@ mod moe;
 mod moe_tests;
 mod names;
 mod origin;
+mod positions;
 mod registry;
 mod resolve;
 mod roles;
@@ -56,10 +57,11 @@ pub use origin::{Filled, Origin};
 pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
 pub use shares::{Grains, Shares, expert_parts};
+pub use positions::{BucketSpec, LearnedPositions, QueryGrowth, RopeScaling, RopeSpec, Sinusoids};
 pub use spec::{
-    BlockSpec, EmbedSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join, LatentSpec, LearnedPositions,
+    BlockSpec, CrossSpec, EmbedSpec, EncoderSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join, LatentSpec,
     MlpSpec, ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm,
-    QkSpan, QueryGrowth, RopeScaling, RopeSpec, TokenHead,
+    QkSpan, TokenHead,
 };
 pub use table::TablePolicy;
 
@@ -216,12 +218,13 @@ pub(crate) fn block_shard(slot: Slot, block: &BlockSpec) -> Shard {
         Slot::QNorm | Slot::KNorm if block.qk_norm.is_some_and(|n| n.span == QkSpan::OwnHead) => {
             Shard::Columns { unit: block.heads.k_dim }
         }
-        Slot::Sinks => Shard::Columns { unit: 1 },
+        Slot::Sinks | Slot::PositionBias => Shard::Columns { unit: 1 },
+        Slot::CrossQuery | Slot::CrossKeyValue => Shard::Columns { unit: block.heads.k_dim },
         Slot::Value => Shard::Columns { unit: block.heads.v_dim },
         Slot::QueryUp => Shard::Columns { unit: block.latent.map_or(1, |latent| latent.query(block.heads)) },
         Slot::KeyUp => Shard::Columns { unit: block.heads.v_dim },
         Slot::ValueUp | Slot::AttnGate => Shard::Columns { unit: block.head_out() },
-        Slot::AttnOut => Shard::Rows { grain: block.head_out() },
+        Slot::AttnOut | Slot::CrossOut => Shard::Rows { grain: block.head_out() },
         Slot::Up | Slot::ExpertUp => Shard::Columns { unit: 64 },
         Slot::Down | Slot::ExpertDown => Shard::Rows { grain: 64 },
         _ => Shard::Replicated,

@@ -111,7 +111,7 @@ impl QkvLayout {
 impl Names<'_> {
     /// Whether any spelling of a slot's operand is in the file; inside blocks: of the first one.
     pub fn has(&self, config: &ModelConfig, catalog: Catalog<'_>, slot: Slot, part: Part) -> bool {
-        let role = Role { layer: slot.in_block().then_some(0), slot, part };
+        let role = Role { encoder: false, layer: slot.in_block().then_some(0), slot, part };
         let sources = match config.is_gguf() {
             true => gguf::sources(role, Placement::Pre, true, catalog),
             false => self.sources(role, catalog, 1),
@@ -119,7 +119,7 @@ impl Names<'_> {
         sources.iter().flatten().any(|n| catalog.find(n).is_some())
     }
 
-    /// The bindings of all roles of `spec`.
+    /// The bindings of all roles of `spec` but those of an encoder next to it.
     pub fn bind(
         &self,
         spec: &ModelSpec,
@@ -176,7 +176,7 @@ impl Names<'_> {
                 false => binding,
             }
         };
-        spec.roles().into_iter().map(bind).collect()
+        spec.own_roles().into_iter().map(bind).collect()
     }
 
     /// Whether an operand is stored `[inputs, outputs]`.

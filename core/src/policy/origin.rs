@@ -57,7 +57,7 @@ impl Filled {
         }
         Self {
             layer: binding.role.layer,
-            operand: format!("{}.{}", binding.role.slot.name(), binding.role.part.suffix()),
+            operand: binding.role.operand(),
             tensors: tensors.iter().map(|t| t.name.clone()).collect(),
             order: done.join(", "),
             shard: match binding.role.slot {

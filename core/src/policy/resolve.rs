@@ -44,7 +44,8 @@ pub fn resolve<'a>(
     };
     // Every block has four matmuls at least: a number of layers that the file cannot hold is reported as
     // such, not as a list of thousands of names.
-    let own = (0..spec.blocks.len()).filter(|l| spec.owner(*l) == *l).count();
+    let own_of = |spec: &ModelSpec| (0..spec.blocks.len()).filter(|l| spec.owner(*l) == *l).count();
+    let own = own_of(spec) + spec.encoder.as_ref().map_or(0, |encoder| own_of(&encoder.stack));
     let most = (catalog.tensors().len() / MATMULS).max(LISTED);
     if own > most {
         let allowed = format!("at most {most}, since the file has {} tensors", catalog.tensors().len());
@@ -133,7 +134,7 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
     let (Some((stored, cols)), Some(parts)) = (spec.stored_shape(role), spec.parts(role)) else {
         return Err(Error::internal(format!("{role} has no shape")));
     };
-    let parts = if matches!(role.slot, Slot::KeyUp | Slot::ValueUp) { vec![stored] } else { parts };
+    let parts = if matches!(role.slot, Slot::KeyUp | Slot::ValueUp | Slot::PositionBias) { vec![stored] } else { parts };
     let whole: usize = parts.iter().sum();
     let experts = match role.slot {
         Slot::ExpertUp | Slot::ExpertDown => spec.experts(role),

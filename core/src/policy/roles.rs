@@ -34,13 +34,39 @@ impl ModelSpec {
         Some((0..self.max_positions).map(|position| growth.at(position)).collect())
     }
 
+    /// The stack that a role is of: the model itself, or the encoder next to it.
+    pub fn stack_of(&self, role: &Role) -> &ModelSpec {
+        match &self.encoder {
+            Some(encoder) if role.encoder => &encoder.stack,
+            _ => self,
+        }
+    }
+
+    /// The model, and the encoder next to it.
+    pub fn stacks(&self) -> Vec<&ModelSpec> {
+        [Some(self), self.encoder.as_ref().map(|encoder| &encoder.stack)].into_iter().flatten().collect()
+    }
+
+    /// Computed positions `[positions, columns of the sum]`, of models that have some.
+    pub fn position_table(&self) -> Option<Vec<f32>> {
+        let sinusoids = self.embed.sinusoids?;
+        Some(sinusoids.table(self.max_positions, self.embed.sum_width(self.hidden)))
+    }
+
+    /// Positions of the longest sequence: of an encoder's rows, where there is one, and the decoder's.
+    pub fn context(&self) -> usize {
+        let rows = self.encoder.as_ref().map_or(0, |encoder| encoder.stack.max_positions);
+        self.max_positions.saturating_add(rows)
+    }
+
     /// Experts of a role's block.
     pub(super) fn experts(&self, role: &Role) -> Option<usize> {
         Some(self.block_of(role)?.moe?.router.experts)
     }
 
-    fn block_of(&self, role: &Role) -> Option<&BlockSpec> {
-        self.blocks.get(role.layer?)
+    /// The block that a role is of.
+    pub(crate) fn block_of(&self, role: &Role) -> Option<&BlockSpec> {
+        self.stack_of(role).blocks.get(role.layer?)
     }
 
     /// `(rows, cols, whether it has a bias)` of a matmul.
@@ -76,6 +102,7 @@ impl ModelSpec {
             Slot::EmbedNorm => (self.embed.norm?, self.embed.sum_width(self.hidden)),
             Slot::AttnNorm => (block()?.attn_norm?, self.hidden),
             Slot::AttnPostNorm => (block()?.attn_post?, self.hidden),
+            Slot::CrossNorm => (block()?.cross.as_ref()?.norm?, self.hidden),
             Slot::MlpNorm => (block()?.mlp_norm?, self.hidden),
             Slot::MlpPostNorm => (block()?.mlp_post?, self.hidden),
             Slot::FilterNorm => (block()?.filter?.norm, self.hidden),
@@ -99,6 +126,9 @@ impl ModelSpec {
     /// `(rows, cols)` that a role's operand has, or none if the model has no such role. Vectors are
     /// `(1, cols)`.
     pub fn shape(&self, role: &Role) -> Option<(usize, usize)> {
+        if role.encoder {
+            return self.encoder.as_ref()?.stack.shape(&Role { encoder: false, ..*role });
+        }
         if let Some((norm, cols)) = self.norm_of(role) {
             let there = if role.part == Part::Weight { norm.weighted } else { norm.bias };
             return there.then_some((1, cols));
@@ -114,9 +144,14 @@ impl ModelSpec {
         }
         let sum = self.embed.sum_width(self.hidden);
         match role.slot {
-            Slot::TokenEmbed if self.embed.patches.is_none() => Some((self.vocab, self.embed.width)),
+            Slot::TokenEmbed if self.embed.patches.is_none() && !self.embed.shared => Some((self.vocab, self.embed.width)),
             Slot::PositionEmbed => Some((self.embed.positions?.rows, sum)),
             Slot::TokenTypeEmbed => Some((self.embed.token_types?, sum)),
+            Slot::PositionBias => {
+                let (block, layer) = (self.block_of(role)?, role.layer?);
+                let buckets = block.buckets.filter(|buckets| buckets.owner == layer)?;
+                Some((block.heads.heads, buckets.relative().span()))
+            }
             Slot::Sinks => self.block_of(role)?.sinks.then_some((1, self.block_of(role)?.heads.heads)),
             Slot::ChoiceBias => {
                 let router = self.block_of(role)?.moe?.router;
@@ -131,9 +166,13 @@ impl ModelSpec {
     }
 
     /// `(rows, cols)` of a role's tensors together: its operand's, but for the matrix that both keys and
-    /// values of latent attention are made by, with the rows of each head's key, then those of its value.
+    /// values of latent attention are made by, with the rows of each head's key, then those of its value, and
+    /// for biases of scores, whose rows are buckets.
     pub fn stored_shape(&self, role: &Role) -> Option<(usize, usize)> {
         let of_heads = self.block_of(role).and_then(|block| Some((block.heads, block.latent?)));
+        if let (Slot::PositionBias, Some(block)) = (role.slot, self.block_of(role)) {
+            return self.shape(role).and(block.buckets).map(|b| (b.buckets, block.heads.heads));
+        }
         match (role.slot, of_heads) {
             (Slot::KeyUp | Slot::ValueUp, Some((heads, latent))) => {
                 Some((heads.heads * (latent.plain + latent.value), heads.v_dim))
@@ -154,6 +193,7 @@ impl ModelSpec {
                 let parts = [h.q_cols(), h.k_cols(), h.v_cols()];
                 parts[..if block()?.filter.is_some() { 2 } else { 3 }].to_vec()
             }
+            Slot::CrossKeyValue => vec![block()?.heads.k_cols(), block()?.heads.v_cols()],
             Slot::Up if block()?.mlp.gated => vec![block()?.mlp.inner; 2],
             Slot::ExpertUp => {
                 let moe = block()?.moe?;
@@ -170,8 +210,14 @@ impl ModelSpec {
         self.shared.get(layer).map_or(layer, |owner| layer.min(*owner))
     }
 
-    /// Every role that must be filled for this model to run, in the order in which it runs.
+    /// Every role that must be filled for this model to run, in the order in which it runs: an encoder's first.
     pub fn roles(&self) -> Vec<Role> {
+        let of_encoder = self.encoder.iter().flat_map(|encoder| encoder.stack.own_roles());
+        of_encoder.map(Role::in_encoder).chain(self.own_roles()).collect()
+    }
+
+    /// Those of this stack alone.
+    pub(super) fn own_roles(&self) -> Vec<Role> {
         let mut roles = Vec::new();
         for slot in Slot::ALL {
             let layers: Vec<Option<usize>> = match slot.in_block() {
@@ -180,7 +226,7 @@ impl ModelSpec {
             };
             for layer in layers {
                 for part in [Part::Weight, Part::Bias] {
-                    let role = Role { layer, slot, part };
+                    let role = Role { encoder: false, layer, slot, part };
                     let shared = slot == Slot::Head && part == Part::Weight && self.head.is_tied();
                     if !shared && self.shape(&role).is_some() {
                         roles.push(role);
@@ -213,6 +259,9 @@ fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usiz
         Slot::Qkv => (b.heads.qkv_cols(), hidden, b.bias[0]),
         Slot::AttnGate => (b.attn_gate.then_some(b.out_cols())?, hidden, false),
         Slot::AttnOut => (hidden, b.out_cols(), b.bias[1]),
+        Slot::CrossQuery => (b.heads.q_cols(), hidden, b.cross.as_ref()?.bias[0]),
+        Slot::CrossKeyValue => (b.heads.k_cols() + b.heads.v_cols(), hidden, b.cross.as_ref()?.bias[1]),
+        Slot::CrossOut => (hidden, b.out_cols(), b.cross.as_ref()?.bias[2]),
         Slot::Up if dense => (b.mlp.inner * halves, hidden, b.bias[2]),
         Slot::Down if dense => (hidden, b.mlp.inner, b.bias[3]),
         Slot::Router => (b.moe?.router.experts, hidden, b.moe?.router.bias),

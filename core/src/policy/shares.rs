@@ -10,7 +10,7 @@
 
 use super::binding::{Part, Role, Slot};
 use super::group::{Group, GroupBlock, Rank};
-use super::spec::{BlockSpec, HeadSpec, ModelSpec, Placement, QkSpan, TokenHead};
+use super::spec::{BlockSpec, EncoderSpec, HeadSpec, ModelSpec, Placement, QkSpan, TokenHead};
 use crate::mem::WeightFormat;
 use crate::numerics::{LEAF_UNIT, LEAVES, leaf_bounds, leaf_bounds_of_groups};
 use crate::params::ExpertShare;
@@ -28,6 +28,8 @@ const UNIT: usize = LEAF_UNIT;
 pub struct Shares {
     blocks: Vec<BlockShares>,
     vocabulary: Option<Bounds>,
+    /// Of the encoder next to a decoder.
+    encoder: Option<Box<Shares>>,
     /// Ranks that have a part each of the same experts.
     expert_parts: usize,
 }
@@ -85,9 +87,12 @@ impl Shares {
         format: &dyn Fn(&Role) -> Option<WeightFormat>,
     ) -> Result<Self> {
         let expert_parts = expert_parts(ep, rank.world)?;
+        let of_encoder = |role: &Role| format(&role.in_encoder());
+        let of_encoder = |encoder: &EncoderSpec| Self::of(&encoder.stack, rank, ep, &of_encoder).map(Box::new);
+        let encoder = spec.encoder.as_deref().map(of_encoder).transpose()?;
         let of = |(layer, block): (usize, &BlockSpec)| {
             let shares = BlockShares::new(block, &|slot| {
-                let role = Role { layer: Some(layer), slot, part: Part::Weight };
+                let role = Role::block(layer, slot, Part::Weight);
                 format(&role).unwrap_or(WeightFormat::Plain(Default::default()))
             });
             shares.check(spec, block, rank).map(|()| shares)
@@ -97,18 +102,19 @@ impl Shares {
             HeadSpec::Tokens { of: TokenHead::Vocabulary, count, .. } => Some(leaf_bounds(count, UNIT)),
             _ => None,
         };
-        Ok(Self { blocks, vocabulary, expert_parts })
+        Ok(Self { blocks, vocabulary, encoder, expert_parts })
     }
 
     fn block(&self, role: &Role) -> Option<&BlockShares> {
-        self.blocks.get(role.layer?)
+        let stack = if role.encoder { self.encoder.as_ref()? } else { self };
+        stack.blocks.get(role.layer?)
     }
 
     /// Of what the leaves of a matmul's sum are made, where ranks share it.
     pub fn grains(&self, role: &Role) -> Option<Grains> {
         let shares = self.block(role)?;
         match role.slot {
-            Slot::AttnOut => Some(shares.out),
+            Slot::AttnOut | Slot::CrossOut => Some(shares.out),
             Slot::Down => Some(shares.inner),
             Slot::ExpertDown => Some(shares.expert),
             _ => None,
@@ -118,7 +124,7 @@ impl Shares {
     /// Experts whose biases every rank has, a row for each, because they are added to whole sums; none where
     /// the operand is no such table.
     pub fn bias_rows(&self, spec: &ModelSpec, role: &Role) -> Option<usize> {
-        let moe = spec.blocks.get(role.layer?)?.moe?;
+        let moe = spec.block_of(role)?.moe?;
         let table = self.expert_parts > 1 && role.slot == Slot::ExpertDown && role.part == Part::Bias;
         table.then_some(moe.router.experts)
     }
@@ -127,7 +133,7 @@ impl Shares {
     pub fn leaves(&self, role: &Role) -> Option<Bounds> {
         let shares = self.block(role)?;
         match role.slot {
-            Slot::AttnOut => Some(shares.out_leaves),
+            Slot::AttnOut | Slot::CrossOut => Some(shares.out_leaves),
             Slot::Down => Some(shares.inner_leaves),
             Slot::ExpertDown if self.expert_parts > 1 => Some(shares.expert_leaves),
             _ => None,
@@ -158,7 +164,7 @@ impl Shares {
         if role.slot == Slot::Head {
             return self.vocabulary.as_ref().map(|bounds| vec![rank.of(bounds)]);
         }
-        let (shares, block) = (self.block(role)?, spec.blocks.get(role.layer?)?);
+        let (shares, block) = (self.block(role)?, spec.block_of(role)?);
         let [q, k, v] = shares.columns(block, rank);
         let own = block.qk_norm.is_some_and(|norm| norm.span == QkSpan::OwnHead);
         let behind = |start: usize, range: Range<usize>| start + range.start..start + range.end;
@@ -167,7 +173,9 @@ impl Shares {
             Slot::Qkv if block.filter.is_some() => Some(vec![q, behind(k_start, k)]),
             Slot::Qkv => Some(vec![q, behind(k_start, k), behind(v_start, v)]),
             Slot::Value => Some(vec![v]),
-            Slot::Sinks => Some(vec![shares.heads(block, rank)]),
+            Slot::CrossQuery => Some(vec![q]),
+            Slot::CrossKeyValue => Some(vec![k, behind(block.heads.k_cols(), v)]),
+            Slot::Sinks | Slot::PositionBias => Some(vec![shares.heads(block, rank)]),
             Slot::QueryUp | Slot::KeyUp | Slot::ValueUp | Slot::AttnGate => {
                 let (own, (rows, _)) = (shares.heads(block, rank), spec.shape(role)?);
                 let of_one = rows / block.heads.heads.max(1);
@@ -215,7 +223,13 @@ impl Shares {
                 .map(|(b, shares)| self.group(spec, b, shares, rank))
                 .collect(),
         };
-        ModelSpec { blocks: blocks.collect(), group: Some(group), head: untied(spec.head), ..spec.clone() }
+        let of_rank = |encoder: &EncoderSpec, shares: &Shares| {
+            Box::new(EncoderSpec { stack: shares.spec(&encoder.stack, rank), ..encoder.clone() })
+        };
+        let encoder = spec.encoder.as_deref().zip(self.encoder.as_deref());
+        let encoder = encoder.map(|(encoder, shares)| of_rank(encoder, shares));
+        let (blocks, head) = (blocks.collect(), untied(spec.head));
+        ModelSpec { blocks, group: Some(group), head, encoder, ..spec.clone() }
     }
 }
 
@@ -362,6 +376,7 @@ mod tests {
             project_out: None,
             pooler: None,
             head: HeadSpec::tokens(vocab, true, false),
+            encoder: None,
             assumed: Vec::new(),
             group: None,
         }
@@ -416,7 +431,7 @@ mod tests {
         let spec = model(8, 4, 1000, 256);
         let rank = Rank::new(3, 4).unwrap();
         let shares = Shares::of(&spec, rank, None, &|_| None).unwrap();
-        let role = |slot| Role { layer: Some(0), slot, part: Part::Weight };
+        let role = |slot| Role::block(0, slot, Part::Weight);
         let of = |slot| shares.outputs(&spec, &role(slot), rank).unwrap();
         // q of 8 heads, k and v of 4, 16 wide each.
         assert_eq!(of(Slot::Qkv), [96..128, 176..192, 240..256]);
@@ -446,7 +461,7 @@ mod tests {
         let of = |spec: &ModelSpec, format: WeightFormat, world: usize| {
             Shares::of(spec, Rank::new(0, world).unwrap(), None, &|_| Some(format))
         };
-        let role = |slot| Role { layer: Some(0), slot, part: Part::Weight };
+        let role = |slot| Role::block(0, slot, Part::Weight);
         let large = WeightFormat::Block(Block::Q4K);
         for (format, unit) in
             [(large, 256), (format("int4:128"), 128), (format("int8a:96"), 192), (format("int4"), 64)]

@@ -4,7 +4,8 @@
 //! means for a step is in `model`. A family that needs a word that is not here adds it here first.
 
 use super::group::Group;
-use crate::params::{Act, Clamp, Heads, NormKind, RopeStyle, Router, Scores};
+use super::positions::{BucketSpec, LearnedPositions, QueryGrowth, RopeSpec, Sinusoids};
+use crate::params::{Act, Clamp, Heads, NormKind, Router, Scores};
 
 /// Which way tokens see each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,15 +79,6 @@ impl QkNorm {
     }
 }
 
-/// A table of learned positions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LearnedPositions {
-    /// Rows of the table.
-    pub rows: usize,
-    /// Row of position 0.
-    pub offset: usize,
-}
-
 /// An image split into patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PatchSpec {
@@ -130,6 +122,8 @@ pub struct EmbedSpec {
     pub project: Project,
     /// Learned positions.
     pub positions: Option<LearnedPositions>,
+    /// Computed positions, in the place of learned ones.
+    pub sinusoids: Option<Sinusoids>,
     /// Token types (segments).
     pub token_types: Option<usize>,
     /// Norm over the sum.
@@ -138,93 +132,29 @@ pub struct EmbedSpec {
     pub scale: Option<f32>,
     /// Patches of pixels take the place of the token table.
     pub patches: Option<PatchSpec>,
+    /// Of an encoder next to a decoder: the decoder's token table is read, there is none of its own.
+    pub shared: bool,
 }
 
 impl EmbedSpec {
     /// A token table and nothing else.
     pub fn tokens(width: usize) -> Self {
-        let project = Project::Tokens;
-        Self { width, project, positions: None, token_types: None, norm: None, scale: None, patches: None }
+        Self {
+            width,
+            project: Project::Tokens,
+            positions: None,
+            sinusoids: None,
+            token_types: None,
+            norm: None,
+            scale: None,
+            patches: None,
+            shared: false,
+        }
     }
 
     /// Columns of the sum of tokens, positions and token types.
     pub fn sum_width(&self, hidden: usize) -> usize {
         if self.project == Project::Sum { self.width } else { hidden }
-    }
-}
-
-/// How rotary frequencies are stretched.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum RopeScaling {
-    /// Not at all.
-    None,
-    /// Positions divided by `factor`.
-    Linear {
-        /// The factor.
-        factor: f64,
-    },
-    /// Llama 3: low frequencies divided, high ones kept, a ramp between.
-    Llama3 {
-        /// The factor.
-        factor: f64,
-        /// Wavelengths above `original / low` are divided.
-        low: f64,
-        /// Wavelengths below `original / high` are kept.
-        high: f64,
-        /// Original context length.
-        original: f64,
-    },
-    /// YaRN (arXiv 2309.00071).
-    Yarn {
-        /// The factor.
-        factor: f64,
-        /// Rotations above which frequencies are kept.
-        beta_fast: f64,
-        /// Rotations below which they are divided.
-        beta_slow: f64,
-        /// Original context length.
-        original: f64,
-        /// Multiplies cos and sin.
-        attention_factor: f64,
-        /// Whether the ramp's ends are rounded to whole dimensions.
-        truncate: bool,
-    },
-    /// LongRoPE (arXiv 2402.13753): each frequency divided by its own factor, by one list for prompts within
-    /// the original context and another one for longer ones. A sequence keeps the list it began with.
-    Long {
-        /// Divisors for prompts of up to `original` tokens.
-        short: Vec<f64>,
-        /// Divisors for longer ones.
-        long: Vec<f64>,
-        /// Original context length.
-        original: usize,
-        /// Multiplies cos and sin.
-        attention_factor: f64,
-    },
-    /// Each frequency divided by its own factor, from [`Slot::RopeFactors`](super::Slot::RopeFactors) (GGUF's
-    /// `rope_freqs`).
-    Stored,
-}
-
-/// A rotary embedding.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct RopeSpec {
-    /// How pairs lie.
-    pub style: RopeStyle,
-    /// Rotated columns of a head.
-    pub columns: usize,
-    /// Base of the frequencies.
-    pub theta: f64,
-    /// Stretching.
-    pub scaling: RopeScaling,
-}
-
-impl RopeSpec {
-    /// Rotation of so many columns of every head, unstretched.
-    pub fn new(style: RopeStyle, columns: usize, theta: f64) -> Self {
-        Self { style, columns, theta, scaling: RopeScaling::None }
     }
 }
 
@@ -317,19 +247,43 @@ impl LatentSpec {
     }
 }
 
-/// Factors of queries by their position `p`, after the rotation: `1 + beta ln(1 + floor(p / every))`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct QueryGrowth {
-    /// Factor of the logarithm.
-    pub beta: f64,
-    /// Positions that share a factor, at least 1.
-    pub every: usize,
+/// Attention of a decoder's block over what an encoder gives, between its own attention and the feed-forward
+/// part: heads are as wide and as many as those of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CrossSpec {
+    /// Norm of this part: see [`Placement`].
+    pub norm: Option<NormSpec>,
+    /// Scores; every key is seen.
+    pub scores: Scores,
+    /// Biases of queries, of keys and values, and of the output.
+    pub bias: [bool; 3],
 }
 
-impl QueryGrowth {
-    /// The factor at a position.
-    pub fn at(&self, position: usize) -> f32 {
-        (1.0 + self.beta * libm::log(1.0 + (position / self.every.max(1)) as f64)) as f32
+impl CrossSpec {
+    /// With scores as a block's own, but for masks and positions.
+    pub fn new(norm: Option<NormSpec>, scale: f32, bias: bool) -> Self {
+        let scores = Scores { causal: false, ..Scores::causal(f64::from(scale)) };
+        Self { norm, scores, bias: [bias; 3] }
+    }
+}
+
+/// The encoder next to a decoder, and how the decoder begins.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EncoderSpec {
+    /// The stack, whose last hidden states the decoder's blocks read.
+    pub stack: ModelSpec,
+    /// What the decoder begins with.
+    pub start: Vec<u32>,
+}
+
+impl EncoderSpec {
+    /// What the decoder begins with: its own first tokens, then `prompt` in the place of what the model's files
+    /// say.
+    pub fn prompt(&self, prompt: &[u32]) -> Vec<u32> {
+        match prompt {
+            [] => self.start.clone(),
+            own => self.start.iter().take(1).chain(own).copied().collect(),
+        }
     }
 }
 
@@ -341,6 +295,10 @@ pub struct BlockSpec {
     pub heads: Heads,
     /// Scores and masks.
     pub scores: Scores,
+    /// A bias of scores by the distance from query to key, from a table of buckets.
+    pub buckets: Option<BucketSpec>,
+    /// Attention over what an encoder gives.
+    pub cross: Option<CrossSpec>,
     /// Whether every head has a sink: a score without a key or a value (gpt-oss).
     pub sinks: bool,
     /// Norms of queries and keys.
@@ -391,6 +349,8 @@ impl BlockSpec {
         Self {
             heads,
             scores: Scores::causal(1.0 / (heads.k_dim as f64).sqrt()),
+            buckets: None,
+            cross: None,
             sinks: false,
             qk_norm: None,
             attn_gate: false,
@@ -580,6 +540,8 @@ pub struct ModelSpec {
     pub pooler: Option<PoolSpec>,
     /// Head.
     pub head: HeadSpec,
+    /// The encoder whose hidden states a decoder's blocks read.
+    pub encoder: Option<Box<EncoderSpec>>,
     /// What was assumed beyond what the checkpoint says, one sentence each; for reports.
     pub assumed: Vec<String>,
     /// What one rank of several has of the model: blocks are what it has of them. None: all is here.

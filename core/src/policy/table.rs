@@ -439,7 +439,9 @@ impl TablePolicy {
             Some(Fused::PerKvHead) => QkvLayout::PerKvHead,
             Some(Fused::PerRow) => QkvLayout::PerRow,
         };
-        self.names.with(|names| names.bind(spec, config, catalog, layout))
+        let mut bindings = self.like.of_encoder(spec, config, catalog);
+        bindings.extend(self.names.with(|names| names.bind(spec, config, catalog, layout)));
+        bindings
     }
 }
 

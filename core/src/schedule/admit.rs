@@ -48,6 +48,7 @@ impl<T> Scheduler<T> {
             let Some(row) = kv.tables.open() else { break };
             let Some(mut seq) = self.waiting.pop(&self.tenants) else { break };
             seq.row = row;
+            kv.tables.split(row, kv.tables.pages_for(seq.source_positions));
             seq.tokens = self.room(row, kv.tables.most_positions(), &seq.tokens);
             if let Some(prefix) = &mut seq.prefix {
                 seq.done = kv.adopt(row, prefix, &seq.tokens)?;

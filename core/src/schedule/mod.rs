@@ -61,6 +61,8 @@ pub struct StepBatch {
     pub slices: Vec<Slice>,
     /// Token rows.
     pub tokens: usize,
+    /// Tokens that an encoder reads first, for sequences whose slice begins behind them.
+    pub encodes: usize,
     /// Rows of logits.
     pub rows: usize,
     /// What its time depends on.
@@ -99,7 +101,7 @@ impl StepBatch {
     fn clear(&mut self) {
         self.slices.clear();
         self.admitted.clear();
-        (self.tokens, self.rows, self.cost) = (0, 0, StepCost::default());
+        (self.tokens, self.encodes, self.rows, self.cost) = (0, 0, 0, StepCost::default());
     }
 }
 
@@ -288,11 +290,13 @@ impl<T> Scheduler<T> {
                 if slice.len == 0 || !self.make_room(row, slice.end(), &mut coming, batch, kv)? {
                     continue;
                 }
-                let rows = self.sequence(row).map_or(0, |seq| rows(seq, &slice));
+                let (rows, encodes) =
+                    self.sequence(row).map_or((0, 0), |seq| (rows(seq, &slice), seq.to_encode()));
                 batch.slices.push(slice);
+                batch.encodes += encodes;
                 batch.tokens += slice.len;
                 batch.rows += rows;
-                batch.cost = batch.cost.with(slice.start, slice.len);
+                batch.cost = batch.cost.with(slice.start, slice.len).with(0, encodes);
             }
             decoding = if wanted == Phase::Decode { batch.tokens } else { decoding };
         }
@@ -303,13 +307,15 @@ impl<T> Scheduler<T> {
 
     /// What a step that has `batch` already, `decoding` tokens of it of sequences that decode, has room for.
     fn slice(&self, seq: &Sequence<T>, batch: &StepBatch, decoding: usize) -> Slice {
-        let room = seq.pending().min(self.budget.tokens - batch.tokens);
+        // An encoder's tokens are a budget of their own: they run as a whole.
+        let waits = batch.encodes + seq.to_encode() > self.budget.tokens;
+        let room = if waits { 0 } else { seq.pending().min(self.budget.tokens - batch.tokens) };
         let mut len = seq.most_tokens(room, self.budget.rows.saturating_sub(batch.rows));
         if decoding > 0 && seq.phase() == Phase::Prefill {
-            len = self.pace.most(batch.cost, batch.tokens - decoding, seq.done, len);
+            len = self.pace.most(batch.cost, batch.tokens - decoding, seq.next(), len);
         }
         let samples = |len| len == seq.pending() && seq.len() < seq.limit;
-        let of = |len| Slice { row: seq.row, start: seq.done, len, samples: samples(len) };
+        let of = |len| Slice { row: seq.row, start: seq.next(), len, samples: samples(len) };
         // A token row that samples may be one more than those that are asked for.
         match len > 0 && batch.rows + rows(seq, &of(len)) > self.budget.rows {
             true => of(len - 1),
@@ -452,12 +458,13 @@ impl<T> Scheduler<T> {
         let (new, copy) = kv.fork(row, seq.done)?;
         let (known, prompt, done, limit) = (seq.tokens.clone(), seq.prompt, seq.done, seq.limit);
         let (prefix, arrival, standing) = (seq.prefix.clone(), self.arrivals, seq.standing);
+        let (source, source_positions) = (seq.source, seq.source_positions);
         let tokens = self.room(new, kv.tables.most_positions(), &known);
         let tenant = self.tenants.enter(standing.owner);
         let fork =
             Sequence { tokens, done, row: new, prefix, arrival, ..Sequence::new(id, Vec::new(), 0, data) };
         self.arrivals += 1;
-        self.enter(Sequence { prompt, limit, standing, tenant, ..fork });
+        self.enter(Sequence { prompt, limit, standing, tenant, source, source_positions, ..fork });
         Ok((new, copy))
     }
 

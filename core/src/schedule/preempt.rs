@@ -77,7 +77,7 @@ impl<T> Scheduler<T> {
     fn lacking(&self, kv: &KvManager) -> Vec<(i32, usize)> {
         let prompts = self.running().filter(|seq| seq.phase() == Phase::Prefill);
         let missing = prompts.map(|seq| {
-            let end = seq.done + seq.pending().min(self.budget.tokens);
+            let end = seq.next() + seq.pending().min(self.budget.tokens);
             (seq.standing.priority, kv.missing(seq.row, end))
         });
         missing.filter(|(_, pages)| *pages > 0).collect()

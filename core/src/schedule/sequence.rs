@@ -45,6 +45,10 @@ pub struct Sequence<T = ()> {
     pub tokens: Vec<u32>,
     /// Tokens of the prompt.
     pub prompt: usize,
+    /// Tokens in front that an encoder reads, all in one step; none of a model without one.
+    pub source: usize,
+    /// Positions that they take, in whole pages.
+    pub source_positions: usize,
     /// Positions that launched steps leave in the cache.
     pub done: usize,
     /// Most positions it may come to hold.
@@ -85,6 +89,8 @@ impl<T> Sequence<T> {
             id,
             tokens,
             prompt: len,
+            source: 0,
+            source_positions: 0,
             done: 0,
             limit,
             row,
@@ -116,8 +122,18 @@ impl<T> Sequence<T> {
     pub fn pending(&self) -> usize {
         match self.len() >= self.limit && self.done >= self.prompt {
             true => 0,
-            false => self.len() - self.done,
+            false => self.len() - self.next(),
         }
+    }
+
+    /// The position that its next step begins with. The same step runs the encoder, where it has not run.
+    pub fn next(&self) -> usize {
+        self.done.max(self.source_positions)
+    }
+
+    /// Tokens that its next step has an encoder read.
+    pub fn to_encode(&self) -> usize {
+        if self.done < self.source_positions { self.source } else { 0 }
     }
 
     /// Positions below `end` that are asked for and that steps so far have not brought back.
@@ -129,9 +145,9 @@ impl<T> Sequence<T> {
     /// The most of `len` tokens from its next one on that a step with room for `rows` rows of logits can
     /// have.
     pub(super) fn most_tokens(&self, len: usize, rows: usize) -> usize {
-        let asked = self.asked_in(self.done, self.done + len);
+        let asked = self.asked_in(self.next(), self.next() + len);
         match asked.len() > rows {
-            true => asked.start - self.done + rows,
+            true => asked.start - self.next() + rows,
             false => len,
         }
     }

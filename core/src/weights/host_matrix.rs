@@ -327,6 +327,11 @@ impl<'a> HostMatrix<'a> {
         Self { rows: count, cols: self.outputs() / count.max(1), ..self }
     }
 
+    /// Its rows one after the other, as a vector.
+    pub fn in_one_row(self) -> Self {
+        Self { rows: 1, cols: self.rows * self.cols, ..self }
+    }
+
     /// The same values in f32.
     pub fn into_f32(self) -> Result<Self> {
         self.into_format(WeightFormat::Plain(Float::F32))

@@ -42,6 +42,8 @@ pub struct Operands<W> {
     pub rope_factors: Option<Vec<f32>>,
     /// Factors of queries `[positions, 1]`, which no checkpoint stores.
     pub query_factors: Option<W>,
+    /// Computed positions `[positions, hidden]` of the model and of the encoder next to it.
+    pub positions: [Option<W>; 2],
 }
 
 impl<W> std::fmt::Debug for Operands<W> {
@@ -71,7 +73,7 @@ pub fn load<B: Backend>(
     let own_spec = shares.spec(spec, rank);
     let mut order: Vec<&Resolved<'_>> = resolved.iter().collect();
     order.sort_by_key(|r| (r.binding.role.layer.is_some(), r.binding.role));
-    let mut operands = Operands { prepared: BTreeMap::new(), rope_factors: None, query_factors: None };
+    let mut operands = Operands::default();
     let (mut done, total) = (0, source.total_bytes());
     for one in order {
         let role = one.binding.role;
@@ -99,9 +101,10 @@ pub fn load<B: Backend>(
                 operands.prepared.insert(head, vec![weight]);
             }
             let used_for = own_use((&own_spec, &shares), &one.binding, &own, pieces.len() > 1);
-            let rows = match shares.bias_rows(spec, &role) {
-                Some(count) => rows.into_f32()?.in_rows(count),
-                None => rows,
+            let rows = match (shares.bias_rows(spec, &role), role.slot) {
+                (Some(count), _) => rows.into_f32()?.in_rows(count),
+                (None, Slot::PositionBias) => rows.into_f32()?.in_one_row(),
+                (None, _) => rows,
             };
             prepared.push(prepare(backend, &piece.name, used_for, rows, uses)?);
         }
@@ -113,8 +116,24 @@ pub fn load<B: Backend>(
         progress(done.min(total), total);
     }
     operands.query_factors = query_factors(backend, spec, uses)?;
+    for (stack, to) in spec.stacks().into_iter().zip(&mut operands.positions) {
+        if let Some(table) = stack.position_table() {
+            let rows = HostMatrix::of_f32(POSITIONS, &table).in_rows(stack.max_positions);
+            *to = Some(prepare(backend, POSITIONS, WeightUse::Embedding, rows, uses)?);
+        }
+    }
     Ok(operands)
 }
+
+impl<W> Default for Operands<W> {
+    fn default() -> Self {
+        let prepared = BTreeMap::new();
+        Self { prepared, rope_factors: None, query_factors: None, positions: [None, None] }
+    }
+}
+
+/// The name of computed positions.
+pub(crate) const POSITIONS: &str = "computed positions";
 
 /// The name of the table that is made of a description.
 pub(crate) const QUERY_FACTORS: &str = "query factors";
@@ -140,7 +159,7 @@ pub(crate) fn shares_of(
     let mut formats = BTreeMap::new();
     for one in resolved {
         let role = one.binding.role;
-        if role.part == Part::Weight && matches!(role.slot, Slot::AttnOut | Slot::Down | Slot::ExpertDown) {
+        if role.part == Part::Weight && matches!(role.slot, Slot::AttnOut | Slot::CrossOut | Slot::Down | Slot::ExpertDown) {
             formats.insert(role, pieces::whole(source, spec, one, options)?.format);
         }
     }
@@ -185,7 +204,7 @@ pub(crate) fn head_of_table(
     role: &Role,
     rank: Rank,
 ) -> Result<Option<(Role, Own)>> {
-    let table = Role { layer: None, slot: Slot::TokenEmbed, part: Part::Weight };
+    let table = Role::of(Slot::TokenEmbed, Part::Weight);
     if *role != table || !spec.head.is_tied() || !rank.is_one_of_many() {
         return Ok(None);
     }
@@ -220,8 +239,9 @@ pub(crate) fn own_use(
 
 /// The experts of a role's block that a rank has.
 fn experts_of(spec: &ModelSpec, role: &Role) -> usize {
-    let of_group = spec.group.as_ref().and_then(|group| group.blocks.get(role.layer?)?.experts);
-    let block = role.layer.and_then(|layer| spec.blocks.get(layer));
+    let group = spec.stack_of(role).group.as_ref();
+    let of_group = group.and_then(|group| group.blocks.get(role.layer?)?.experts);
+    let block = spec.block_of(role);
     let all = block.and_then(|b| b.moe).map_or(1, |m| m.router.experts);
     of_group.map_or(all, |share| share.experts().len())
 }
@@ -230,11 +250,10 @@ fn experts_of(spec: &ModelSpec, role: &Role) -> usize {
 /// has all outputs.
 fn use_of(spec: &ModelSpec, binding: &Binding, several: bool) -> WeightUse {
     let role = binding.role;
-    if role.is_vector() {
+    if role.is_vector() || role.slot == Slot::PositionBias {
         return WeightUse::Vector;
     }
-    let tied = spec.head.is_tied();
-    let block = role.layer.and_then(|l| spec.blocks.get(l));
+    let (tied, block) = (spec.stack_of(&role).head.is_tied(), spec.block_of(&role));
     match (role.slot, binding.shard) {
         (Slot::ExpertUp, _) => WeightUse::Experts { count: experts_of(spec, &role), grain: 1 },
         (Slot::TokenEmbed, _) if tied => WeightUse::EmbeddingAndLinear,

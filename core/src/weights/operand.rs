@@ -52,10 +52,17 @@ pub(super) fn read<'a>(
     }
     let rows = fused(source, one, piece)?;
     // Row 0 of the operand is position 0, wherever the table puts it.
-    let rows = match (role.slot, spec.embed.positions) {
+    let rows = match (role.slot, spec.stack_of(&role).embed.positions) {
         (Slot::PositionEmbed, Some(learned)) => {
             let count = rows.rows;
             rows.take_outputs(&[learned.offset..count])?
+        }
+        _ => rows,
+    };
+    let rows = match spec.block_of(&role).and_then(|block| Some((block.heads.heads, block.buckets?))) {
+        Some((heads, buckets)) if role.slot == Slot::PositionBias => {
+            let spread = buckets.by_distance(&rows.to_f32()?, heads);
+            HostMatrix::of_f32(&role.to_string(), &spread).in_rows(heads)
         }
         _ => rows,
     };

@@ -78,7 +78,7 @@ fn named(role: &Role, outputs: &Range<usize>) -> String {
 
 /// Outputs of a head that has a weight of its own: a norm's values, or a matrix.
 pub(super) fn head_width(spec: &ModelSpec, role: &Role) -> Option<usize> {
-    let block = spec.blocks.get(role.layer?)?;
+    let block = spec.block_of(role)?;
     match role.slot {
         Slot::KeyUp => return Some(block.heads.v_dim),
         Slot::ValueUp => return Some(block.head_out()),
@@ -105,7 +105,7 @@ pub(super) fn whole(
     let sources = 0..one.tensors.len();
     let of = |format| Piece { name: role.to_string(), outputs: 0..outputs, parts, sources, format };
     let format = match chosen(source, one, options) {
-        _ if role.is_vector() => f32,
+        _ if role.is_vector() || role.slot == Slot::PositionBias => f32,
         Some(format) => format,
         // Rows of length 1 are divided as f32.
         None if matches!(spec.head, HeadSpec::Tokens { unit_rows: true, .. }) && role.slot == Slot::Head => {
@@ -140,7 +140,7 @@ pub(super) fn by_format(
     options: LoadOptions,
 ) -> Result<Vec<Piece>> {
     let (role, parts) = (one.binding.role, spec.parts(&one.binding.role).unwrap_or_default());
-    let kept_apart = matches!(role.slot, Slot::Qkv | Slot::Up) && one.binding.order == RowOrder::Plain;
+    let kept_apart = matches!(role.slot, Slot::Qkv | Slot::CrossKeyValue | Slot::Up) && one.binding.order == RowOrder::Plain;
     if !kept_apart || one.tensors.len() != parts.len() || chosen(source, one, options).is_some() {
         return Ok(Vec::new());
     }
@@ -198,7 +198,7 @@ mod tests {
     fn a_head_of_rows_of_length_1_is_f32() {
         let (name, shape) = ("lm_head.weight".to_string(), vec![48, 32]);
         let files = Headers(vec![TensorInfo { name: name.clone(), shape, stored: Stored::Bf16 }]);
-        let role = Role { layer: None, slot: Slot::Head, part: Part::Weight };
+        let role = Role::of(Slot::Head, Part::Weight);
         let binding = Binding::single(role, vec![name], Shard::Replicated);
         let one = Resolved { binding, tensors: files.0.iter().collect() };
         let quantized = WeightFormat::Plain(Float::F16);

@@ -75,7 +75,7 @@ fn texts<B: Backend>(backend: &Arc<B>, case: &Case, config: Config<'_>) -> Resul
     let text = |r: usize| {
         let keep = |i: usize| mask.is_none_or(|m| m.rows(r..r + 1)[i] != 0.0);
         let ids = ids.rows(r..r + 1).iter().enumerate().filter(|(i, _)| keep(*i)).map(|(_, v)| *v as u32);
-        EncoderInput { ids: ids.collect(), token_type_ids: Vec::new() }
+        EncoderInput { ids: ids.collect(), token_type_ids: Vec::new(), ..EncoderInput::default() }
     };
     let texts: Vec<EncoderInput> = rows.map(text).collect();
     let config = EngineConfig {

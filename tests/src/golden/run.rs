@@ -315,7 +315,7 @@ fn encoder_batch<B: Backend>(
         .iter()
         .map(|i| {
             let Prompt { ids, token_type_ids } = input(i);
-            EncoderInput { ids, token_type_ids }
+            EncoderInput { ids, token_type_ids, ..EncoderInput::default() }
         })
         .collect();
     let rows = case.rows();

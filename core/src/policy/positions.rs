@@ -1,0 +1,215 @@
+//! What a model knows of positions: tables, rotations, factors, biases of scores.
+
+use crate::params::{Relative, RopeStyle};
+
+/// A table of learned positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LearnedPositions {
+    /// Rows of the table.
+    pub rows: usize,
+    /// Row of position 0.
+    pub offset: usize,
+}
+
+/// Positions that are sines and cosines of their number, from a table that is computed (arXiv 1706.03762):
+/// of row `p + offset`, column `i` of the first half is `sin(p' b^(-i / d))` and of the second half the cosine,
+/// `b = 10000`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sinusoids {
+    /// Row of position 0.
+    pub offset: usize,
+    /// Whether `d` is one less than the number of columns in a half (M2M-100), not that number.
+    pub short: bool,
+}
+
+impl Sinusoids {
+    /// The table `[positions, cols]`, as the reference computes it: angles in f64, rounded once.
+    pub fn table(&self, positions: usize, cols: usize) -> Vec<f32> {
+        let half = cols.div_ceil(2);
+        let count = if self.short { half.saturating_sub(1) } else { half }.max(1) as f64;
+        let of = |position: usize, column: usize| {
+            let at = |i: usize| (position + self.offset) as f64 * libm::pow(10_000.0, -(i as f64) / count);
+            match column < half {
+                true => libm::sin(at(column)) as f32,
+                false => libm::cos(at(column - half)) as f32,
+            }
+        };
+        (0..positions).flat_map(|position| (0..cols).map(move |column| of(position, column))).collect()
+    }
+}
+
+/// How rotary frequencies are stretched.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Positions divided by `factor`.
+    Linear {
+        /// The factor.
+        factor: f64,
+    },
+    /// Llama 3: low frequencies divided, high ones kept, a ramp between.
+    Llama3 {
+        /// The factor.
+        factor: f64,
+        /// Wavelengths above `original / low` are divided.
+        low: f64,
+        /// Wavelengths below `original / high` are kept.
+        high: f64,
+        /// Original context length.
+        original: f64,
+    },
+    /// YaRN (arXiv 2309.00071).
+    Yarn {
+        /// The factor.
+        factor: f64,
+        /// Rotations above which frequencies are kept.
+        beta_fast: f64,
+        /// Rotations below which they are divided.
+        beta_slow: f64,
+        /// Original context length.
+        original: f64,
+        /// Multiplies cos and sin.
+        attention_factor: f64,
+        /// Whether the ramp's ends are rounded to whole dimensions.
+        truncate: bool,
+    },
+    /// LongRoPE (arXiv 2402.13753): each frequency divided by its own factor, by one list for prompts within
+    /// the original context and another one for longer ones. A sequence keeps the list it began with.
+    Long {
+        /// Divisors for prompts of up to `original` tokens.
+        short: Vec<f64>,
+        /// Divisors for longer ones.
+        long: Vec<f64>,
+        /// Original context length.
+        original: usize,
+        /// Multiplies cos and sin.
+        attention_factor: f64,
+    },
+    /// Each frequency divided by its own factor, from [`Slot::RopeFactors`](super::Slot::RopeFactors) (GGUF's
+    /// `rope_freqs`).
+    Stored,
+}
+
+/// A rotary embedding.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct RopeSpec {
+    /// How pairs lie.
+    pub style: RopeStyle,
+    /// Rotated columns of a head.
+    pub columns: usize,
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// Stretching.
+    pub scaling: RopeScaling,
+}
+
+impl RopeSpec {
+    /// Rotation of so many columns of every head, unstretched.
+    pub fn new(style: RopeStyle, columns: usize, theta: f64) -> Self {
+        Self { style, columns, theta, scaling: RopeScaling::None }
+    }
+}
+
+/// Factors of queries by their position `p`, after the rotation: `1 + beta ln(1 + floor(p / every))`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueryGrowth {
+    /// Factor of the logarithm.
+    pub beta: f64,
+    /// Positions that share a factor, at least 1.
+    pub every: usize,
+}
+
+impl QueryGrowth {
+    /// The factor at a position.
+    pub fn at(&self, position: usize) -> f32 {
+        (1.0 + self.beta * libm::log(1.0 + (position / self.every.max(1)) as f64)) as f32
+    }
+}
+
+/// A bias of scores by the distance from query to key, learned for buckets of distances (T5, arXiv
+/// 1910.10683): half of them for one distance each, the others for runs whose length grows with the logarithm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketSpec {
+    /// Buckets; with both sides, half of them for keys behind the query.
+    pub buckets: usize,
+    /// The distance from which on all are in the last bucket.
+    pub most: usize,
+    /// Whether keys behind the query have buckets of their own.
+    pub both: bool,
+    /// The block whose table it is.
+    pub owner: usize,
+}
+
+impl BucketSpec {
+    /// What scores are told of it.
+    pub fn relative(&self) -> Relative {
+        let most = u32::try_from(self.most).unwrap_or(u32::MAX);
+        Relative { behind: most, ahead: if self.both { most } else { 0 } }
+    }
+
+    /// The bucket of a key that is `distance` behind its query, of `buckets` on that side; logarithms in f32,
+    /// as in the reference, where they decide which side of a boundary a distance is on.
+    fn of(buckets: usize, most: usize, distance: usize) -> usize {
+        let exact = buckets / 2;
+        if distance < exact {
+            return distance;
+        }
+        let log = |x: f64| libm::log(x) as f32;
+        let ratio = distance as f32 / exact as f32;
+        let grown = log(f64::from(ratio)) / log(most as f64 / exact as f64) * (buckets - exact) as f32;
+        (exact + grown as usize).min(buckets - 1)
+    }
+
+    /// The bucket of a key at `offset` from its query.
+    pub fn bucket(&self, offset: i64) -> usize {
+        let distance = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
+        match (self.both, offset > 0) {
+            (true, ahead) => {
+                let half = self.buckets / 2;
+                usize::from(ahead) * half + Self::of(half, self.most, distance)
+            }
+            (false, true) => 0,
+            (false, false) => Self::of(self.buckets, self.most, distance),
+        }
+    }
+
+    /// Of every head the bias of every distance `[heads, span]`, from the table of buckets
+    /// `[buckets, heads]`.
+    pub fn by_distance(&self, table: &[f32], heads: usize) -> Vec<f32> {
+        let Relative { behind, ahead } = self.relative();
+        let distances = -i64::from(behind)..=i64::from(ahead);
+        let buckets: Vec<usize> = distances.map(|offset| self.bucket(offset)).collect();
+        let of = |head: usize| buckets.iter().map(move |bucket| table.get(bucket * heads + head));
+        (0..heads).flat_map(of).map(|value| value.copied().unwrap_or(0.0)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against the reference's formula in numpy's f32.
+    #[test]
+    fn distances_fall_into_buckets_as_in_the_reference() {
+        let both = BucketSpec { buckets: 32, most: 128, both: true, owner: 0 };
+        let at = |offsets: &[i64]| offsets.iter().map(|o| both.bucket(*o)).collect::<Vec<_>>();
+        assert_eq!(at(&[0, -1, -7, -8, -12, -15, -16, -32, -64, -127, -128, -1000]), [0, 1, 7, 8, 9, 9, 10, 12, 14, 15, 15, 15]);
+        assert_eq!(at(&[1, 7, 8, 16, 128, 5000]), [17, 23, 24, 26, 31, 31]);
+        let behind = BucketSpec { both: false, ..both };
+        let at = |offsets: &[i64]| offsets.iter().map(|o| behind.bucket(*o)).collect::<Vec<_>>();
+        assert_eq!(at(&[3, 0, -1, -15, -16, -31, -32, -64, -127, -128]), [0, 0, 1, 15, 16, 21, 21, 26, 31, 31]);
+    }
+
+    #[test]
+    fn every_distance_has_the_bias_of_its_bucket() {
+        let spec = BucketSpec { buckets: 4, most: 3, both: true, owner: 0 };
+        let table: Vec<f32> = (0..8u8).map(f32::from).collect();
+        let spread = spec.by_distance(&table, 2);
+        assert_eq!(spread.len(), 2 * spec.relative().span());
+        assert_eq!(spread[..7], [2.0, 2.0, 2.0, 0.0, 6.0, 6.0, 6.0]);
+        assert_eq!(spread[7..], [3.0, 3.0, 3.0, 1.0, 7.0, 7.0, 7.0]);
+    }
+}
