@@ -41,13 +41,12 @@ fn kernels(c: &mut Criterion) {
         });
     }
     let heads = Heads { heads: 12, kv_heads: 12, k_dim: 64, v_dim: 64 };
-    let scores =
-        Scores { scale: 0.125, causal: true, window: None, ahead: None, soft_cap: None, alibi: None };
+    let scores = Scores::causal(0.125);
     c.bench_function("attention 512 rows, dense", |b| {
         b.iter(|| {
             // SAFETY: as above.
             let (xv, yv) = unsafe { (RawMat::of(&x, k), RawMatMut::of(&mut y[..512 * k], k)) };
-            let queries = Queries { q: xv, heads, scores: &scores, sinks: None };
+            let queries = Queries { q: xv, heads, scores: &scores, sinks: None, bias: None };
             attend_dense(&m, queries, DenseKeys { k: xv, v: xv, bounds: &[0, 512] }, yv).unwrap();
         });
     });

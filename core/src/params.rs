@@ -138,7 +138,24 @@ impl Heads {
     }
 }
 
-/// What a query sees and how scores are computed: `s = cap(scale * q . k) + slope * (key - query)`.
+/// How far from a query each distance has a bias of its own; keys further away have that of the furthest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Relative {
+    /// Positions before the query.
+    pub behind: u32,
+    /// Positions after it.
+    pub ahead: u32,
+}
+
+impl Relative {
+    /// Biases of a head: `behind + 1 + ahead`.
+    pub fn span(&self) -> usize {
+        self.behind as usize + 1 + self.ahead as usize
+    }
+}
+
+/// What a query sees and how scores are computed: `s = cap(scale * q . k) + slope * (key - query)
+/// + bias[head][clamp(key - query, -behind, ahead) + behind]`, added from left to right.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scores {
     /// Factor of the dot product.
@@ -153,12 +170,15 @@ pub struct Scores {
     pub soft_cap: Option<f32>,
     /// Per query head, the slope of the linear position bias.
     pub alibi: Option<std::sync::Arc<[f32]>>,
+    /// Which distances have a bias of their own; the biases are an operand of the ops.
+    pub relative: Option<Relative>,
 }
 
 impl Scores {
     /// Every key up to the query, scaled by `scale`.
     pub fn causal(scale: f64) -> Self {
-        Self { scale: scale as f32, causal: true, window: None, ahead: None, soft_cap: None, alibi: None }
+        let (window, ahead, soft_cap, alibi, relative) = (None, None, None, None, None);
+        Self { scale: scale as f32, causal: true, window, ahead, soft_cap, alibi, relative }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::weight::CpuWeight;
 use crate::{Cpu, CpuStream};
 use engraft_core::Result;
 use engraft_core::ops::{Attend, AttendDense, AttentionOp, Signature};
+use std::sync::Arc;
 
 /// Groups of heads have a largest size.
 pub(super) fn select(signature: &Signature, isa: Isa) -> Choice {
@@ -25,9 +26,18 @@ pub(super) fn run(stream: &mut CpuStream, op: AttentionOp<'_, Cpu>) -> Result<()
     }
 }
 
+/// The values of vectors, where they are given.
+fn vectors<const N: usize>(of: [Option<&CpuWeight>; N]) -> Result<[Option<Arc<[f32]>>; N]> {
+    let mut all = [const { None }; N];
+    for (to, weight) in all.iter_mut().zip(of) {
+        *to = weight.map(CpuWeight::vector).transpose()?;
+    }
+    Ok(all)
+}
+
 fn attend(stream: &mut CpuStream, op: Attend<'_, Cpu>) -> Result<()> {
-    let Attend { plan: _, q, kv, heads, scores, sinks, seqs, table, out } = op;
-    let sinks = sinks.map(CpuWeight::vector).transpose()?;
+    let Attend { plan: _, q, kv, heads, scores, sinks, bias, seqs, table, out } = op;
+    let [sinks, bias] = vectors([sinks, bias])?;
     let (q, held, out, scores) = (SharedMat::from(q), Held::from(kv), SharedMat::from(out), scores.clone());
     let (bounds, lens) = (Words::from(seqs.bounds), Words::from(seqs.kv_lens));
     let (table_rows, pages) = (Words::from(seqs.table_rows), Words::from(table.pages));
@@ -38,20 +48,22 @@ fn attend(stream: &mut CpuStream, op: Attend<'_, Cpu>) -> Result<()> {
             let (bounds, table_rows) = (bounds.slice(), table_rows.slice());
             Pages { bounds, table_rows, lens: lens.slice(), pages: pages.slice(), stride }
         };
-        let queries = Queries { q: q.read(), heads, scores: &scores, sinks: sinks.as_deref() };
+        let (sinks, bias) = (sinks.as_deref(), bias.as_deref());
+        let queries = Queries { q: q.read(), heads, scores: &scores, sinks, bias };
         kernel::attend_paged(cpu.machine(), queries, held.slab(), pages, out.write())
     })
 }
 
 fn attend_dense(stream: &mut CpuStream, op: AttendDense<'_, Cpu>) -> Result<()> {
-    let AttendDense { q, k, v, bounds, max_rows: _, heads, scores, sinks, out } = op;
-    let sinks = sinks.map(CpuWeight::vector).transpose()?;
+    let AttendDense { q, k, v, bounds, max_rows: _, heads, scores, sinks, bias, out } = op;
+    let [sinks, bias] = vectors([sinks, bias])?;
     let ([q, k, v], bounds) = ([q, k, v].map(SharedMat::from), Words::from(bounds));
     let (scores, out) = (scores.clone(), SharedMat::from(out));
     stream.enqueue(move |cpu| {
         // SAFETY: the stream runs one op at a time.
         let keys = DenseKeys { k: k.read(), v: v.read(), bounds: unsafe { bounds.slice() } };
-        let queries = Queries { q: q.read(), heads, scores: &scores, sinks: sinks.as_deref() };
+        let (sinks, bias) = (sinks.as_deref(), bias.as_deref());
+        let queries = Queries { q: q.read(), heads, scores: &scores, sinks, bias };
         kernel::attend_dense(cpu.machine(), queries, keys, out.write())
     })
 }

@@ -293,6 +293,7 @@ fn attend(
         heads,
         scores: &scores,
         sinks: None,
+        bias: None,
         seqs,
         table: *table,
         out: out.view_mut(5).unwrap(),
@@ -320,6 +321,7 @@ fn attention_over_rows() {
                 heads,
                 scores: &scores,
                 sinks: None,
+                bias: None,
                 out: out.view_mut(70).unwrap(),
             })
             .unwrap();

@@ -198,6 +198,7 @@ impl Step {
             heads,
             scores: &Scores { window, ..Scores::causal(0.5) },
             sinks: None,
+            bias: None,
             seqs,
             table: Table { pages: pages.view(), stride: 2 },
             out: out.view_mut(3)?,
@@ -258,6 +259,7 @@ fn attention_without_pages_refuses_bounds_out_of_range() {
             heads,
             scores: &Scores::causal(1.0),
             sinks: None,
+            bias: None,
             out: out.view_mut(3)?,
         })?;
         Ok::<_, engraft_core::Error>(b.rows(&out))

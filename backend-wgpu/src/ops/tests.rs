@@ -243,7 +243,7 @@ fn attention_ends_whatever_the_step_says() {
         let mut out = bench.guarded(3 * 16);
         let (q, kv, heads) = (q.view(3).unwrap(), kv.view(3).unwrap(), HEADS);
         let (scores, slab) = (&scores, slab.view());
-        let sinks = None;
+        let (sinks, bias) = (None, None);
         bench.run(Attend {
             plan: &plan,
             q,
@@ -251,6 +251,7 @@ fn attention_ends_whatever_the_step_says() {
             heads,
             scores,
             sinks,
+            bias,
             seqs,
             table,
             out: out.mat(3, 16),
@@ -258,7 +259,18 @@ fn attention_ends_whatever_the_step_says() {
         bench.inside(&out);
         let mut out = bench.guarded(3 * 16);
         let (k, v) = (kv, kv);
-        bench.run(AttendDense { q, k, v, bounds, max_rows: 3, heads, scores, sinks, out: out.mat(3, 16) });
+        bench.run(AttendDense {
+            q,
+            k,
+            v,
+            bounds,
+            max_rows: 3,
+            heads,
+            scores,
+            sinks,
+            bias,
+            out: out.mat(3, 16),
+        });
         bench.inside(&out);
     }
 }

@@ -223,7 +223,8 @@ impl<D: Device> Block<D> {
         let qkv = s.qkv.shaped(shape.tokens, heads.qkv_cols())?;
         let out = self.values_of_heads(shape.tokens, &mut s.attn, &mut s.gate_up)?;
         let rows = (step.view.bounds, shape.max_query);
-        x.run(AttendDense::fused(qkv, rows, heads, (&self.spec.scores, self.sinks.as_ref()), out)?)
+        let scores = (&self.spec.scores, self.sinks.as_ref(), None);
+        x.run(AttendDense::fused(qkv, rows, heads, scores, out)?)
     }
 
     /// Over pages: appends this step's keys and values, then attends.
@@ -269,6 +270,7 @@ impl<D: Device> Block<D> {
             heads,
             scores: &self.spec.scores,
             sinks: self.sinks.as_ref(),
+            bias: None,
             seqs: view.into(),
             table: step.table,
             out: self.values_of_heads(tokens, attn, gate_up)?,

@@ -44,7 +44,8 @@ impl<'a, M> From<StepView<'a, M>> for Sequences<'a, M> {
 
 /// Attention over pages: q `[tokens, heads * k_dim]`, out `[tokens, heads * v_dim]`. Query row `i` of
 /// sequence `s` has position `kv_lens[s] - queries + i` and sees what `scores` leaves it; a row that sees
-/// nothing is zero. A sink is a score without a value: after the last key it joins the softmax's sum,
+/// nothing is zero. With a bias by relative position `s = s + bias[head][clamp(key - query, -behind, ahead) +
+/// behind]` behind scale, cap and slope. A sink is a score without a value: after the last key it joins the softmax's sum,
 /// `M' = max(M, sink)`, `a = exp(M - M')`, `out = O a / (L a + exp(sink - M'))`. Token rows outside every
 /// sequence are not written. Bounds, lengths, table rows and page numbers out of range give rows that mean
 /// nothing, or an error.
@@ -61,6 +62,9 @@ pub struct Attend<'a, D: Device> {
     pub scores: &'a Scores,
     /// `[heads]`, where heads have sinks.
     pub sinks: Option<&'a D::Weight>,
+    /// `[heads * span]` f32, head by head, from the furthest key behind to the furthest ahead; where
+    /// [`Scores::relative`] is, and only there.
+    pub bias: Option<&'a D::Weight>,
     /// The sequences.
     pub seqs: Sequences<'a, D::Mem>,
     /// Their pages.
@@ -89,6 +93,9 @@ pub struct AttendDense<'a, D: Device> {
     pub scores: &'a Scores,
     /// `[heads]`, where heads have sinks.
     pub sinks: Option<&'a D::Weight>,
+    /// `[heads * span]` f32, head by head, from the furthest key behind to the furthest ahead; where
+    /// [`Scores::relative`] is, and only there.
+    pub bias: Option<&'a D::Weight>,
     /// `[tokens, heads * v_dim]`.
     pub out: MatMut<'a, D::Mem>,
 }
@@ -104,7 +111,7 @@ impl<'a, D: Device> AttendDense<'a, D> {
         qkv: MatRef<'a, D::Mem>,
         (bounds, max_rows): (BufRef<'a, D::Mem, u32>, usize),
         heads: Heads,
-        (scores, sinks): (&'a Scores, Option<&'a D::Weight>),
+        (scores, sinks, bias): (&'a Scores, Option<&'a D::Weight>, Option<&'a D::Weight>),
         out: MatMut<'a, D::Mem>,
     ) -> Result<Self> {
         let check = Check(AttentionOpKind::AttendDense.name());
@@ -112,20 +119,21 @@ impl<'a, D: Device> AttendDense<'a, D> {
         check.same("columns of qkv", qkv.cols(), heads.qkv_cols())?;
         let (k, v) = (heads.q_cols(), heads.q_cols() + heads.k_cols());
         let (q, k, v) = (qkv.columns(0..k)?, qkv.columns(k..v)?, qkv.columns(v..heads.qkv_cols())?);
-        Ok(Self { q, k, v, bounds, max_rows, heads, scores, sinks, out })
+        Ok(Self { q, k, v, bounds, max_rows, heads, scores, sinks, bias, out })
     }
 }
 
-/// What both have: heads, slopes, sinks, queries, outputs.
-fn queries_fit(
+/// What both have: heads, slopes, sinks, biases by distance, queries, outputs.
+fn queries_fit<W: Weight>(
     check: &Check,
     heads: Heads,
-    (scores, sinks): (&Scores, Option<&impl Weight>),
+    (scores, sinks, bias): (&Scores, Option<&W>, Option<&W>),
     q: MatLayout,
     out: MatLayout,
 ) -> Result<()> {
     check.heads(heads)?;
     sinks.map_or(Ok(()), |sinks| check.vector("length of the sinks", sinks, heads.heads))?;
+    relative_fits(check, heads, scores, bias)?;
     check.same("columns of q", q.cols, heads.q_cols())?;
     check.same("columns of the output", out.cols, heads.out_cols())?;
     check.same("rows of the output", out.rows, q.rows)?;
@@ -133,17 +141,29 @@ fn queries_fit(
     scores.alibi.as_ref().map_or(Ok(()), |slopes| check.same("slopes", slopes.len(), heads.heads))
 }
 
+/// A bias for every distance that the scores tell apart, and none where they tell none apart.
+fn relative_fits<W: Weight>(check: &Check, heads: Heads, scores: &Scores, bias: Option<&W>) -> Result<()> {
+    match (scores.relative, bias) {
+        (None, None) => Ok(()),
+        (Some(relative), Some(bias)) => {
+            check.vector("length of `bias`", bias, heads.heads.saturating_mul(relative.span()))
+        }
+        (None, Some(_)) => check.absent("`bias` without `Scores::relative`", true),
+        (Some(_), None) => check.present("`bias` of `Scores::relative`", false),
+    }
+}
+
 fn signature(kind: OpKind, q: Float, kv: Float, heads: Heads) -> Signature {
     Signature { heads: Some(heads), kv: Some(kv), ..Signature::new(kind, q, heads.k_dim, heads.heads) }
 }
 
 impl<'a, D: Device> Rules<'a, D> for Attend<'a, D> {
-    rules!(AttentionOpKind::Attend: q, kv, heads, seqs, table, out, sinks; plan, scores);
+    rules!(AttentionOpKind::Attend: q, kv, heads, seqs, table, out, sinks, bias; plan, scores);
 
     fn check(&self, check: &Check) -> Result<()> {
         let (h, kv) = (self.heads, self.kv.layout());
         check.slab::<D>(self.kv)?;
-        queries_fit(check, h, (self.scores, self.sinks), self.q.layout(), self.out.layout())?;
+        queries_fit(check, h, (self.scores, self.sinks, self.bias), self.q.layout(), self.out.layout())?;
         check.same("kv heads of the slab", kv.kv_heads, h.kv_heads)?;
         check.same("key width of the slab", kv.k_dim, h.k_dim)?;
         check.same("value width of the slab", kv.v_dim, h.v_dim)?;
@@ -160,11 +180,11 @@ impl<'a, D: Device> Rules<'a, D> for Attend<'a, D> {
 }
 
 impl<'a, D: Device> Rules<'a, D> for AttendDense<'a, D> {
-    rules!(AttentionOpKind::AttendDense: q, k, v, bounds, max_rows, heads, out, sinks; scores);
+    rules!(AttentionOpKind::AttendDense: q, k, v, bounds, max_rows, heads, out, sinks, bias; scores);
 
     fn check(&self, check: &Check) -> Result<()> {
         let (h, q) = (self.heads, self.q.layout());
-        queries_fit(check, h, (self.scores, self.sinks), q, self.out.layout())?;
+        queries_fit(check, h, (self.scores, self.sinks, self.bias), q, self.out.layout())?;
         check.same("rows of k", self.k.rows(), q.rows)?;
         check.same("rows of v", self.v.rows(), q.rows)?;
         check.same("columns of k", self.k.cols(), h.k_cols())?;

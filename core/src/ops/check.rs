@@ -42,6 +42,11 @@ impl Check {
         self.type_name(what, !given, "given", "none")
     }
 
+    /// Something that this op needs here.
+    pub fn present(&self, what: &'static str, given: bool) -> Result<()> {
+        self.type_name(what, given, "none", "given")
+    }
+
     /// The same shape and element type.
     pub fn alike(&self, a: MatLayout, b: MatLayout) -> Result<()> {
         self.same("rows", b.rows, a.rows)?;

@@ -9,6 +9,8 @@ use engraft_core::params::{Heads, Scores};
 struct Head<'a> {
     scores: &'a Scores,
     sink: Option<f32>,
+    /// This head's biases by distance.
+    bias: Option<&'a [f32]>,
     index: usize,
     kv_index: usize,
     heads: Heads,
@@ -43,6 +45,11 @@ impl Head<'_> {
             let bias = f64::from(slopes[self.index]) * (key - self.position) as f64;
             off += 2.0 * budget::U * bias.abs();
             score += bias;
+            off += budget::U * score.abs();
+        }
+        if let (Some(relative), Some(bias)) = (self.scores.relative, self.bias) {
+            let (behind, ahead) = (i64::from(relative.behind), i64::from(relative.ahead));
+            score += f64::from(bias[((key - self.position).clamp(-behind, ahead) + behind) as usize]);
             off += budget::U * score.abs();
         }
         (score, off)
@@ -90,7 +97,9 @@ pub fn attend(case: &Case) -> Vec<Want> {
                 let kv_index = index / (heads.heads / heads.kv_heads);
                 let position = (seq.len + i) as i64 - seq.queries as i64;
                 let sink = case.sinks.as_ref().map(|sinks| sinks[index]);
-                let head = Head { scores: &case.scores, sink, index, kv_index, heads, position };
+                let span = case.scores.relative.map_or(0, |relative| relative.span());
+                let bias = case.bias.as_ref().map(|bias| &bias[index * span..][..span]);
+                let head = Head { scores: &case.scores, sink, bias, index, kv_index, heads, position };
                 let q = &seq.q[i * heads.q_cols() + index * heads.k_dim..][..heads.k_dim];
                 let (v, s) = head.attend(q, seq);
                 values.extend(v);

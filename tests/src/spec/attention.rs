@@ -19,7 +19,7 @@ use engraft_core::backend::{Backend, Mem, Stream};
 use engraft_core::mem::{Buf, Float, KvLayout, SKIP, Slab, StepShape, StepView, StepWords, Table};
 use engraft_core::numerics::Madd;
 use engraft_core::ops::{self, AttentionOp, AttentionOpKind, Op, OpKind, Sequences};
-use engraft_core::params::{Heads, Scores};
+use engraft_core::params::{Heads, Relative, Scores};
 use engraft_cpu::Cpu;
 use std::sync::Arc;
 
@@ -53,6 +53,8 @@ pub struct Case {
     pub scores: Scores,
     /// A score without a key or a value for every head.
     pub sinks: Option<Vec<f32>>,
+    /// `[heads, span]`: a bias for every distance that the scores tell apart.
+    pub bias: Option<Vec<f32>>,
     /// The sequences.
     pub seqs: Vec<Seq>,
     dtype: Float,
@@ -112,6 +114,15 @@ fn heads(dice: &mut Dice) -> Heads {
     Heads { heads: kv_heads * group, kv_heads, k_dim, v_dim }
 }
 
+/// Reaches that most keys lie beyond, and some that none does.
+fn relative(dice: &mut Dice) -> Relative {
+    Relative { behind: dice.pick(&[0, 1, 5, 31, 200]), ahead: dice.pick(&[0, 1, 7, 64]) }
+}
+
+fn biases(dice: &mut Dice, heads: Heads, scores: &Scores) -> Option<Vec<f32>> {
+    scores.relative.map(|relative| dice.values(heads.heads * relative.span(), 2.0, Float::F32))
+}
+
 fn scores(dice: &mut Dice, heads: Heads, causal: bool) -> Scores {
     let slopes = |dice: &mut Dice| (0..heads.heads).map(|_| dice.unit().abs() * 0.5).collect::<Arc<[f32]>>();
     Scores {
@@ -121,6 +132,7 @@ fn scores(dice: &mut Dice, heads: Heads, causal: bool) -> Scores {
         ahead: (!causal && dice.once_in(2)).then(|| dice.pick(&[0, 1, 7, 64, 1000])),
         soft_cap: dice.once_in(4).then(|| dice.pick(&[2.0, 30.0])),
         alibi: if dice.once_in(3) { Some(slopes(dice)) } else { None },
+        relative: if dice.once_in(3) { Some(relative(dice)) } else { None },
     }
 }
 
@@ -133,6 +145,7 @@ fn generate(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
     let causal = if dense { dice.once_in(2) } else { !dice.once_in(6) };
     let scores = scores(dice, heads, causal);
     let sinks = dice.once_in(3).then(|| dice.values(heads.heads, 4.0, Float::F32));
+    let bias = biases(dice, heads, &scores);
     // They take keys of the queries' type alone.
     let kv_dtype = if !dense && wide.is_none() && dice.once_in(3) { Float::Bf16 } else { dtype };
     // Wide heads are many multiplications: fewer rows of them.
@@ -164,6 +177,7 @@ fn generate(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
         heads,
         scores,
         sinks,
+        bias,
         seqs,
         dtype,
         kv_dtype,
@@ -197,20 +211,17 @@ fn of_lengths(dtype: Float, dice: &mut Dice, dense: bool, dim: usize, lengths: &
         v: dice.values(len * heads.v_cols(), 1.0, dtype),
     });
     let seqs = seqs.collect();
-    let scores = Scores {
-        scale: 0.088_388_346,
-        causal: !dense,
-        window: None,
-        ahead: None,
-        soft_cap: None,
-        alibi: None,
-    };
+    // T5's reach, next to heads without biases by distance.
+    let relative = (dim == 128).then_some(Relative { behind: 128, ahead: 128 });
+    let scores = Scores { causal: !dense, relative, ..Scores::causal(0.088_388_346) };
     let (page_size, page_seed, padding) = (16, dice.bits(), 0);
     let sinks = Some(dice.values(heads.heads, 4.0, Float::F32));
+    let bias = biases(dice, heads, &scores);
     Case {
         heads,
         scores,
         sinks,
+        bias,
         seqs,
         dtype,
         kv_dtype: dtype,
@@ -356,6 +367,7 @@ impl OpSpec for Attend {
         dev.stream.plan_attention(shape, &mut plan)?;
         let q = dev.grid(&case.stacked(|s| &s.q, case.heads.q_cols(), case.padding, 0))?;
         let sinks = dev.vector_opt(case.sinks.as_ref())?;
+        let bias = dev.vector_opt(case.bias.as_ref())?;
         let mut out = dev.output(shape.tokens, case.heads.out_cols(), case.dtype, case.lays[3])?;
         dev.launch(|to| {
             to.run(ops::Attend {
@@ -365,6 +377,7 @@ impl OpSpec for Attend {
                 heads: case.heads,
                 scores: &case.scores,
                 sinks: sinks.as_ref(),
+                bias: bias.as_ref(),
                 seqs: Sequences::from(StepView::new(step.view(), shape)?),
                 table: Table { pages: table.view(), stride },
                 out: out.view_mut()?,
@@ -420,6 +433,7 @@ impl OpSpec for AttendDense {
         let bounds = dev.buffer(&bounds)?;
         let longest = case.seqs.iter().map(|s| s.len).max().unwrap_or(0);
         let sinks = dev.vector_opt(case.sinks.as_ref())?;
+        let bias = dev.vector_opt(case.bias.as_ref())?;
         let mut out = dev.output(case.rows(), h.out_cols(), case.dtype, case.lays[3])?;
         dev.launch(|to| {
             to.run(ops::AttendDense {
@@ -431,6 +445,7 @@ impl OpSpec for AttendDense {
                 heads: h,
                 scores: &case.scores,
                 sinks: sinks.as_ref(),
+                bias: bias.as_ref(),
                 out: out.view_mut()?,
             })
         })?;
@@ -461,10 +476,12 @@ pub const BUGS: &[Bug] = &[
     Bug::new("AttendIgnoresSlopes", "attend", ORACLE, ignores_slopes),
     Bug::new("AttendIgnoresCap", "attend", ORACLE, ignores_cap),
     Bug::new("AttendIgnoresSinks", "attend", ORACLE, ignores_sinks),
+    Bug::new("AttendIgnoresBias", "attend", ORACLE, ignores_bias),
     Bug::new("AttendBitsDependOnBatch", "attend", ALONE, bits_depend_on_batch),
     Bug::new("DenseUnseenValuesCount", "attend_dense", UNSEEN, unseen_values_count),
     Bug::new("DenseWindowOneWider", "attend_dense", ORACLE, window_one_wider),
     Bug::new("DenseSeesAllAhead", "attend_dense", ORACLE, sees_all_ahead),
+    Bug::new("DenseBiasOneFurther", "attend_dense", ORACLE, bias_one_further),
 ];
 
 /// Attention over pages with other scores.
@@ -500,6 +517,12 @@ fn ignores_sinks(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     s.run(ops::Attend { sinks: None, ..op })
 }
 
+fn ignores_bias(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Attention(AttentionOp::Attend(op)) = op else { return s.run(op) };
+    let scores = Scores { relative: None, ..op.scores.clone() };
+    s.run(ops::Attend { scores: &scores, bias: None, ..op })
+}
+
 fn bits_depend_on_batch(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Attention(AttentionOp::Attend(op)) = op else { return s.run(op) };
     let (mut out, bounds) = (s.spot(op.out.as_ref())?, s.words(op.seqs.bounds)?);
@@ -532,6 +555,16 @@ fn window_one_wider(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
 fn sees_all_ahead(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Attention(AttentionOp::AttendDense(op)) = op else { return s.run(op) };
     let scores = Scores { ahead: None, ..op.scores.clone() };
+    s.run(ops::AttendDense { scores: &scores, ..op })
+}
+
+/// As many biases, a position further ahead.
+fn bias_one_further(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Attention(AttentionOp::AttendDense(op)) = op else { return s.run(op) };
+    let mut scores = op.scores.clone();
+    if let Some(Relative { behind, ahead }) = scores.relative.as_mut().filter(|r| r.ahead > 0) {
+        (*behind, *ahead) = (*behind + 1, *ahead - 1);
+    }
     s.run(ops::AttendDense { scores: &scores, ..op })
 }
 

@@ -3,6 +3,7 @@
 use conformance::lawful::Field;
 use engraft_core::mem::{Device, Float, KvLayout, MatLayout, Weight, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::ops::{AttentionOp, Op, Operand};
+use engraft_core::params::Scores;
 
 /// One change of one operand.
 #[derive(Debug, Clone, PartialEq)]
@@ -280,18 +281,21 @@ pub fn changes<D: Device>(op: &mut Op<'_, D>) -> Vec<Change> {
     all
 }
 
-/// What is no view and no size, but could be wrong: schedules and slopes.
+/// What is no view and no size, but could be wrong: schedules, slopes, distances with a bias.
 fn unlisted<D: Device>(op: &Op<'_, D>, count: usize, all: &mut Vec<Change>) {
     let mut sizes = |at: usize, operand, from: usize| {
         List { all, index: count + at, operand }.numbers(Field::Size, from, 4, &[false]);
     };
+    let span = |scores: &Scores| scores.relative.map_or(0, |relative| relative.span());
     match op {
         Op::Attention(AttentionOp::Attend(op)) => {
             sizes(0, PLAN, op.seqs.kv_lens.len());
             sizes(1, SLOPES, op.scores.alibi.as_ref().map_or(0, |slopes| slopes.len()));
+            sizes(2, SPAN, span(op.scores));
         }
         Op::Attention(AttentionOp::AttendDense(op)) => {
             sizes(0, SLOPES, op.scores.alibi.as_ref().map_or(0, |slopes| slopes.len()));
+            sizes(1, SPAN, span(op.scores));
         }
         _ => {}
     }
@@ -301,3 +305,5 @@ fn unlisted<D: Device>(op: &Op<'_, D>, count: usize, all: &mut Vec<Change>) {
 pub const PLAN: &str = "schedule";
 /// Of linear position biases.
 pub const SLOPES: &str = "slopes";
+/// Of biases by distance.
+pub const SPAN: &str = "distances";

@@ -1,6 +1,6 @@
 //! Operands moved into memory of their own, one of them changed on the way.
 
-use super::change::{ALL, Change, PLAN, SLOPES, Value};
+use super::change::{ALL, Change, PLAN, SLOPES, SPAN, Value};
 use super::ground::{Ground, Spans};
 use conformance::dice::Dice;
 use conformance::lawful::Field;
@@ -10,7 +10,7 @@ use engraft_core::mem::{
     WeightInfo,
 };
 use engraft_core::ops::{AttentionOp, Op, Operand};
-use engraft_core::params::Scores;
+use engraft_core::params::{Relative, Scores};
 use engraft_core::sample::SampleRow;
 use engraft_core::{Error, Result};
 
@@ -185,7 +185,7 @@ pub fn weight<G: Ground>(ground: &G, info: &WeightInfo) -> Result<WeightOf<G::In
     ground.pack(HostWeight::new(info.clone(), vec![bytes.into()])?)
 }
 
-/// What is no operand: a schedule for another step, other slopes.
+/// What is no operand: a schedule for another step, other slopes, other distances.
 fn other<G: Ground>(
     ground: &G,
     stream: &mut <G::Inner as Backend>::Stream,
@@ -203,6 +203,13 @@ fn other<G: Ground>(
             Ok(Home::Plan(Box::new(plan)))
         }
         SLOPES if n > 1 << 16 => Err(Error::internal("more slopes than tests have memory for")),
+        SPAN => match n.checked_sub(1).map(u32::try_from).transpose() {
+            Err(_) => Err(Error::internal("more distances than scores can name")),
+            Ok(behind) => {
+                let relative = behind.map(|behind| Relative { behind, ahead: 0 });
+                Ok(Home::Scores(Scores { relative, ..Scores::causal(1.0) }))
+            }
+        },
         SLOPES => Ok(Home::Scores(Scores { alibi: Some(vec![0.5; n].into()), ..Scores::causal(1.0) })),
         _ => Ok(Home::None),
     }

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! s_j = (chain over d of madd(q_d, k_jd, acc)) * scale     soft cap: s = cap * tanh(s * (1 / cap))
-//!                                                           bias:     s = madd(slope, j - p, s)
+//!                                                           slopes:   s = madd(slope, j - p, s)
+//!                                   bias by distance: s = s + bias[clamp(j - p, -behind, ahead) + behind]
 //! m = max s_j    e_j = exp(s_j - m)    l = chain of l + e_j    o_d = chain of madd(e_j, v_jd, o_d)
 //! ```
 //!
@@ -59,6 +60,8 @@ pub struct Queries<'a> {
     pub scores: &'a Scores,
     /// `[heads]`: scores without a key or a value.
     pub sinks: Option<&'a [f32]>,
+    /// `[heads, span]`: biases by distance, where the scores have them.
+    pub bias: Option<&'a [f32]>,
 }
 
 /// Part of a chunk: positions `from..to`, in the chunk that begins at `chunk`, of one sequence and head.
@@ -130,7 +133,7 @@ fn check_bounds(op: &'static str, bounds: &[u32], rows: usize) -> Result<()> {
 
 /// Queries and outputs of these heads; the size of a group.
 fn check_queries(op: &'static str, queries: &Queries<'_>, out: RawMatMut) -> Result<usize> {
-    let Queries { q, heads, scores, sinks } = queries;
+    let Queries { q, heads, scores, sinks, bias } = queries;
     let Some(group) = group(heads) else {
         return Err(Error::Unsupported {
             op: op.into(),
@@ -147,6 +150,8 @@ fn check_queries(op: &'static str, queries: &Queries<'_>, out: RawMatMut) -> Res
     if let Some(sinks) = sinks {
         same(op, "sinks", sinks.len(), heads.heads)?;
     }
+    let span = scores.relative.map_or(0, |relative| relative.span());
+    check_factors(op, "biases by distance", bias.map_or(0, <[f32]>::len), heads.heads, span)?;
     Ok(group)
 }
 
@@ -204,7 +209,7 @@ impl<K: Keys> Kernel for Item<'_, K> {
 impl<K: Keys> Item<'_, K> {
     #[inline(always)]
     fn walk<V: simd::Lanes, E: tile::Element>(&self) {
-        let Call { queries: Queries { q, heads, scores, sinks }, group, out, keys } = *self.call;
+        let Call { queries: Queries { q, heads, scores, sinks, bias }, group, out, keys } = *self.call;
         let Extent { first, rows, keys: len } = keys.extent(self.seq);
         let block_rows = keys.block_rows();
         let from = self.block * block_rows;
@@ -214,7 +219,7 @@ impl<K: Keys> Item<'_, K> {
         unsafe {
             let own = self.scratch.at(0);
             let key_scratch = own.add(block_rows * group * row_floats(&heads));
-            let mut tile = Tile::new(own, count, group, &heads, scores);
+            let mut tile = Tile::new(own, count, group, &heads, (scores, bias));
             tile.load::<V>(q, first + from, self.head);
             // The first row's position; keys before this step's rows are `len - rows`.
             let position = len - rows + from;

@@ -8,6 +8,7 @@ use crate::kernels::AlignedBytes;
 use engraft_core::math::{self, FusedMadd, MulAdd, SeparateMadd};
 use engraft_core::mem::KvLayout;
 use engraft_core::numerics::Madd;
+use engraft_core::params::Relative;
 
 /// A key or a value of the head, by position.
 type Row<'a> = &'a dyn Fn(usize) -> Vec<f32>;
@@ -17,7 +18,7 @@ fn row_ref<M: MulAdd>(
     q: &[f32],
     (position, len): (usize, usize),
     head: usize,
-    (scores, sinks): (&Scores, Option<&[f32]>),
+    (scores, sinks, bias): (&Scores, Option<&[f32]>, Option<&[f32]>),
     (k, v): (Row<'_>, Row<'_>),
     width: usize,
 ) -> Vec<f32> {
@@ -34,10 +35,15 @@ fn row_ref<M: MulAdd>(
                 if let Some(cap) = scores.soft_cap {
                     s = cap * math::tanh::<M>(s * (1.0 / cap));
                 }
-                match &scores.alibi {
-                    Some(slopes) => M::madd(slopes[head], j as f32 - position as f32, s),
-                    None => s,
+                if let Some(slopes) = &scores.alibi {
+                    s = M::madd(slopes[head], j as f32 - position as f32, s);
                 }
+                if let (Some(relative), Some(bias)) = (scores.relative, bias) {
+                    let (behind, ahead) = (relative.behind as i64, relative.ahead as i64);
+                    let at = (j as i64 - position as i64).clamp(-behind, ahead) + behind;
+                    s += bias[head * relative.span() + at as usize];
+                }
+                s
             })
             .collect();
         let m = s.iter().copied().fold(f32::MIN, f32::max);
@@ -77,47 +83,60 @@ struct Case {
     seqs: Vec<(usize, usize)>,
 }
 
+impl Case {
+    fn bias(&self) -> Option<Vec<f32>> {
+        self.scores.relative.map(|relative| values(self.heads.heads * relative.span(), 4))
+    }
+}
+
 fn cases() -> Vec<Case> {
-    let scores = |causal, window, soft_cap, alibi: Option<Vec<f32>>| Scores {
+    let scores = |causal, window, soft_cap, alibi: Option<Vec<f32>>, relative: Option<(u32, u32)>| Scores {
         scale: 0.3,
         causal,
         window,
         ahead: window.map(|_| 3),
         soft_cap,
         alibi: alibi.map(Into::into),
+        relative: relative.map(|(behind, ahead)| Relative { behind, ahead }),
     };
     let heads = |heads, kv_heads, k_dim, v_dim| Heads { heads, kv_heads, k_dim, v_dim };
     vec![
         Case {
             heads: heads(2, 1, 8, 8),
-            scores: scores(true, None, None, None),
+            scores: scores(true, None, None, None, None),
             sinks: None,
             seqs: vec![(1, 1), (3, 70)],
         },
         Case {
             heads: heads(6, 2, 20, 12),
-            scores: scores(true, Some(9), Some(2.0), None),
+            scores: scores(true, Some(9), Some(2.0), None, Some((3, 2))),
             sinks: Some(vec![-3.0, 0.0, 0.5, 1.0, 4.0, 90.0]),
             seqs: vec![(40, 40), (1, 130), (0, 0), (5, 64)],
         },
         Case {
             heads: heads(1, 1, 64, 72),
-            scores: scores(false, Some(70), None, Some(vec![-0.25])),
+            scores: scores(false, Some(70), None, Some(vec![-0.25]), Some((0, 66))),
             sinks: Some(vec![2.5]),
             seqs: vec![(7, 7), (2, 131)],
         },
         Case {
             heads: heads(3, 3, 5, 3),
-            scores: scores(true, None, None, Some(vec![0.5, 0.25, 0.125])),
+            scores: scores(true, None, None, Some(vec![0.5, 0.25, 0.125]), None),
             sinks: None,
             seqs: vec![(17, 150)],
+        },
+        Case {
+            heads: heads(4, 2, 8, 8),
+            scores: scores(false, None, None, None, Some((70, 0))),
+            sinks: None,
+            seqs: vec![(150, 150), (2, 200)],
         },
     ]
 }
 
 /// The reference for a case, over rows `k`, `v` of all keys of all sequences.
 fn reference(case: &Case, q: &[f32], k: &[f32], v: &[f32], madd: Madd) -> Vec<f32> {
-    let h = case.heads;
+    let (h, bias) = (case.heads, case.bias());
     let (mut out, mut row, mut first) = (Vec::new(), 0, 0);
     for (rows, len) in &case.seqs {
         for i in 0..*rows {
@@ -135,7 +154,7 @@ fn reference(case: &Case, q: &[f32], k: &[f32], v: &[f32], madd: Madd) -> Vec<f3
                     qh,
                     place,
                     head,
-                    (&case.scores, case.sinks.as_deref()),
+                    (&case.scores, case.sinks.as_deref(), bias.as_deref()),
                     (&key, &value),
                     h.v_dim,
                 ));
@@ -150,7 +169,7 @@ fn reference(case: &Case, q: &[f32], k: &[f32], v: &[f32], madd: Madd) -> Vec<f3
 #[test]
 fn pages_of_any_size_and_order_give_the_reference_bits() {
     for (case, page_size) in cases().iter().flat_map(|c| [1, 7, 16, 64].map(|p| (c, p))) {
-        let h = case.heads;
+        let (h, bias) = (case.heads, case.bias());
         let (rows, keys): (usize, usize) =
             case.seqs.iter().fold((0, 0), |(r, k), (rows, len)| (r + rows, k + len));
         let (q, k, v) =
@@ -198,7 +217,8 @@ fn pages_of_any_size_and_order_give_the_reference_bits() {
                         stride,
                     };
                     let (q, o) = (RawMat::of(&q, h.q_cols()), RawMatMut::of(&mut out, h.out_cols()));
-                    let queries = Queries { q, heads: h, scores: &case.scores, sinks: case.sinks.as_deref() };
+                    let (sinks, bias) = (case.sinks.as_deref(), bias.as_deref());
+                    let queries = Queries { q, heads: h, scores: &case.scores, sinks, bias };
                     attend_paged(&machine, queries, slab, p, o).unwrap();
                 }
                 assert_eq!(bits(&out), bits(&want), "page size {page_size} {madd:?} {h:?}");
@@ -210,7 +230,7 @@ fn pages_of_any_size_and_order_give_the_reference_bits() {
 #[test]
 fn plain_rows_give_the_reference_bits() {
     for case in cases() {
-        let h = case.heads;
+        let (h, bias) = (case.heads, case.bias());
         let seqs: Vec<(usize, usize)> = case.seqs.iter().map(|(_, len)| (*len, *len)).collect();
         let case = Case { seqs, ..case };
         let keys: usize = case.seqs.iter().map(|s| s.1).sum();
@@ -228,7 +248,8 @@ fn plain_rows_give_the_reference_bits() {
                 unsafe {
                     let (q, o) = (RawMat::of(&q, h.q_cols()), RawMatMut::of(&mut out, h.out_cols()));
                     let (k, v) = (RawMat::of(&k, h.k_cols()), RawMat::of(&v, h.v_cols()));
-                    let queries = Queries { q, heads: h, scores: &case.scores, sinks: case.sinks.as_deref() };
+                    let (sinks, bias) = (case.sinks.as_deref(), bias.as_deref());
+                    let queries = Queries { q, heads: h, scores: &case.scores, sinks, bias };
                     attend_dense(&machine, queries, DenseKeys { k, v, bounds: &bounds }, o).unwrap();
                 }
                 assert_eq!(bits(&out), bits(&want), "{madd:?} {h:?}");

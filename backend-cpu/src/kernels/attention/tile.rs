@@ -99,10 +99,26 @@ fn largest(s: &[f32]) -> f32 {
     lanes.iter().chain(rest).fold(f32::MIN, |m, v| if *v > m { *v } else { m })
 }
 
+/// `s[i] += bias[clamp(first + i)]`, the index clamped to the biases that there are: three ranges, of which the
+/// outer two have one bias each.
+#[inline(always)]
+fn add_by_distance(s: &mut [f32], bias: &[f32], first: i64) {
+    let within = |from: i64| from.clamp(0, s.len() as i64) as usize;
+    let (near, far) = (within(-first), within(bias.len() as i64 - first));
+    let (behind, rest) = s.split_at_mut(near);
+    let (between, ahead) = rest.split_at_mut(far - near);
+    behind.iter_mut().for_each(|v| *v += bias[0]);
+    let own = &bias[bias.len().min((first + near as i64) as usize)..];
+    between.iter_mut().zip(own).for_each(|(v, b)| *v += b);
+    ahead.iter_mut().for_each(|v| *v += bias[bias.len() - 1]);
+}
+
 /// Tile row `r` is query row `r / group`, head `r % group` of the group.
 pub(super) struct Tile<'a> {
     heads: &'a Heads,
     scores: &'a Scores,
+    /// `[heads, span]`, where the scores have biases by distance.
+    bias: &'a [f32],
     group: usize,
     rows: usize,
     k_cols: usize,
@@ -133,7 +149,7 @@ impl<'a> Tile<'a> {
         count: usize,
         group: usize,
         heads: &'a Heads,
-        scores: &'a Scores,
+        (scores, bias): (&'a Scores, Option<&'a [f32]>),
     ) -> Self {
         let rows = count * group;
         assert!(rows <= MOST, "{rows} rows in a tile of {}", MOST);
@@ -144,6 +160,7 @@ impl<'a> Tile<'a> {
         Tile {
             heads,
             scores,
+            bias: bias.unwrap_or_default(),
             group,
             rows,
             k_cols,
@@ -317,7 +334,7 @@ impl<'a> Tile<'a> {
         self.any[r] = true;
     }
 
-    /// From dot products to scores: scale, soft cap, position bias.
+    /// From dot products to scores: scale, soft cap, position bias, bias by distance.
     #[inline(always)]
     fn score<V: Lanes>(&self, s: &mut [f32], r: usize, first_key: usize) {
         let scale = self.scores.scale;
@@ -336,6 +353,12 @@ impl<'a> Tile<'a> {
             for (i, v) in s.iter_mut().enumerate() {
                 *v = V::M::madd(slope, (first_key + i) as f32 - p, *v);
             }
+        }
+        if let Some(relative) = &self.scores.relative {
+            let (head, span) = (self.first_head + r % self.group, relative.span());
+            let bias = &self.bias[head * span..][..span];
+            let p = self.position + r / self.group;
+            add_by_distance(s, bias, first_key as i64 - p as i64 + i64::from(relative.behind));
         }
     }
 
