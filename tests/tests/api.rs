@@ -92,7 +92,11 @@ fn embeddings_pool_the_last_rows() {
     let texts: Vec<EncoderInput> = case
         .prompts
         .iter()
-        .map(|p| EncoderInput { ids: p.ids.clone(), token_type_ids: p.token_type_ids.clone(), ..EncoderInput::default() })
+        .map(|p| EncoderInput {
+            ids: p.ids.clone(),
+            token_type_ids: p.token_type_ids.clone(),
+            ..EncoderInput::default()
+        })
         .collect();
     let last = (0..).take_while(|l| case.tensors.contains_key(&format!("hidden_states.{l}"))).last().unwrap();
     let hidden = &case.tensors[&format!("hidden_states.{last}")];
@@ -112,7 +116,11 @@ fn embeddings_pool_the_last_rows() {
         near("pooler", &pooled[i], case.tensors["pooler_output"].rows(i..i + 1));
     }
     let (mut decoder, case) = golden("qwen3");
-    let text = [EncoderInput { ids: case.prompts[0].ids.clone(), token_type_ids: Vec::new(), ..EncoderInput::default() }];
+    let text = [EncoderInput {
+        ids: case.prompts[0].ids.clone(),
+        token_type_ids: Vec::new(),
+        ..EncoderInput::default()
+    }];
     let row = decoder.embed(&text, Pooling::Last, true).unwrap().remove(0);
     let length: f64 = row.iter().map(|v| f64::from(*v).powi(2)).sum();
     assert!((length - 1.0).abs() < 1e-6);
@@ -124,7 +132,11 @@ fn labels_come_as_logits_of_the_text() {
     let texts: Vec<EncoderInput> = case
         .prompts
         .iter()
-        .map(|p| EncoderInput { ids: p.ids.clone(), token_type_ids: p.token_type_ids.clone(), ..EncoderInput::default() })
+        .map(|p| EncoderInput {
+            ids: p.ids.clone(),
+            token_type_ids: p.token_type_ids.clone(),
+            ..EncoderInput::default()
+        })
         .collect();
     let all = engine.forward_texts(&texts, &ForwardWant { logits: Pick::All, ..Default::default() }).unwrap();
     for (i, Forwarded { logits, .. }) in all.iter().enumerate() {

@@ -562,7 +562,11 @@ fn the_context_is_clamped_to_the_model() {
 fn bad_texts_are_refused_and_the_encoder_goes_on() {
     let sizes = EngineConfig { max_step_tokens: 64, logit_rows: Some(usize::MAX), ..config() };
     let mut engine = open(&cpu(), &golden("bert"), sizes).unwrap();
-    let text = |ids: Vec<u32>, token_type_ids: Vec<u32>| EncoderInput { ids, token_type_ids, ..EncoderInput::default() };
+    let text = |ids: Vec<u32>, token_type_ids: Vec<u32>| EncoderInput {
+        ids,
+        token_type_ids,
+        ..EncoderInput::default()
+    };
     let fine = [text(vec![1, 7, 9], vec![0, 1, 1])];
     let good = engine.encode(&fine, Layers::Last).unwrap();
     assert!(good[0].logits.len() == 3 * 341 && good[0].logits.iter().all(|v| v.is_finite()));

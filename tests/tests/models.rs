@@ -329,7 +329,12 @@ fn plans_list_what_runs() {
         engine.set_profiling(true);
         let ids: Vec<u32> = (3..8).collect();
         if ENCODERS.contains(&case) {
-            engine.encode(&[EncoderInput { ids, token_type_ids: Vec::new(), ..EncoderInput::default() }], Layers::All).unwrap();
+            engine
+                .encode(
+                    &[EncoderInput { ids, token_type_ids: Vec::new(), ..EncoderInput::default() }],
+                    Layers::All,
+                )
+                .unwrap();
         } else {
             engine.put(Request { prompt: ids, max_new_tokens: 3, ..Request::default() }).unwrap();
             engine.run().unwrap();

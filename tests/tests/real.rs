@@ -109,7 +109,11 @@ fn minilm_embeds_sentences_where_its_weights_are() {
     let golden = std::fs::read(here("golden/real/all-minilm-l6-v2.json")).unwrap();
     let golden: Value = serde_json::from_slice(&golden).unwrap();
     let sentences = golden["sentences"].as_array().unwrap();
-    let text = |s: &Value| EncoderInput { ids: list(&s["ids"], id), token_type_ids: Vec::new(), ..EncoderInput::default() };
+    let text = |s: &Value| EncoderInput {
+        ids: list(&s["ids"], id),
+        token_type_ids: Vec::new(),
+        ..EncoderInput::default()
+    };
     let texts: Vec<EncoderInput> = sentences.iter().map(text).collect();
     let backend = Cpu::new(CpuConfig::default()).unwrap();
     let files = checkpoint::open(&model, Access::Map).unwrap();

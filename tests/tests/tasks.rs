@@ -251,6 +251,7 @@ fn encoders_give_starts_and_ends_of_answers() {
         let text = |p: &conformance::golden::Prompt| EncoderInput {
             ids: p.ids.clone(),
             token_type_ids: p.token_type_ids.clone(),
+            ..EncoderInput::default()
         };
         let texts: Vec<EncoderInput> = case.prompts.iter().map(text).collect();
         let want = ForwardWant { hidden: Pick::None, logits: Pick::All };

@@ -334,7 +334,9 @@ impl Job {
     fn texts<B: Backend>(&self, engine: &Engine<B>, batch: usize) -> Vec<EncoderInput> {
         let vocab = engine.model().spec.vocab;
         let ids = |b: usize| (0..self.prompt).map(|i| ((i * 7 + b * 31 + 11) % vocab) as u32).collect();
-        (0..batch).map(|b| EncoderInput { ids: ids(b), token_type_ids: Vec::new(), ..EncoderInput::default() }).collect()
+        (0..batch)
+            .map(|b| EncoderInput { ids: ids(b), token_type_ids: Vec::new(), ..EncoderInput::default() })
+            .collect()
     }
 
     /// Queues `batch` prompts of `len` tokens, all different; their requests.

@@ -234,7 +234,7 @@ impl Coordinator {
         let (salt, source) = (live.cache_salt.clone(), live.source.clone());
         let key = PrefixKey { salt, rope_shift: live.shift, private: live.private, source };
         let least = live.source.len().div_ceil(self.config.page_size);
-        Some(CachedPrefix { least, ..CachedPrefix::new(key, most) })
+        Some(CachedPrefix::new(key, most).behind(least))
     }
 
     /// Ends a request wherever it stands; whether it was there.
@@ -353,7 +353,8 @@ impl Coordinator {
             shape.seqs += usize::from(slice.len > 0);
             shape.rows += rows;
             shape.max_query = shape.max_query.max(slice.len);
-            let source = self.scheduler.sequence(slice.row).map_or([0, 0], |s| [s.source, s.source_positions]);
+            let source =
+                self.scheduler.sequence(slice.row).map_or([0, 0], |s| [s.source, s.source_positions]);
             shape.max_keys = shape.max_keys.max(slice.end() - source[1]).max(source[0]);
             plain &= slice.len == 1 && slice.samples && *wanted == Want::default();
             want.tokens |= slice.samples;

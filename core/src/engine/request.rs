@@ -128,13 +128,16 @@ impl Request {
         if len == 0 {
             return no("the prompt is empty; at least one token is needed".into());
         }
-        if let Some(bad) = self.prompt.iter().chain(&self.decoder_prompt).find(|t| **t as usize >= spec.vocab) {
+        if let Some(bad) = self.prompt.iter().chain(&self.decoder_prompt).find(|t| **t as usize >= spec.vocab)
+        {
             return no(format!("token {bad} is beyond the vocabulary of {}", spec.vocab));
         }
         match &spec.encoder {
             Some(encoder) => return self.check_source(id, encoder, (spec, config)),
             None if !self.decoder_prompt.is_empty() => {
-                return no("a prompt for a decoder; this model has no encoder, `prompt` is what it continues".into());
+                return no(
+                    "a prompt for a decoder; this model has no encoder, `prompt` is what it continues".into(),
+                );
             }
             None => {}
         }
@@ -161,9 +164,11 @@ impl Request {
             };
             return no(format!("the prompt has {len} tokens; the encoder reads {limit} at most"));
         }
-        let (begins, most) = (encoder.prompt(&self.decoder_prompt).len(), self.decoder_positions(spec, config));
+        let (begins, most) =
+            (encoder.prompt(&self.decoder_prompt).len(), self.decoder_positions(spec, config));
         if begins > most || (begins == most && self.max_new_tokens > 0) {
-            let what = format!("the decoder begins with {begins} tokens; behind {len} of the encoder it has {most}");
+            let what =
+                format!("the decoder begins with {begins} tokens; behind {len} of the encoder it has {most}");
             return no(what);
         }
         Ok(())

@@ -202,13 +202,17 @@ impl<B: Backend> Engine<B> {
             None => 0,
         };
         let most = coordinator.config.max_step_tokens;
-        if positions != wanted || (source == 0) != coordinator.spec.encoder.is_none() || positions >= header.prompt {
+        if positions != wanted
+            || (source == 0) != coordinator.spec.encoder.is_none()
+            || positions >= header.prompt
+        {
             let what = format!("{source} tokens of an encoder at {positions} positions, {wanted} expected");
             return Err(Error::format(NAME, what));
         }
         match source > most {
             true => {
-                let what = format!("its encoder reads {source} tokens; a step holds {most}, `max_step_tokens`");
+                let what =
+                    format!("its encoder reads {source} tokens; a step holds {most}, `max_step_tokens`");
                 Err(Error::Request { id: coordinator.next_id, what })
             }
             false => Ok(()),
@@ -244,7 +248,7 @@ impl<B: Backend> Engine<B> {
         let prefix = coordinator.cached_prefix(header.prompt, &(0..0), &live).map(|prefix| {
             // What it has computed is its own, whether or not it reads what others have.
             let most = header.positions.min(header.tokens.len() - 1);
-            CachedPrefix { least: prefix.least, ..CachedPrefix::new(prefix.key, most) }
+            CachedPrefix::new(prefix.key, most).behind(prefix.least)
         });
         let sequence = Sequence::new(id, header.tokens.clone(), 0, live);
         let standing = Standing { priority: header.priority, ..Standing::of(header.owner) };

@@ -130,7 +130,8 @@ impl<B: Backend> Engine<B> {
             let read = if labels && keep.hidden == Layers::None { asked.end } else { tokens.len() };
             let (ids, token_type_ids) = (tokens[..read.max(1)].to_vec(), text.token_type_ids.clone());
             let of_encoder = tokens[..source[0]].to_vec();
-            let live = Live { want: keep, keeps: true, token_type_ids, source: of_encoder, ..Live::default() };
+            let live =
+                Live { want: keep, keeps: true, token_type_ids, source: of_encoder, ..Live::default() };
             let wanted = Wanted { asked, source, ..Wanted::new(standing) };
             match self.coordinator.enqueue(ids, wanted, live) {
                 Ok(id) => queued.ids.push(id),

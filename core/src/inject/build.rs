@@ -3,13 +3,13 @@
 use crate::backend::{Backend, Mem, Stream};
 use crate::mem::{Buf, Device, Weight};
 use crate::model::{
-    Block, Cross, Embedding, Experts, Filter, Fused, Head, HeadNorms, Latent, Mlp, Model, Norm, Pooler, Projection,
-    RopeTable, RowParallel, Transform, angles,
+    Block, Cross, Embedding, Experts, Filter, Fused, Head, HeadNorms, Latent, Mlp, Model, Norm, Pooler,
+    Projection, RopeTable, RowParallel, Transform, angles,
 };
 use crate::params::ExpertShare;
 use crate::policy::{
-    BlockSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, LatentSpec, ModelSpec, MoeSpec, NormSpec, Part,
-    QkNorm, QkSpan, Role, Slot,
+    BlockSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, LatentSpec, ModelSpec, MoeSpec,
+    NormSpec, Part, QkNorm, QkSpan, Role, Slot,
 };
 use crate::weights::Operands;
 use crate::{Error, Result};
@@ -44,7 +44,7 @@ pub fn build<D: Device>(
 /// A model, or the encoder next to it.
 fn build_stack<D: Device>(
     spec: ModelSpec,
-    mut taker: &mut Taker<D>,
+    taker: &mut Taker<D>,
     ropes: Vec<RopeTable<D::Mem>>,
     positions: Option<D::Weight>,
 ) -> Result<Model<D>> {
@@ -117,9 +117,7 @@ impl<D: Device> Taker<D> {
         let weights = self.left.remove(&weight).unwrap_or_default();
         let biases = self.left.remove(&bias);
         if weights.is_empty() || biases.as_ref().is_some_and(|biases| biases.len() != weights.len()) {
-            return Err(
-                self.error("an operand is missing, or in other parts", vec![weight.to_string()])
-            );
+            return Err(self.error("an operand is missing, or in other parts", vec![weight.to_string()]));
         }
         let mut biases = biases.into_iter().flatten();
         Ok(Fused::new(weights.into_iter().map(|weight| Projection { weight, bias: biases.next() }).collect()))
@@ -381,15 +379,15 @@ pub(super) fn build_ropes<B: Backend>(
     let mut stream = backend.stream()?;
     let mut stacks = Vec::new();
     for stack in spec.stacks() {
-    let mut tables = Vec::new();
-    let positions = positions.min(stack.max_positions);
-    for rope in &stack.ropes {
-        let host = angles(rope, factors, positions)?;
-        let mut table = Buf::new(backend.alloc(host.len() * 4)?, host.len())?;
-        stream.upload(&host, table.view_mut())?;
-        tables.push(RopeTable::new(table, positions, rope));
-    }
-    stacks.push(tables);
+        let mut tables = Vec::new();
+        let positions = positions.min(stack.max_positions);
+        for rope in &stack.ropes {
+            let host = angles(rope, factors, positions)?;
+            let mut table = Buf::new(backend.alloc(host.len() * 4)?, host.len())?;
+            stream.upload(&host, table.view_mut())?;
+            tables.push(RopeTable::new(table, positions, rope));
+        }
+        stacks.push(tables);
     }
     stream.sync()?;
     Ok(stacks)

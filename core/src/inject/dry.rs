@@ -61,7 +61,11 @@ pub(super) fn survey_of(
         let len = table_len(rope, 1);
         Ok(RopeTable::new(Buf::new(DryMem(len * 4), len)?, 1, rope))
     };
-    let ropes = spec.stacks().into_iter().map(|stack| stack.ropes.iter().map(rope).collect()).collect::<Result<_>>()?;
+    let ropes = spec
+        .stacks()
+        .into_iter()
+        .map(|stack| stack.ropes.iter().map(rope).collect())
+        .collect::<Result<_>>()?;
     let rank = Rank::new(options.rank, options.world)?;
     let shares = shares_of(source, spec, resolved, options)?;
     let own_spec = shares.spec(spec, rank);

@@ -36,6 +36,11 @@ impl CachedPrefix {
         Self { key, most, ..Self::default() }
     }
 
+    /// The same behind so many pages of an encoder's rows.
+    pub fn behind(self, least: usize) -> Self {
+        Self { least, ..self }
+    }
+
     /// Pages that it has left to others, or taken from them.
     pub fn pages(&self) -> usize {
         self.pages

@@ -222,7 +222,8 @@ impl PageTables {
         self.changes.clear();
         for (row, pages) in self.rows.iter().enumerate() {
             let entries = pages.iter().enumerate();
-            let changes: Vec<(u32, u32)> = entries.map(|(entry, page)| (self.index(row, entry), *page)).collect();
+            let changes: Vec<(u32, u32)> =
+                entries.map(|(entry, page)| (self.index(row, entry), *page)).collect();
             self.changes.extend(changes);
         }
     }

@@ -223,7 +223,7 @@ impl<D: Device> Block<D> {
         let qkv = s.qkv.shaped(shape.tokens, heads.qkv_cols())?;
         let out = self.values_of_heads(shape.tokens, &mut s.attn, &mut s.gate_up)?;
         let rows = (step.view.bounds, shape.max_query);
-        let scores = (&self.spec.scores, self.sinks.as_ref(), None);
+        let scores = (&self.spec.scores, self.sinks.as_ref(), self.bias.as_deref());
         x.run(AttendDense::fused(qkv, rows, heads, scores, out)?)
     }
 
@@ -270,7 +270,7 @@ impl<D: Device> Block<D> {
             heads,
             scores: &self.spec.scores,
             sinks: self.sinks.as_ref(),
-            bias: None,
+            bias: self.bias.as_deref(),
             seqs: view.into(),
             table: step.table,
             out: self.values_of_heads(tokens, attn, gate_up)?,

@@ -98,6 +98,10 @@ impl InjectionPolicy for Described {
     }
 
     fn bindings(&self, spec: &ModelSpec, config: &ModelConfig, catalog: Catalog<'_>) -> Vec<Binding> {
+        // The encoder alone is published, too.
+        if let (Some(names), Family::Encoder) = (self.encoder, spec.family) {
+            return names.bind(spec, config, catalog, QkvLayout::Concat);
+        }
         let mut bindings = self.of_encoder(spec, config, catalog);
         bindings.extend(self.names.bind(spec, config, catalog, (self.layout)(config)));
         bindings

@@ -13,6 +13,7 @@ mod describe;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod early_tests;
+mod encoder_decoder;
 mod families;
 mod fields;
 mod gguf;
@@ -54,14 +55,14 @@ pub use families::{
 pub use group::{Group, GroupBlock, Rank};
 pub use names::{ExpertLayout, Names, QkvLayout};
 pub use origin::{Filled, Origin};
+pub use positions::{BucketSpec, LearnedPositions, QueryGrowth, RopeScaling, RopeSpec, Sinusoids};
 pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
 pub use shares::{Grains, Shares, expert_parts};
-pub use positions::{BucketSpec, LearnedPositions, QueryGrowth, RopeScaling, RopeSpec, Sinusoids};
 pub use spec::{
-    BlockSpec, CrossSpec, EmbedSpec, EncoderSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join, LatentSpec,
-    MlpSpec, ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm,
-    QkSpan, TokenHead,
+    BlockSpec, CrossSpec, EmbedSpec, EncoderSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join,
+    LatentSpec, MlpSpec, ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project,
+    QkNorm, QkSpan, TokenHead,
 };
 pub use table::TablePolicy;
 

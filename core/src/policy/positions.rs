@@ -12,29 +12,36 @@ pub struct LearnedPositions {
 }
 
 /// Positions that are sines and cosines of their number, from a table that is computed (arXiv 1706.03762):
-/// of row `p + offset`, column `i` of the first half is `sin(p' b^(-i / d))` and of the second half the cosine,
-/// `b = 10000`.
+/// of row `p + offset`, column `i` of the first half is the sine, of the second half the cosine, of
+/// `(p + offset) 10000^(-2 i / columns)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sinusoids {
     /// Row of position 0.
     pub offset: usize,
-    /// Whether `d` is one less than the number of columns in a half (M2M-100), not that number.
+    /// Whether the exponent is `-i / (columns / 2 - 1)` (M2M-100).
     pub short: bool,
 }
 
 impl Sinusoids {
-    /// The table `[positions, cols]`, as the reference computes it: angles in f64, rounded once.
+    /// The table `[positions, cols]`, in the reference's arithmetic: f64, rounded once; of the short form f32,
+    /// and zero in a last column without a partner.
     pub fn table(&self, positions: usize, cols: usize) -> Vec<f32> {
-        let half = cols.div_ceil(2);
-        let count = if self.short { half.saturating_sub(1) } else { half }.max(1) as f64;
-        let of = |position: usize, column: usize| {
-            let at = |i: usize| (position + self.offset) as f64 * libm::pow(10_000.0, -(i as f64) / count);
-            match column < half {
-                true => libm::sin(at(column)) as f32,
-                false => libm::cos(at(column - half)) as f32,
+        let half = if self.short { cols / 2 } else { cols.div_ceil(2) };
+        let angle = |position: usize, i: usize| match self.short {
+            true => {
+                let step = (libm::log(10_000.0) / (half.max(2) - 1) as f64) as f32;
+                let frequency = libm::exp(f64::from(-(i as f32 * step))) as f32;
+                f64::from(position as f32 * frequency)
             }
+            false => position as f64 / libm::pow(10_000.0, 2.0 * i as f64 / cols as f64),
         };
-        (0..positions).flat_map(|position| (0..cols).map(move |column| of(position, column))).collect()
+        let of = |position: usize, column: usize| match column {
+            sine if sine < half => libm::sin(angle(position, sine)) as f32,
+            cosine if cosine < 2 * half => libm::cos(angle(position, cosine - half)) as f32,
+            _ => 0.0,
+        };
+        let rows = self.offset..self.offset + positions;
+        rows.flat_map(|position| (0..cols).map(move |column| of(position, column))).collect()
     }
 }
 
@@ -196,11 +203,17 @@ mod tests {
     fn distances_fall_into_buckets_as_in_the_reference() {
         let both = BucketSpec { buckets: 32, most: 128, both: true, owner: 0 };
         let at = |offsets: &[i64]| offsets.iter().map(|o| both.bucket(*o)).collect::<Vec<_>>();
-        assert_eq!(at(&[0, -1, -7, -8, -12, -15, -16, -32, -64, -127, -128, -1000]), [0, 1, 7, 8, 9, 9, 10, 12, 14, 15, 15, 15]);
+        assert_eq!(
+            at(&[0, -1, -7, -8, -12, -15, -16, -32, -64, -127, -128, -1000]),
+            [0, 1, 7, 8, 9, 9, 10, 12, 14, 15, 15, 15]
+        );
         assert_eq!(at(&[1, 7, 8, 16, 128, 5000]), [17, 23, 24, 26, 31, 31]);
         let behind = BucketSpec { both: false, ..both };
         let at = |offsets: &[i64]| offsets.iter().map(|o| behind.bucket(*o)).collect::<Vec<_>>();
-        assert_eq!(at(&[3, 0, -1, -15, -16, -31, -32, -64, -127, -128]), [0, 0, 1, 15, 16, 21, 21, 26, 31, 31]);
+        assert_eq!(
+            at(&[3, 0, -1, -15, -16, -31, -32, -64, -127, -128]),
+            [0, 0, 1, 15, 16, 21, 21, 26, 31, 31]
+        );
     }
 
     #[test]

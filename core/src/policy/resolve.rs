@@ -134,7 +134,11 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
     let (Some((stored, cols)), Some(parts)) = (spec.stored_shape(role), spec.parts(role)) else {
         return Err(Error::internal(format!("{role} has no shape")));
     };
-    let parts = if matches!(role.slot, Slot::KeyUp | Slot::ValueUp | Slot::PositionBias) { vec![stored] } else { parts };
+    let parts = if matches!(role.slot, Slot::KeyUp | Slot::ValueUp | Slot::PositionBias) {
+        vec![stored]
+    } else {
+        parts
+    };
     let whole: usize = parts.iter().sum();
     let experts = match role.slot {
         Slot::ExpertUp | Slot::ExpertDown => spec.experts(role),

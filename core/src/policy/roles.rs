@@ -2,7 +2,8 @@
 //! on.
 
 use super::binding::{Part, Role, Slot};
-use super::spec::{BlockSpec, Family, HeadSpec, Join, ModelSpec, NormSpec, Project, QkSpan, RopeScaling};
+use super::positions::RopeScaling;
+use super::spec::{BlockSpec, Family, HeadSpec, Join, ModelSpec, NormSpec, Project, QkSpan};
 
 impl ModelSpec {
     /// Columns that the head reads.
@@ -144,7 +145,9 @@ impl ModelSpec {
         }
         let sum = self.embed.sum_width(self.hidden);
         match role.slot {
-            Slot::TokenEmbed if self.embed.patches.is_none() && !self.embed.shared => Some((self.vocab, self.embed.width)),
+            Slot::TokenEmbed if self.embed.patches.is_none() && !self.embed.shared => {
+                Some((self.vocab, self.embed.width))
+            }
             Slot::PositionEmbed => Some((self.embed.positions?.rows, sum)),
             Slot::TokenTypeEmbed => Some((self.embed.token_types?, sum)),
             Slot::PositionBias => {

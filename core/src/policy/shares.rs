@@ -88,7 +88,8 @@ impl Shares {
     ) -> Result<Self> {
         let expert_parts = expert_parts(ep, rank.world)?;
         let of_encoder = |role: &Role| format(&role.in_encoder());
-        let of_encoder = |encoder: &EncoderSpec| Self::of(&encoder.stack, rank, ep, &of_encoder).map(Box::new);
+        let of_encoder =
+            |encoder: &EncoderSpec| Self::of(&encoder.stack, rank, ep, &of_encoder).map(Box::new);
         let encoder = spec.encoder.as_deref().map(of_encoder).transpose()?;
         let of = |(layer, block): (usize, &BlockSpec)| {
             let shares = BlockShares::new(block, &|slot| {

@@ -159,7 +159,9 @@ pub(crate) fn shares_of(
     let mut formats = BTreeMap::new();
     for one in resolved {
         let role = one.binding.role;
-        if role.part == Part::Weight && matches!(role.slot, Slot::AttnOut | Slot::CrossOut | Slot::Down | Slot::ExpertDown) {
+        if role.part == Part::Weight
+            && matches!(role.slot, Slot::AttnOut | Slot::CrossOut | Slot::Down | Slot::ExpertDown)
+        {
             formats.insert(role, pieces::whole(source, spec, one, options)?.format);
         }
     }

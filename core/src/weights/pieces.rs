@@ -140,7 +140,8 @@ pub(super) fn by_format(
     options: LoadOptions,
 ) -> Result<Vec<Piece>> {
     let (role, parts) = (one.binding.role, spec.parts(&one.binding.role).unwrap_or_default());
-    let kept_apart = matches!(role.slot, Slot::Qkv | Slot::CrossKeyValue | Slot::Up) && one.binding.order == RowOrder::Plain;
+    let kept_apart = matches!(role.slot, Slot::Qkv | Slot::CrossKeyValue | Slot::Up)
+        && one.binding.order == RowOrder::Plain;
     if !kept_apart || one.tensors.len() != parts.len() || chosen(source, one, options).is_some() {
         return Ok(Vec::new());
     }

@@ -402,6 +402,7 @@ fn encoded<B: Backend>(backend: &Arc<B>, dtype: Float) -> Vec<Vec<u32>> {
     let text = |(p, n): (usize, usize)| EncoderInput {
         ids: (0..n).map(|i| ((p * 31 + i) * 7919 % (vocab - 3) + 3) as u32).collect(),
         token_type_ids: (0..n).map(|i| u32::from(2 * i > n)).collect(),
+        ..EncoderInput::default()
     };
     let texts: Vec<EncoderInput> = [5, 1, 17].into_iter().enumerate().map(text).collect();
     let all = engine.encode(&texts, Layers::All).unwrap();

@@ -3,6 +3,7 @@
 mod afmoe;
 mod albert;
 mod baichuan;
+mod bart;
 mod bert;
 mod bloom;
 mod chatglm;
@@ -42,6 +43,7 @@ mod rotary_encoder;
 mod seed_oss;
 mod smollm;
 mod stablelm;
+mod t5;
 mod yuan;
 
 pub use albert::Albert;
@@ -97,6 +99,8 @@ families!(
     modern_bert: MODERNBERT;
     distilbert: DISTILBERT;
     electra: ELECTRA;
+    t5: T5, UMT5;
+    bart: BART, MBART, PEGASUS, MARIAN, M2M_100;
     qwen1: QWEN;
     baichuan: BAICHUAN;
     chatglm: CHATGLM;

@@ -1,0 +1,76 @@
+//! What families of an encoder and a decoder have in common.
+
+use super::*;
+
+/// A stack of equal blocks, without a head, positions and a last norm.
+///
+/// # Errors
+/// `Config` for a vocabulary or a number of layers that no model has.
+pub(super) fn stack(
+    config: &ModelConfig,
+    hidden: usize,
+    block: BlockSpec,
+    layers: usize,
+) -> Result<ModelSpec> {
+    if layers > MAX_LAYERS {
+        return Err(Error::config("layers", layers, format!("at most {MAX_LAYERS}")));
+    }
+    Ok(ModelSpec {
+        arch: String::new(),
+        family: Family::Decoder,
+        hidden,
+        vocab: config.size(&["vocab_size"])?,
+        max_positions: 1,
+        embed: EmbedSpec::tokens(hidden),
+        ropes: Vec::new(),
+        placement: Placement::Pre,
+        blocks: vec![block; layers],
+        shared: Vec::new(),
+        final_norm: None,
+        project_out: None,
+        pooler: None,
+        head: HeadSpec::None,
+        encoder: None,
+        assumed: Vec::new(),
+        group: None,
+    })
+}
+
+/// What the decoder begins with: its start token, and the one that generation forces behind it.
+///
+/// # Errors
+/// `Config` for no start token, or one beyond the vocabulary.
+pub(super) fn start(config: &ModelConfig) -> Result<Vec<u32>> {
+    let vocab = config.size(&["vocab_size"])?;
+    let id = |field: &'static str| -> Result<Option<u32>> {
+        let Some(value) = config.get(field) else { return Ok(None) };
+        let id = value.as_u64().filter(|id| *id < vocab as u64).and_then(|id| u32::try_from(id).ok());
+        id.map(Some).ok_or_else(|| Error::config(field, value, format!("a token below {vocab}")))
+    };
+    let first = match id("decoder_start_token_id")? {
+        Some(first) => first,
+        None => id("bos_token_id")?
+            .ok_or_else(|| Error::config("decoder_start_token_id", "missing", format!("below {vocab}")))?,
+    };
+    Ok([Some(first), id("forced_bos_token_id")?].into_iter().flatten().collect())
+}
+
+/// Distances that have a bias of their own at most: a table of them is kept for every head.
+const MOST: usize = 1 << 16;
+
+/// Refuses buckets that no distance falls into, and tables that no device holds.
+///
+/// # Errors
+/// `Config`, naming the field.
+pub(super) fn check_buckets(buckets: usize, most: usize, both: bool) -> Result<()> {
+    let side = if both { buckets / 2 } else { buckets };
+    if side < 2 || buckets > MOST {
+        let allowed = if both { "4 to 65536" } else { "2 to 65536" };
+        return Err(Error::config("relative_attention_num_buckets", buckets, allowed));
+    }
+    if most <= side / 2 || most > MOST {
+        let allowed = format!("{} to {MOST}", side / 2 + 1);
+        return Err(Error::config("relative_attention_max_distance", most, allowed));
+    }
+    Ok(())
+}

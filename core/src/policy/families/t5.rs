@@ -1,0 +1,137 @@
+//! T5, its version 1.1 and Flan-T5, mT5 and UMT5: an encoder and a decoder with RMSNorm before every part, no
+//! biases, scores that are not scaled and that get a bias by distance, from one table for all blocks of a
+//! stack (UMT5: one for each).
+//!
+//! Variants: ReLU or a gated feed-forward part; a head that shares the token table, whose input is scaled
+//! then, or one of its own; the encoder alone (`T5EncoderModel`), as text encoder of image models.
+
+use crate::params::{Act, NormKind};
+use crate::policy::describe::{Described, refuse_gguf};
+use crate::policy::*;
+
+const TABLE: &str = "/shared > /decoder.embed_tokens > /encoder.embed_tokens";
+const HEAD: &str = "lm_head.weight";
+/// Distances have a bias however long a text is: what files call positions is what tokenizers cut at.
+const POSITIONS: usize = 1 << 15;
+
+const ENCODER: Names<'_> = Names {
+    prefixes: &["encoder."],
+    block: "block.{}.",
+    slots: &[
+        (Slot::TokenEmbed, TABLE),
+        (Slot::AttnNorm, "layer.0.layer_norm"),
+        (Slot::Qkv, "layer.0.SelfAttention.q + layer.0.SelfAttention.k + layer.0.SelfAttention.v"),
+        (Slot::PositionBias, "layer.0.SelfAttention.relative_attention_bias"),
+        (Slot::AttnOut, "layer.0.SelfAttention.o"),
+        (Slot::MlpNorm, "layer.1.layer_norm"),
+        (Slot::Up, "layer.1.DenseReluDense.wi ; layer.1.DenseReluDense.wi_0 + layer.1.DenseReluDense.wi_1"),
+        (Slot::Down, "layer.1.DenseReluDense.wo"),
+        (Slot::FinalNorm, "final_layer_norm"),
+    ],
+    ..Names::NONE
+};
+
+const DECODER: Names<'_> = Names {
+    prefixes: &["decoder."],
+    slots: &[
+        (Slot::CrossNorm, "layer.1.layer_norm"),
+        (Slot::CrossQuery, "layer.1.EncDecAttention.q"),
+        (Slot::CrossKeyValue, "layer.1.EncDecAttention.k + layer.1.EncDecAttention.v"),
+        (Slot::CrossOut, "layer.1.EncDecAttention.o"),
+        (Slot::MlpNorm, "layer.2.layer_norm"),
+        (Slot::Up, "layer.2.DenseReluDense.wi ; layer.2.DenseReluDense.wi_0 + layer.2.DenseReluDense.wi_1"),
+        (Slot::Down, "layer.2.DenseReluDense.wo"),
+        (Slot::Head, "/lm_head"),
+    ],
+    base: ENCODER.slots,
+    // The table under further names; a bias that no published model uses.
+    ignored: &[
+        "encoder.embed_tokens.weight",
+        "decoder.embed_tokens.weight",
+        "lm_head.weight",
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+    ],
+    ..ENCODER
+};
+
+/// `model_type` t5, mt5.
+pub const T5: Described = Described::new(&["t5", "mt5"], DECODER, t5).encoder(ENCODER);
+
+/// `model_type` umt5.
+pub const UMT5: Described = Described::new(&["umt5"], DECODER, umt5).encoder(ENCODER);
+
+fn t5(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    of_stacks(config, catalog, |_| 0)
+}
+
+fn umt5(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    of_stacks(config, catalog, |layer| layer)
+}
+
+fn of_stacks(config: &ModelConfig, catalog: Catalog<'_>, owner: fn(usize) -> usize) -> Result<ModelSpec> {
+    refuse_gguf(config)?;
+    let name = config.architecture();
+    let encoder = stack(config, config.size(&["num_layers"])?, true, owner)?;
+    if name.ends_with("EncoderModel") {
+        return Ok(ModelSpec { embed: EmbedSpec { shared: false, ..encoder.embed }, ..encoder });
+    }
+    if !(name.is_empty() || name.ends_with("ForConditionalGeneration")) {
+        let allowed = "...ForConditionalGeneration, ...EncoderModel";
+        return Err(Error::config("architectures", format!("\"{name}\""), allowed));
+    }
+    let layers = config.size_opt(&["num_decoder_layers"])?.unwrap_or(encoder.blocks.len());
+    let mut spec = stack(config, layers, false, owner)?;
+    let norm = spec.final_norm;
+    spec.each(|_, b| b.cross = Some(CrossSpec::new(norm, 1.0, false)));
+    // Files of T5 may repeat the table as a head; those of the others have a head of their own, or none.
+    let of_file = config.model_type() == "t5" || catalog.find(HEAD).is_none();
+    let tied = config.flag(&["tie_word_embeddings"], true)? && of_file;
+    spec.head = HeadSpec::tokens(spec.vocab, tied, false);
+    if let (HeadSpec::Tokens { scale, .. }, true) =
+        (&mut spec.head, config.flag(&["scale_decoder_outputs"], tied)?)
+    {
+        *scale = (1.0 / (spec.hidden as f64).sqrt()) as f32;
+    }
+    spec.encoder = Some(Box::new(EncoderSpec { stack: encoder, start: encoder_decoder::start(config)? }));
+    Ok(spec)
+}
+
+/// One of the stacks, without a head.
+fn stack(config: &ModelConfig, layers: usize, both: bool, owner: fn(usize) -> usize) -> Result<ModelSpec> {
+    let (hidden, width) = (config.size(&["d_model"])?, config.size(&["d_kv"])?);
+    let heads = head_count(config, &["num_heads"])?;
+    let heads = Heads { heads, kv_heads: heads, k_dim: width, v_dim: width };
+    let eps = config.positive(&["layer_norm_epsilon"], 1e-6)? as f32;
+    let norm = NormSpec { kind: NormKind::Rms, eps, bias: false, plus_one: false, weighted: true };
+    let block = BlockSpec::new(heads, norm, feed_forward(config)?);
+    let mut spec = encoder_decoder::stack(config, hidden, block, layers)?;
+    let buckets = buckets(config, both)?;
+    spec.each(|layer, b| {
+        let buckets = BucketSpec { owner: owner(layer), ..buckets };
+        b.buckets = Some(buckets);
+        (b.scores.scale, b.scores.causal, b.scores.relative) = (1.0, !both, Some(buckets.relative()));
+    });
+    spec.max_positions = POSITIONS;
+    spec.final_norm = Some(norm);
+    (spec.family, spec.embed.shared) = (if both { Family::Encoder } else { Family::Decoder }, both);
+    Ok(spec)
+}
+
+/// As `feed_forward_proj` says: `relu`, `gated-gelu` (which is the tanh form), `gated-silu`.
+fn feed_forward(config: &ModelConfig) -> Result<MlpSpec> {
+    let words = config.text_opt(&["feed_forward_proj"])?.unwrap_or("relu");
+    let (gated, name) = words.strip_prefix("gated-").map_or((false, words), |name| (true, name));
+    let name = if words == "gated-gelu" { "gelu_new" } else { name };
+    let act = Act::from_name(name).ok_or_else(|| {
+        Error::config("feed_forward_proj", format!("\"{words}\""), "an activation, or gated- and one")
+    })?;
+    Ok(MlpSpec::new(config.size(&["d_ff"])?, act, gated))
+}
+
+/// The buckets of distances of a stack that sees to both sides, or behind alone.
+fn buckets(config: &ModelConfig, both: bool) -> Result<BucketSpec> {
+    let size = |field, default| Ok::<_, Error>(config.size_opt(&[field])?.unwrap_or(default));
+    let buckets = size("relative_attention_num_buckets", 32)?;
+    let most = size("relative_attention_max_distance", 128)?;
+    encoder_decoder::check_buckets(buckets, most, both).map(|()| BucketSpec { buckets, most, both, owner: 0 })
+}
