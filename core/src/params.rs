@@ -175,6 +175,12 @@ pub struct Scores {
 }
 
 impl Scores {
+    /// Whether what a query sees, or how a key scores, depends on the query's position.
+    pub fn go_by_position(&self) -> bool {
+        let Self { causal, window, ahead, alibi, relative, .. } = self;
+        *causal || window.is_some() || ahead.is_some() || alibi.is_some() || relative.is_some()
+    }
+
     /// Every key up to the query, scaled by `scale`.
     pub fn causal(scale: f64) -> Self {
         let (window, ahead, soft_cap, alibi, relative) = (None, None, None, None, None);

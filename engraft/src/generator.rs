@@ -52,6 +52,9 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Go on after the model's own end tokens (benchmarks).
     pub ignore_end: bool,
+    /// Of a model with an encoder: what the decoder begins with, behind its own first token, in the place of
+    /// what the model's files say; special tokens are spelled (`fra_Latn`, say, the language to translate to).
+    pub decoder_prompt: Option<String>,
     /// Texts of users never become control tokens: those that a prompt or a message (of any role but
     /// `system`) spells are taken as text.
     pub no_special_in_user_text: bool,
@@ -70,6 +73,7 @@ impl Default for GenerateOptions {
             seed: None,
             stop: Vec::new(),
             ignore_end: false,
+            decoder_prompt: None,
             no_special_in_user_text: false,
         }
     }
@@ -100,8 +104,9 @@ impl GenerateOptions {
 
     /// How tokens are sampled, all of it: fields that were set one by one are forgotten.
     pub fn sampling(self, params: SamplingParams) -> Self {
-        let Self { max_new_tokens, stop, ignore_end, no_special_in_user_text, .. } = self;
-        let kept = Self { max_new_tokens, stop, ignore_end, no_special_in_user_text, ..Self::default() };
+        let Self { max_new_tokens, stop, ignore_end, decoder_prompt, no_special_in_user_text, .. } = self;
+        let kept = Self { max_new_tokens, stop, ignore_end, ..Self::default() };
+        let kept = Self { decoder_prompt, no_special_in_user_text, ..kept };
         Self { sampling: Some(params), ..kept }
     }
 
@@ -144,6 +149,12 @@ impl GenerateOptions {
     /// Goes on after the model's own end tokens (benchmarks).
     pub fn ignore_end(mut self, on: bool) -> Self {
         self.ignore_end = on;
+        self
+    }
+
+    /// What the decoder of a model with an encoder begins with, behind its own first token.
+    pub fn decoder_prompt(mut self, text: impl Into<String>) -> Self {
+        self.decoder_prompt = Some(text.into());
         self
     }
 
@@ -275,8 +286,14 @@ impl TextGenerator {
     }
 
     fn stream(&self, ids: Vec<u32>, options: &GenerateOptions, continues: bool) -> Result<TextStream> {
-        let mut detokenizer = self.processor.tokenizer.decode_stream();
-        if continues {
+        let tokenizer = &self.processor.tokenizer;
+        let mut detokenizer = tokenizer.decode_stream();
+        let decoder_prompt = match &options.decoder_prompt {
+            Some(text) => tokenizer.encode_at_most(text, false, self.info().max_context)?,
+            None => Vec::new(),
+        };
+        // What an encoder reads is not what its decoder continues.
+        if continues && self.info().encoder_layers == 0 {
             // The continuation's first word keeps its blank.
             detokenizer.prime(&ids)?;
         }
@@ -288,6 +305,7 @@ impl TextGenerator {
             max_new_tokens: options.max_new_tokens,
             sampling,
             stop_ids: stop_ids.clone(),
+            decoder_prompt,
             ..Request::default()
         })?;
         TextStream::new(tokens, sampling, prompt_tokens, detokenizer, options.stop.clone(), stop_ids)

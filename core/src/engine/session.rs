@@ -151,8 +151,9 @@ impl<B: Backend> Engine<B> {
             let what = format!("{} bytes of keys and values, {wanted:?} expected", rows.len());
             return Err(Error::format(NAME, what));
         }
+        let header = self.in_pages(header)?;
         let sequence = self.sequence(&header)?;
-        if let Some(prefix) = &sequence.prefix {
+        if let Some(prefix) = sequence.prefix.as_ref().filter(|_| header.positions > 0) {
             // The source of a copy may be free already, and is not to be filled before.
             self.settle_copies()?;
             let (key, tokens) = (prefix.key.clone(), header.tokens[..header.positions].to_vec());
@@ -194,29 +195,36 @@ impl<B: Backend> Engine<B> {
         })
     }
 
-    /// Refuses what an encoder here would not read as it was read there.
-    fn check_source(&self, header: &Header) -> Result<()> {
+    /// The same with what an encoder reads in whole pages of this engine. Where those are of another size, all
+    /// positions are computed anew.
+    ///
+    /// # Errors
+    /// `Format` for what no engine writes, `Request` for more than the encoder reads in a step.
+    fn in_pages(&self, mut header: Header) -> Result<Header> {
         let (coordinator, [source, positions]) = (&self.coordinator, header.source);
-        let wanted = match &coordinator.spec.encoder {
-            Some(_) => source.next_multiple_of(coordinator.config.page_size),
-            None => 0,
-        };
-        let most = coordinator.config.max_step_tokens;
-        if positions != wanted
-            || (source == 0) != coordinator.spec.encoder.is_none()
-            || positions >= header.prompt
-        {
-            let what = format!("{source} tokens of an encoder at {positions} positions, {wanted} expected");
+        let encodes = coordinator.spec.encoder.is_some();
+        let some = [source, positions].map(|count| (count > 0) == encodes);
+        if some != [true; 2] || source > positions || (encodes && positions >= header.prompt) {
+            let what = format!("{source} tokens of an encoder at {positions} of {} positions", header.prompt);
             return Err(Error::format(NAME, what));
         }
-        match source > most {
-            true => {
-                let what =
-                    format!("its encoder reads {source} tokens; a step holds {most}, `max_step_tokens`");
-                Err(Error::Request { id: coordinator.next_id, what })
-            }
-            false => Ok(()),
+        let most = coordinator.config.max_step_tokens;
+        if source > most {
+            let what = format!("its encoder reads {source} tokens; a step holds {most}, `max_step_tokens`");
+            return Err(Error::Request { id: coordinator.next_id, what });
         }
+        let wanted = source.next_multiple_of(coordinator.config.page_size);
+        if wanted == positions {
+            return Ok(header);
+        }
+        let own = header.tokens.split_off(positions);
+        header.tokens.truncate(source);
+        header.tokens.resize(wanted, 0);
+        header.tokens.extend(own);
+        let moved = |position: usize| (position - positions).saturating_add(wanted);
+        (header.prompt, header.limit) = (moved(header.prompt), moved(header.limit));
+        (header.source, header.positions) = ([source, wanted], 0);
+        Ok(header)
     }
 
     /// The request, to be queued.
@@ -224,7 +232,6 @@ impl<B: Backend> Engine<B> {
         let coordinator = &self.coordinator;
         let (id, config) = (coordinator.next_id, &coordinator.config);
         header.sampling.validate()?;
-        self.check_source(header)?;
         let vocab = coordinator.spec.vocab;
         if let Some(token) = header.tokens.iter().find(|token| **token as usize >= vocab) {
             return Err(Error::format(NAME, format!("token {token} is beyond the vocabulary of {vocab}")));

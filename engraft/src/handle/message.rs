@@ -47,6 +47,8 @@ pub struct ModelInfo {
     pub hidden: usize,
     /// Blocks.
     pub layers: usize,
+    /// Blocks of the encoder next to its decoder; 0 where there is none.
+    pub encoder_layers: usize,
     /// Longest sequence, prompt and continuation.
     pub max_context: usize,
     /// The device, for people.

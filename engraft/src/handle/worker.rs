@@ -103,6 +103,7 @@ pub(super) fn info<B: Backend>(engine: &Engine<B>, name: String) -> Result<Model
         vocab: spec.vocab,
         hidden: spec.hidden,
         layers: spec.blocks.len(),
+        encoder_layers: spec.encoder.as_ref().map_or(0, |encoder| encoder.stack.blocks.len()),
         max_context: config.max_context,
         device: engine.backend().caps().device.clone(),
         load_seconds: 0.0,

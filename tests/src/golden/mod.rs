@@ -10,6 +10,7 @@ mod expect;
 mod judge;
 mod launches;
 mod run;
+mod seq2seq;
 
 pub use case::{Case, Prompt, Tensor, find};
 pub use expect::{Close, Expectations};

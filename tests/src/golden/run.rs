@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Tokens of every greedy continuation.
-const NEW_TOKENS: usize = 16;
+pub(super) const NEW_TOKENS: usize = 16;
 
 /// Greedy tokens that came out as expected, of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -105,7 +105,7 @@ impl Verdict {
         }
     }
 
-    fn tokens(&mut self, got: &[u32], want: &[f32]) {
+    pub(super) fn tokens(&mut self, got: &[u32], want: &[f32]) {
         let greedy = self.greedy.get_or_insert_default();
         greedy.all += want.len();
         greedy.same += got.iter().zip(want).filter(|(g, w)| **g as f32 == **w).count();
@@ -200,11 +200,15 @@ pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, types: Types, close: Close
     match case.kind.as_str() {
         "causal" | "quantised" => causal(open(config)?, case, dtype, close),
         "encoder" => encoder(open(config)?, case, dtype),
+        // Sound is no list of tokens.
+        "seq2seq" if case.tensors.contains_key("in.input_ids") => {
+            super::seq2seq::run(open(super::seq2seq::config(case, config)?)?, case, dtype, close)
+        }
         "clip_text" | "clip_vision" | "clip" => super::clip::clip(backend, case, config, types),
         kind => Err(Error::Unsupported {
             op: format!("a golden of kind \"{kind}\""),
             backend: backend.name().into(),
-            reason: "the engine runs causal models, encoders and CLIP so far".into(),
+            reason: "the engine runs causal models, encoders, encoders with decoders and CLIP so far".into(),
         }),
     }
 }

@@ -222,7 +222,8 @@ impl<K: Keys> Item<'_, K> {
             let mut tile = Tile::new(own, count, group, &heads, (scores, bias));
             tile.load::<V>(q, first + from, self.head);
             // The first row's position; keys before this step's rows are `len - rows`.
-            let position = len - rows + from;
+            // Fewer keys than queries: of a row whose position means nothing.
+            let position = (len + from).saturating_sub(rows);
             let (lo, hi) = tile.place(position, len);
             let mut chunk = lo / CHUNK * CHUNK;
             let mut runs = [Run::NONE; CHUNK];

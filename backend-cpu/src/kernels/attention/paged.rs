@@ -36,7 +36,7 @@ pub fn attend_paged(
     same(OP, "kv heads of the slab", layout.kv_heads, heads.kv_heads)?;
     same(OP, "key width of the slab", layout.k_dim, heads.k_dim)?;
     same(OP, "value width of the slab", layout.v_dim, heads.v_dim)?;
-    pages.check(queries.q.rows, layout.page_size)?;
+    pages.check(queries.q.rows, layout.page_size, queries.scores.go_by_position())?;
     let keys = Paged { slab, pages, group, lost: AtomicBool::new(false) };
     attend(machine, &Call { queries, group, out, keys: &keys })?;
     match keys.lost.into_inner() {
@@ -48,8 +48,9 @@ pub fn attend_paged(
 const OP: &str = "attend";
 
 impl Pages<'_> {
-    /// Every sequence that has query rows has as many keys, and a row of the table that holds them.
-    fn check(&self, rows: usize, page_size: usize) -> Result<()> {
+    /// Every sequence that has query rows has a row of the table that holds its keys, and as many keys where
+    /// what a query sees goes by its position.
+    fn check(&self, rows: usize, page_size: usize, by_position: bool) -> Result<()> {
         let seqs = self.lens.len();
         same(OP, "bounds", self.bounds.len(), seqs.saturating_add(1))?;
         same(OP, "table rows", self.table_rows.len(), seqs)?;
@@ -63,7 +64,7 @@ impl Pages<'_> {
             let queries = self.bounds[seq + 1] - self.bounds[seq];
             match queries {
                 0 => {}
-                _ if *len < queries => {
+                _ if by_position && *len < queries => {
                     return refuse(
                         "keys of a sequence, with fewer than its queries,",
                         *len,

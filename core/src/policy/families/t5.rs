@@ -83,12 +83,13 @@ fn of_stacks(config: &ModelConfig, catalog: Catalog<'_>, owner: fn(usize) -> usi
     let mut spec = stack(config, layers, false, owner)?;
     let norm = spec.final_norm;
     spec.each(|_, b| b.cross = Some(CrossSpec::new(norm, 1.0, false)));
-    // Files of T5 may repeat the table as a head; those of the others have a head of their own, or none.
-    let of_file = config.model_type() == "t5" || catalog.find(HEAD).is_none();
-    let tied = config.flag(&["tie_word_embeddings"], true)? && of_file;
+    // Files of T5 may repeat the table as a head; of the others a head in the file is one of its own. The
+    // scale goes by the configuration alone.
+    let shared = config.flag(&["tie_word_embeddings"], true)?;
+    let tied = shared && (config.model_type() == "t5" || catalog.find(HEAD).is_none());
     spec.head = HeadSpec::tokens(spec.vocab, tied, false);
     if let (HeadSpec::Tokens { scale, .. }, true) =
-        (&mut spec.head, config.flag(&["scale_decoder_outputs"], tied)?)
+        (&mut spec.head, config.flag(&["scale_decoder_outputs"], shared)?)
     {
         *scale = (1.0 / (spec.hidden as f64).sqrt()) as f32;
     }

@@ -1,0 +1,296 @@
+//! Models of an encoder and a decoder in the engine: what a request gives is, bit for bit, what it gives
+//! alone, whoever runs next to it, however its pages lie, and wherever it is taken up again.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
+use engraft_core::Error;
+use engraft_core::backend::Backend;
+use engraft_core::checkpoint::{self, Access};
+use engraft_core::config::EngineConfig;
+use engraft_core::engine::{EncoderInput, Engine, ForwardWant, Layers, Output, Pick, Request, Want};
+use engraft_core::inject::inject;
+use engraft_core::kv::HostPages;
+use engraft_core::numerics::Mode;
+use engraft_core::policy::Registry;
+use engraft_core::sample::SamplingParams;
+use engraft_core::weights::LoadOptions;
+use engraft_cpu::{Cpu, CpuConfig};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+const NEW: usize = 7;
+const CASES: [&str; 4] = ["t5", "bart", "umt5", "m2m_100"];
+
+type Texts = BTreeMap<u64, Vec<u32>>;
+
+fn cpu() -> Arc<Cpu> {
+    Cpu::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap()
+}
+
+fn config(page_size: usize) -> EngineConfig {
+    EngineConfig {
+        max_context: 64,
+        max_seqs: 4,
+        max_step_tokens: 24,
+        page_size,
+        page_seed: Some(3),
+        ..EngineConfig::default()
+    }
+}
+
+fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
+    let files = checkpoint::open(&dir, Access::Map).unwrap();
+    let (registry, options) = (Registry::default(), LoadOptions::default());
+    let model = inject(backend, &files, &registry, 64, options, &mut |_, _| {}).unwrap();
+    assert!(model.encoder.is_some(), "{case}");
+    let mut engine = Engine::new(backend.clone(), model, config).unwrap();
+    engine.set_auditing(true);
+    engine
+}
+
+/// A text of `len` tokens for the encoder; the decoder begins with `begins` more than its own first token.
+fn request(seed: u32, len: u32, begins: u32) -> Request {
+    let sampling = SamplingParams {
+        temperature: 1.3,
+        repetition_penalty: 1.1,
+        seed: Some(u64::from(seed)),
+        ..SamplingParams::default()
+    };
+    let ids = |count: u32, step: u32| (0..count).map(|i| 3 + (i * step + seed * 5 + i * i) % 48).collect();
+    let (prompt, decoder_prompt) = (ids(len, 7), ids(begins, 11));
+    Request { prompt, decoder_prompt, max_new_tokens: NEW, sampling, ..Request::default() }
+}
+
+fn steps<B: Backend>(engine: &mut Engine<B>, count: usize, texts: &mut Texts) {
+    let mut out: Vec<Output> = Vec::new();
+    for _ in 0..count {
+        engine.step(&mut out).unwrap();
+        out.iter().for_each(|o| texts.entry(o.id).or_default().extend(o.token));
+    }
+}
+
+/// The rest of everything that runs.
+fn rest<B: Backend>(engine: &mut Engine<B>, mut texts: Texts) -> Texts {
+    for (id, tokens) in engine.run().unwrap() {
+        texts.entry(id).or_default().extend(tokens);
+    }
+    let (free, all) = engine.free_pages();
+    assert_eq!(free, all, "pages leak");
+    texts
+}
+
+fn alone<B: Backend>(backend: &Arc<B>, case: &str, request: Request) -> Vec<u32> {
+    let mut engine = engine(backend, case, config(16));
+    let id = engine.put(request).unwrap();
+    rest(&mut engine, Texts::new()).remove(&id).unwrap()
+}
+
+/// Requests that come while others decode, in pages of any size.
+fn mates<B: Backend>(backend: &Arc<B>, case: &str, page_size: usize) {
+    let all = [request(1, 11, 0), request(2, 1, 4), request(3, 8, 9), request(4, 17, 1)];
+    let mut engine = engine(backend, case, config(page_size));
+    let (mut texts, mut ids) = (Texts::new(), Vec::new());
+    for request in &all {
+        ids.push(engine.put(request.clone()).unwrap());
+        steps(&mut engine, 2, &mut texts);
+    }
+    let texts = rest(&mut engine, texts);
+    for (id, request) in ids.iter().zip(all) {
+        assert_eq!(texts[id].len(), NEW, "{case}, pages of {page_size}");
+        assert_eq!(texts[id], alone(backend, case, request), "{case}, pages of {page_size}");
+    }
+}
+
+#[test]
+fn mates_and_pages_change_nothing() {
+    let cpu = cpu();
+    for case in CASES {
+        for page_size in [1, 4, 5, 16] {
+            mates(&cpu, case, page_size);
+        }
+    }
+}
+
+#[test]
+fn mates_on_devices() {
+    for name in cuda_names() {
+        mates(&cuda(&name, Mode::Invariant).unwrap(), "t5", 4);
+    }
+    for name in adapters() {
+        mates(&wgpu(Some(&name), false).unwrap(), "t5", 4);
+    }
+    println!("skipped: {:?}", backends::absent());
+    let missing = backends::missing_here();
+    assert!(missing.is_empty(), "{missing:?} required");
+}
+
+/// The decoder's prompt is read in as many steps as it takes; the encoder's text never is.
+#[test]
+fn chunks_of_the_decoders_prompt_change_nothing() {
+    let cpu = cpu();
+    for case in ["t5", "bart"] {
+        let long = Request { want: Want { logits: true, hidden: Layers::All }, ..request(5, 6, 13) };
+        let kept = |max_step_tokens| {
+            let sizes = EngineConfig { max_step_tokens, max_seqs: 1, ..config(4) };
+            let mut engine = engine(&cpu, case, sizes);
+            let id = engine.put(long.clone()).unwrap();
+            let texts = rest(&mut engine, Texts::new());
+            let kept = engine.take_kept(id).unwrap();
+            assert_eq!(kept.hidden[0].len() % (14 + NEW - 1), 0, "a row for every token of the decoder");
+            (texts[&id].clone(), kept.logits, kept.hidden)
+        };
+        assert_eq!(kept(6), kept(64), "{case}");
+    }
+}
+
+/// The same text is encoded once; one that only begins alike is not taken for it.
+#[test]
+fn the_keys_of_a_text_are_found_again_and_those_of_another_are_not() {
+    let cpu = cpu();
+    for case in ["t5", "mbart"] {
+        let mut engine = engine(&cpu, case, config(4));
+        let first = request(6, 10, 3);
+        let mut other = first.clone();
+        other.prompt[9] = 3 + (other.prompt[9] + 1) % 40;
+        let mut hits = Vec::new();
+        for request in [&first, &first, &other, &first] {
+            let before = engine.prefix_stats().hit;
+            let id = engine.put((*request).clone()).unwrap();
+            let texts = rest(&mut engine, Texts::new());
+            assert_eq!(texts[&id], alone(&cpu, case, request.clone()), "{case}");
+            hits.push(engine.prefix_stats().hit - before);
+        }
+        // 12 positions in front; of the decoder's four the last one samples.
+        assert_eq!(hits, [0, 12, 0, 12], "{case}");
+    }
+}
+
+#[test]
+fn a_preempted_request_goes_on_with_the_same_tokens() {
+    let cpu = cpu();
+    for case in ["t5", "marian"] {
+        for (host, prefix_cache) in [(false, true), (false, false), (true, true)] {
+            let want = alone(&cpu, case, request(7, 9, 2));
+            for before in 1..NEW {
+                let mut engine =
+                    engine(&cpu, case, EngineConfig { prefix_cache, kv_pages: Some(12), ..config(4) });
+                if host {
+                    engine.set_page_store(HostPages::new(1 << 20)).unwrap();
+                }
+                let id = engine.put(request(7, 9, 2)).unwrap();
+                let mut texts = Texts::new();
+                steps(&mut engine, before, &mut texts);
+                assert!(engine.preempt(id).unwrap());
+                // One that needs nearly all pages goes first: those that were given up are evicted.
+                let mate = engine.put(Request { priority: -1, ..request(8, 20, 12) }).unwrap();
+                let texts = rest(&mut engine, texts);
+                assert_eq!(texts[&id], want, "{case}, preempted behind {before} steps");
+                assert_eq!(texts[&mate], alone(&cpu, case, request(8, 20, 12)), "{case}");
+            }
+        }
+    }
+}
+
+/// Pages run out by themselves: some request gives its own up, and goes on later.
+#[test]
+fn requests_that_do_not_fit_together_take_turns() {
+    let cpu = cpu();
+    let all: Vec<Request> = (0..6).map(|i| request(20 + i, 5 + 3 * i, i)).collect();
+    let mut engine = engine(&cpu, "t5", EngineConfig { kv_pages: Some(11), ..config(4) });
+    let ids: Vec<u64> = all.iter().map(|request| engine.put(request.clone()).unwrap()).collect();
+    let texts = rest(&mut engine, Texts::new());
+    for (id, request) in ids.iter().zip(all) {
+        assert_eq!(texts[id], alone(&cpu, "t5", request));
+    }
+}
+
+#[test]
+fn a_saved_request_goes_on_elsewhere() {
+    let cpu = cpu();
+    for case in ["t5", "bart"] {
+        let want = alone(&cpu, case, request(9, 11, 2));
+        for (before, page_size) in [(1, 4), (3, 4), (5, 4), (3, 5), (4, 16)] {
+            let (mut from, mut to) = (engine(&cpu, case, config(4)), engine(&cpu, case, config(page_size)));
+            let id = from.put(request(9, 11, 2)).unwrap();
+            let mut texts = Texts::new();
+            steps(&mut from, before, &mut texts);
+            let saved = from.save(id).unwrap();
+            let known = texts[&id].len();
+            assert_eq!(rest(&mut from, texts)[&id], want, "{case}: saving changed what follows");
+            let id = to.restore(&saved).unwrap();
+            let restored = rest(&mut to, Texts::new());
+            let all = &restored[&id];
+            assert!(all.len() <= NEW - known && want.ends_with(all), "{case}, pages of {page_size}");
+            // In pages of the same size the whole ones in front are not computed anew.
+            let hit = to.prefix_stats().hit;
+            assert_eq!(hit >= 12, page_size == 4, "{case}: {hit}");
+        }
+    }
+}
+
+#[test]
+fn forks_and_continuations_share_what_was_encoded() {
+    let cpu = cpu();
+    for case in ["t5", "pegasus"] {
+        let one = request(10, 10, 1);
+        let mut engine = engine(&cpu, case, config(4));
+        let ids = engine.put_several(one.clone(), 3).unwrap();
+        let texts = rest(&mut engine, Texts::new());
+        for (subsequence, id) in ids.iter().enumerate() {
+            let own = Request { subsequence: subsequence as u32, ..one.clone() };
+            assert_eq!(texts[id], alone(&cpu, case, own), "{case}: continuation {subsequence}");
+        }
+        let first = engine.put(Request { sampling: SamplingParams::default(), ..one.clone() }).unwrap();
+        let mut texts = Texts::new();
+        steps(&mut engine, 3, &mut texts);
+        let before = texts.get(&first).map_or(0, Vec::len);
+        let fork = engine.fork(first, SamplingParams::default(), 0).unwrap();
+        let texts = rest(&mut engine, texts);
+        assert_eq!(texts[&first][before..], texts[&fork], "{case}");
+    }
+}
+
+/// Logits and hidden states of a decoder's tokens, given what the encoder read.
+#[test]
+fn forward_gives_the_rows_of_the_decoder() {
+    let cpu = cpu();
+    let mut engine = engine(&cpu, "t5", config(4));
+    let text = |seed| {
+        let Request { prompt, decoder_prompt, .. } = request(seed, 9, 4);
+        EncoderInput { ids: prompt, decoder: decoder_prompt, ..EncoderInput::default() }
+    };
+    let want = ForwardWant { hidden: Pick::Last, logits: Pick::All };
+    let vocab = engine.model().spec.vocab;
+    let both = engine.forward_texts(&[text(11), text(12)], &want).unwrap();
+    let one = engine.forward_texts(&[text(12)], &want).unwrap();
+    assert_eq!((both.len(), both[0].logits.len()), (2, 5 * vocab));
+    assert_eq!(both[1], one[0]);
+    assert_ne!(both[0].logits, both[1].logits);
+    let last = ForwardWant { hidden: Pick::None, logits: Pick::Last };
+    let last = engine.forward_texts(&[text(12)], &last).unwrap();
+    assert_eq!(last[0].logits[..], one[0].logits[4 * vocab..]);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_by_name() {
+    let cpu = cpu();
+    let mut engine = engine(&cpu, "bart", EngineConfig { max_context: 96, ..config(4) });
+    let refused = |outcome: Result<u64, Error>, what: &[&str]| {
+        let text = outcome.unwrap_err().to_string();
+        assert!(what.iter().all(|what| text.contains(what)), "{text}");
+    };
+    refused(engine.put(request(1, 0, 0)), &["empty"]);
+    refused(engine.put(request(1, 25, 0)), &["25 tokens", "24", "max_step_tokens"]);
+    refused(engine.put(request(1, 8, 48)), &["49 tokens", "8", "48"]);
+    let beyond = Request { decoder_prompt: vec![9999], ..request(1, 3, 0) };
+    refused(engine.put(beyond), &["9999", "vocabulary"]);
+    let files =
+        checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/llama"), Access::Map).unwrap();
+    let model =
+        inject(&cpu, &files, &Registry::default(), 64, LoadOptions::default(), &mut |_, _| {}).unwrap();
+    let mut plain = Engine::new(cpu.clone(), model, config(4)).unwrap();
+    refused(plain.put(request(1, 3, 2)), &["decoder", "no encoder"]);
+    assert!(plain.is_idle() && engine.is_idle(), "nothing is queued");
+}
