@@ -132,6 +132,9 @@ pub struct GenerateArgs {
     /// End before this text appears (can be given several times)
     #[arg(long, value_name = "TEXT", value_parser = stop)]
     pub stop: Vec<String>,
+    /// What the decoder of a model with an encoder begins with: the language to translate to, say
+    #[arg(long, value_name = "TEXT")]
+    pub decoder_prompt: Option<String>,
     /// Print one JSON object instead of the text
     #[arg(long)]
     pub json: bool,

@@ -14,6 +14,7 @@ pub fn run(args: &GenerateArgs) -> Outcome {
     let mut options = args.sampling.options(args.max_new_tokens);
     options.stop = args.stop.clone();
     options.no_special_in_user_text = args.no_special_in_user_text;
+    options.decoder_prompt = args.decoder_prompt.clone();
     if args.json {
         let mut stream = model.generate(&prompt, &options)?;
         let text = stream.text()?;

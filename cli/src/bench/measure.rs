@@ -193,11 +193,13 @@ impl Job {
     }
 
     /// Positions of the longest sequence that runs.
-    fn positions(&self, family: Family) -> usize {
+    fn positions(&self, spec: &ModelSpec) -> usize {
         let most = self.batches.iter().copied().max().unwrap_or(1);
-        match family {
+        // What an encoder reads takes whole pages, and the decoder begins behind them.
+        let pages = if spec.encoder.is_some() { 2 * EngineConfig::default().page_size } else { 0 };
+        match spec.family {
             Family::Encoder => self.prompt,
-            _ => self.prompt.max(self.context() + self.filling(most)) + self.decode + 1,
+            _ => self.prompt.max(self.context() + self.filling(most)) + self.decode + 1 + pages,
         }
     }
 
@@ -207,8 +209,8 @@ impl Job {
     /// `Usage` where what was given does not fit; those of reading the headers of the model's files.
     pub fn fit(&mut self, (own_prompt, own_decode): (bool, bool)) -> Result<(), Failure> {
         let (spec, ..) = describe(&self.files()?, &self.registry)?;
-        let limit = spec.max_positions.min(self.max_context.unwrap_or(usize::MAX));
-        let fits = |job: &Self| job.positions(spec.family) <= limit;
+        let limit = spec.context().min(self.max_context.unwrap_or(usize::MAX));
+        let fits = |job: &Self| job.positions(&spec) <= limit;
         if fits(self) {
             return Ok(());
         }
@@ -231,10 +233,10 @@ impl Job {
             _ => format!("--prompt-tokens {} and --decode {}", self.prompt, self.decode),
         };
         let whose = match self.max_context {
-            Some(context) if context < spec.max_positions => format!("--max-context is {context}"),
-            _ => format!("the model's context has {}", spec.max_positions),
+            Some(context) if context < spec.context() => format!("--max-context is {context}"),
+            _ => format!("the model's context has {}", spec.context()),
         };
-        Err(Failure::Usage(format!("{what}: up to {} positions; {whose}", self.positions(spec.family))))
+        Err(Failure::Usage(format!("{what}: up to {} positions; {whose}", self.positions(&spec))))
     }
 
     /// Steps until all sequences of a batch decode.
@@ -283,7 +285,7 @@ impl Job {
         let dtype = self.dtype.or(stored).unwrap_or(Float::F32);
         let load = LoadOptions { dtype: Some(dtype), ..self.load };
         let (spec, ..) = describe(&files, &self.registry)?;
-        let context = self.max_context.unwrap_or(self.positions(spec.family));
+        let context = self.max_context.unwrap_or(self.positions(&spec));
         let usual = EngineConfig::default();
         let config = EngineConfig {
             dtype,

@@ -146,11 +146,8 @@ fn sequence(id: usize, prompt: usize, new: usize, alphabet: Option<u32>) -> Sequ
         (state >> 33) as u32 % letters
     });
     let tokens: Vec<u32> = tokens.take(prompt).collect();
-    let key = PrefixKey {
-        salt: if id % 7 == 6 { "other".into() } else { String::new() },
-        rope_shift: 0,
-        private: None,
-    };
+    let key =
+        PrefixKey { salt: if id % 7 == 6 { "other".into() } else { String::new() }, ..PrefixKey::default() };
     let prefix = Some(CachedPrefix::new(key, prompt - 1));
     Sequence { prefix, ..Sequence::new(id as u64, tokens, new, ()) }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 fn key(salt: &str, rope_shift: u32) -> PrefixKey {
-    PrefixKey { salt: salt.into(), rope_shift, private: None }
+    PrefixKey { salt: salt.into(), rope_shift, ..PrefixKey::default() }
 }
 
 /// Fills pages with `tokens` as a request of this key does; the pages taken.
