@@ -1,6 +1,7 @@
 //! Attention: near f64 over every mask and width; the same bits alone and in a batch, in one step and in
 //! several, over any pages, by either kernel.
 
+use crate::bias::Bias;
 use crate::machine::{Device, Dice, Type, U, schedules};
 use engraft_kernels::params::MatView;
 use engraft_kernels::params::attention::Scores;
@@ -24,27 +25,6 @@ pub struct Heads {
     sinks: Option<Vec<f32>>,
     ahead: Option<u32>,
     bias: Option<Bias>,
-}
-
-/// Biases by distance: positions before and after a query that have one of their own, `[heads, distances]`.
-#[derive(Clone)]
-struct Bias {
-    behind: u32,
-    ahead: u32,
-    values: Vec<f32>,
-}
-
-impl Bias {
-    fn new(heads: usize, behind: u32, ahead: u32) -> Option<Self> {
-        let (mut dice, span) = (Dice(17), (behind + 1 + ahead) as usize);
-        Some(Self { behind, ahead, values: (0..heads * span).map(|_| dice.unit() * 2.0).collect() })
-    }
-
-    fn of(&self, head: usize, distance: i64) -> f32 {
-        let (behind, ahead) = (i64::from(self.behind), i64::from(self.ahead));
-        let span = behind + 1 + ahead;
-        self.values[head * span as usize + (distance.clamp(-behind, ahead) + behind) as usize]
-    }
 }
 
 pub fn heads(ty: Type, heads: usize, kv_heads: usize, width: usize) -> Heads {
@@ -124,14 +104,15 @@ impl Heads {
     }
 
     fn params(&self, device: &mut Device) -> Scores {
+        let (bias, bias_behind, bias_ahead) = self.bias.as_ref().map_or((0, 0, 0), |b| b.put(device));
         let flags = [(self.window.is_some(), Scores::WINDOW), (self.cap.is_some(), Scores::CAPPED)];
         Scores {
             slopes: self.slopes.as_ref().map_or(0, |s| device.put(&Type::F32.write(s))),
             sinks: self.sinks.as_ref().map_or(0, |s| device.put(&Type::F32.write(s))),
             ahead: if self.causal { 0 } else { self.ahead.unwrap_or(Scores::ALL) },
-            bias: self.bias.as_ref().map_or(0, |b| device.put(&Type::F32.write(&b.values))),
-            bias_behind: self.bias.as_ref().map_or(0, |b| b.behind),
-            bias_ahead: self.bias.as_ref().map_or(0, |b| b.ahead),
+            bias,
+            bias_behind,
+            bias_ahead,
             reserved: 0,
             scale: self.scale(),
             cap: self.cap.unwrap_or(1.0),

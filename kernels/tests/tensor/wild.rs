@@ -43,7 +43,7 @@ fn params(device: &mut Device, dice: &mut Dice, seed: u64) -> Flash {
         scores: Scores {
             sinks: if seed.is_multiple_of(2) { 0 } else { values(device, dice, 2 * HEADS) },
             ahead: ahead[seed as usize % 4],
-            bias: if seed % 3 == 0 { 0 } else { values(device, dice, 2 * HEADS * 4) },
+            bias: if seed.is_multiple_of(3) { 0 } else { values(device, dice, 2 * HEADS * 4) },
             bias_behind: 1,
             bias_ahead: 2,
             scale: 0.2,
