@@ -2,6 +2,7 @@
 //
 //   s_j = (chain over d of madd(q_d, k_jd, acc)) * scale
 //   capped: s = cap tanh(s (1 / cap))    slopes: s = madd(slope, j - p, s)
+//   biases by distance: s = s + bias[head][clamp(j - p, -behind, ahead) + behind]
 //   per chunk of 64 absolute positions:
 //     m = max s, e_j = exp(s_j - m), l = chain of l + e_j, o_d = chain of madd(e_j, v_jd, o_d)
 //   merged ascending:
@@ -37,6 +38,11 @@ struct Scores {
     // [heads] f32: scores without a key or a value; or 0.
     u64 sinks;
     u32 ahead;
+    // How far behind a query and ahead of it distances have a bias of their own.
+    u32 bias_behind;
+    // [heads, bias_behind + 1 + bias_ahead] f32, or 0.
+    u64 bias;
+    u32 bias_ahead;
     u32 reserved;
 };
 
@@ -122,6 +128,14 @@ DEVICE Row place(const u32 *bounds, const u32 *lens, u32 seqs, const Scores &s, 
     return row;
 }
 
+// Behind the other parts of a score: the bias of a head for the distance of key j. Any j and any position
+// have one.
+DEVICE float with_bias(const Scores &s, u32 head, u32 j, u32 position, float score) {
+    int distance = most(least((int)(j - position), (int)s.bias_ahead), -(int)s.bias_behind);
+    u64 first = (u64)head * (s.bias_behind + 1 + s.bias_ahead) + s.bias_behind;
+    return add(score, reinterpret_cast<const float *>(s.bias)[(long long)first + distance]);
+}
+
 // What a chunk gives: its maximum, its sum of weights, and this thread's columns.
 template <u32 COLUMNS>
 struct Result {
@@ -171,8 +185,8 @@ DEVICE void stage(Staged<T> &to, const T *from, u64 pitch, u32 n, u32 a, u32 b) 
 
 template <u32 COLUMNS, typename T, typename R>
 DEVICE Result<COLUMNS> chunk_of(const Scores &scores, const Row &row, u32 chunk, const float *q, OfHead &own, Staged<T> &staged,
-                                const T *keys, u64 k_pitch, u32 k_dim, const T *values, u64 v_pitch, u32 v_dim, float slope,
-                                R row_number) {
+                                const T *keys, u64 k_pitch, u32 k_dim, const T *values, u64 v_pitch, u32 v_dim, u32 head,
+                                float slope, R row_number) {
     constexpr u32 N = Wide<T>::N;
     constexpr float SMALLEST = -3.40282347e38f;
     u32 t = threadIdx.x;
@@ -204,6 +218,7 @@ DEVICE Result<COLUMNS> chunk_of(const Scores &scores, const Row &row, u32 chunk,
         score = mul(acc, scores.scale);
         if (scores.flags & CAPPED) score = mul(scores.cap, tanh_of(mul(score, div(1.0f, scores.cap))));
         if (scores.slopes) score = madd(slope, sub((float)(chunk + t), (float)row.position), score);
+        if (scores.bias) score = with_bias(scores, head, chunk + t, row.position, score);
     }
     // The largest, NaN left out; the sign of a zero does not matter behind the subtraction.
     float top = score > SMALLEST ? score : SMALLEST;
@@ -314,7 +329,7 @@ DEVICE void walk_keys(const MatView &q, const MatView &out, const Scores &scores
     bool any = false;
     for (u32 chunk = begin; chunk < end; chunk++) {
         Result<COLUMNS> r = chunk_of<COLUMNS>(scores, row, chunk * CHUNK, query, own, staged, keys, k_pitch, k_dim, values, v_pitch,
-                                              v_dim, slope, row_number);
+                                              v_dim, head, slope, row_number);
         if (SPLIT) {
             if (writes) {
                 float *to = part_of(split, token, heads, head, chunk, v_dim);

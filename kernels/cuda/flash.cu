@@ -1,6 +1,7 @@
 // Attention on tensor cores, over pages and over plain rows. Mode `Invariant`.
 //
 //   s_j = scale (q . k_j)    capped: s = cap tanh(s (1 / cap))    slopes: s = madd(slope, j - p, s)
+//   biases by distance: s = s + bias[head][clamp(j - p, -behind, ahead) + behind]
 //   per chunk of 64 absolute positions, within a span of 256, ascending, from m = lowest, l = o = 0:
 //     m' = max(m, max s)   a = exp(m - m')   e_j = exp(s_j - m')   l = l a + sum e_j   o = o a + sum e_j v_j
 //   per span, ascending: the first that a row sees as it is, then
@@ -310,7 +311,7 @@ DEVICE void whole(const Flash &p) {
         u32 k = ring + stage * Tile::STAGE, v = k + CHUNK * Tile::K_PITCH;
         float w[8][4], top[2];
         Tile::dot(w, q + warp * 16 * Tile::K_PITCH, k);
-        score(p, w, rows, slope, chunk, top);
+        score(p, w, rows, head, slope, chunk, top);
         span.rise(top);
         bool apart = is_partial(common, chunk, lo, hi) && any_wild<T, VD / 8, Tile::V_PITCH>(v);
         u32 parts[4][8];
@@ -416,7 +417,7 @@ DEVICE void split(const Flash &p) {
         // Each warp scores 16 positions; the largest of a row is everybody's.
         float w[2][4], top[2];
         Tile::dot(w, q, k + warp * 16 * Tile::K_PITCH);
-        score(p, w, rows, slope, chunk + warp * 16, top);
+        score(p, w, rows, head, slope, chunk + warp * 16, top);
         if (lane % 4 == 0) tops[warp][lane / 4] = top[0], tops[warp][lane / 4 + 8] = top[1];
         __syncthreads();
 #pragma unroll

@@ -20,6 +20,10 @@ struct Scores {
     // [heads] f32: scores without a key or a value; or 0.
     u64 sinks;
     u32 ahead;
+    u32 bias_behind;
+    // [heads, bias_behind + 1 + bias_ahead] f32: a bias for every distance; or 0.
+    u64 bias;
+    u32 bias_ahead;
     u32 reserved;
 };
 
@@ -109,9 +113,11 @@ DEVICE bool any_wild(u32 at) {
 }
 
 // From dot products of two rows (g and g + 8 of a tile) to scores; what a row does not see becomes LOWEST.
-// Returns in `top` the largest of each row among this quad's columns.
+// Returns in `top` the largest of each row among this quad's columns. Biases by distance lie in memory: where
+// there are none, the branch is all that runs.
 template <u32 N>
-DEVICE void score(const Flash &p, float (&s)[N][4], const Row (&rows)[2], const float (&slope)[2], u32 chunk, float (&top)[2]) {
+DEVICE void score(const Flash &p, float (&s)[N][4], const Row (&rows)[2], const u32 (&head)[2], const float (&slope)[2], u32 chunk,
+                  float (&top)[2]) {
     u32 lane = threadIdx.x % 32;
     top[0] = top[1] = LOWEST;
 #pragma unroll
@@ -123,13 +129,40 @@ DEVICE void score(const Flash &p, float (&s)[N][4], const Row (&rows)[2], const 
         float inverse = div(1.0f, p.scores.cap);
         walk(reinterpret_cast<float(&)[N * 4]>(s), [&](float v) { return mul(p.scores.cap, tanh_of(mul(v, inverse))); });
     }
+    if (p.scores.slopes) {
+#pragma unroll
+        for (u32 n = 0; n < N; n++) {
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) {
+                u32 j = chunk + n * 8 + lane % 4 * 2 + e % 2;
+                s[n][e] = madd(slope[e / 2], sub((float)j, (float)rows[e / 2].position), s[n][e]);
+            }
+        }
+    }
+    if (p.scores.bias) {
+        int behind = -(int)p.scores.bias_behind, ahead = (int)p.scores.bias_ahead;
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            // The bias of distance 0.
+            u64 zero = (u64)head[i] * (ahead - behind + 1) - behind;
+            const float *bias = reinterpret_cast<const float *>(p.scores.bias) + zero;
+            int first = (int)(chunk + lane % 4 * 2 - rows[i].position);
+#pragma unroll
+            for (u32 n = 0; n < N; n++) {
+#pragma unroll
+                for (u32 e = 0; e < 2; e++) {
+                    int distance = most(least(first + (int)(n * 8 + e), ahead), behind);
+                    s[n][2 * i + e] = add(s[n][2 * i + e], bias[distance]);
+                }
+            }
+        }
+    }
 #pragma unroll
     for (u32 n = 0; n < N; n++) {
 #pragma unroll
         for (u32 e = 0; e < 4; e++) {
             u32 j = chunk + n * 8 + lane % 4 * 2 + e % 2;
             const Row &row = rows[e / 2];
-            if (p.scores.slopes) s[n][e] = madd(slope[e / 2], sub((float)j, (float)row.position), s[n][e]);
             s[n][e] = j >= row.lo && j < row.hi ? s[n][e] : LOWEST;
             top[e / 2] = fmaxf(top[e / 2], s[n][e]);
         }

@@ -1,7 +1,7 @@
 // Attention over many queries on Hopper: producer and consumer warps, wgmma. Mode `Fast` alone; flash.cu has
 // the rest.
 //
-//   s_j = scale (q . k_j)    capped, with slopes: as flash.cu
+//   s_j = scale (q . k_j)    capped, with slopes, with biases by distance: as flash.cu
 //   per chunk of 64 absolute positions, ascending, from m = lowest, l = o = 0:
 //     m' = max(m, max s)   a = exp(m - m')   e_j = exp(s_j - m')   l = l a + sum e_j   o = o a + sum e_j v_j
 //   at the end o (1 / l)
@@ -214,7 +214,7 @@ struct Block {
             wgmma_commit();
             wgmma_wait<0>();
             settled(w);
-            score(p, reinterpret_cast<float(&)[8][4]>(w), row, slope, (lo / CHUNK + chunk) * CHUNK, top);
+            score(p, reinterpret_cast<float(&)[8][4]>(w), row, head, slope, (lo / CHUNK + chunk) * CHUNK, top);
 #pragma unroll
             for (u32 i = 0; i < 2; i++) {
                 float next = fmaxf(m[i], top[i]), a = exp_fast(sub(m[i], next));

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "tensor/bias.rs"]
+mod bias;
 #[path = "tensor/flash.rs"]
 mod flash;
 #[path = "tensor/gemm.rs"]

@@ -22,14 +22,16 @@ rows that a workgroup takes by its own number are written. -#}
 {{ it.reads(2, "values", kv) }}
 // Bounds of the sequences' query rows; with pages also their rows of the table and their lengths.
 @group(0) @binding(3) var<storage, read> sequences: array<u32>;
-// Scale, soft cap and its reciprocal, window, flags, ahead (bits), then a slope per head.
+// Scale, soft cap and its reciprocal, window, flags, ahead, how far behind a query and ahead of it distances
+// have a bias of their own (bits), then a slope per head.
 @group(0) @binding(4) var<storage, read> scores: array<f32>;
 {{ it.writes(5, "out", x) }}
 {%- if not dense %}
 @group(0) @binding(6) var<storage, read> pages: array<u32>;
 {%- endif %}
-// A score without a key or a value for every head, where `p.sinks` is 1.
-@group(0) @binding({{ 6 if dense else 7 }}) var<storage, read> sinks: array<f32>;
+// A score without a key or a value for every head, where `p.sinks` is 1; then biases by distance, head by
+// head. One binding for both: with pages there are seven others, and adapters have eight.
+@group(0) @binding({{ 6 if dense else 7 }}) var<storage, read> of_heads: array<f32>;
 
 const CHUNK = 64u;
 const COLUMNS = {{ columns }}u;
@@ -37,6 +39,7 @@ const CAUSAL = 1u;
 const WINDOW = 2u;
 const SLOPES = 4u;
 const AHEAD = 8u;
+const RELATIVE = 16u;
 
 {%- if subgroups %}
 // The largest score of every subgroup: at most 16.
@@ -61,6 +64,15 @@ fn sequence_of(token: u32) -> u32 {
     return lo;
 }
 
+// The bias of a head for the distance of key j; behind `first` values of another kind.
+fn bias_of(first: u32, head: u32, j: u32, position: u32) -> f32 {
+    let behind = bitcast<u32>(scores[6]);
+    let ahead = bitcast<u32>(scores[7]);
+    let near = min(j, position);
+    let distance = behind + min(j - near, ahead) - min(position - near, behind);
+    return of_heads[first + head * (behind + 1u + ahead) + distance];
+}
+
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -76,6 +88,7 @@ fn main(
     let kv_head = head / share;
     let scale = scores[0];
     let flags = bitcast<u32>(scores[4]);
+    let sinks = select(0u, kv_heads * share, p.sinks != 0u);
     for (var token = group.x; token < p.tokens; token += groups.x) {
         let seq = sequence_of(token);
         let first = sequences[p.bounds_offset + seq];
@@ -136,7 +149,10 @@ fn main(
                 s = og(scores[1] * tanh_of(og(s * scores[2])));
 {%- endif %}
                 if ((flags & SLOPES) != 0u) {
-                    s = madd(scores[6u + head], og(f32(j) - f32(position)), s);
+                    s = madd(scores[8u + head], og(f32(j) - f32(position)), s);
+                }
+                if ((flags & RELATIVE) != 0u) {
+                    s = og(s) + bias_of(sinks, head, j, position);
                 }
                 mine = og(s);
             }
@@ -196,7 +212,7 @@ fn main(
         // A sink joins the sum last, as a key without a value.
         var keep = 1.0;
         if (any && p.sinks != 0u) {
-            let sink = sinks[head];
+            let sink = of_heads[head];
             let new_top = select(top, sink, sink > top);
             keep = exp_of(og(top - new_top));
             sum = og(og(sum * keep) + exp_of(og(sink - new_top)));

@@ -22,7 +22,7 @@ through them one after the other. -#}
 @group(0) @binding(4) var<storage, read> scores: array<f32>;
 {{ it.writes(5, "out", x) }}
 @group(0) @binding(6) var<storage, read> pages: array<u32>;
-@group(0) @binding(7) var<storage, read> sinks: array<f32>;
+@group(0) @binding(7) var<storage, read> of_heads: array<f32>;
 
 const CHUNK = 64u;
 const COLUMNS = {{ columns }}u;
@@ -30,6 +30,7 @@ const CAUSAL = 1u;
 const WINDOW = 2u;
 const SLOPES = 4u;
 const AHEAD = 8u;
+const RELATIVE = 16u;
 
 // [slot][key]
 var<workgroup> shared_s: array<f32, {{ slots * 64 }}>;
@@ -70,6 +71,15 @@ fn seen(position: u32, len: u32, flags: u32, used: bool) -> vec2<u32> {
     return vec2<u32>(lo, hi);
 }
 
+// The bias of a head for the distance of key j; behind `first` values of another kind.
+fn bias_of(first: u32, head: u32, j: u32, position: u32) -> f32 {
+    let behind = bitcast<u32>(scores[6]);
+    let ahead = bitcast<u32>(scores[7]);
+    let near = min(j, position);
+    let distance = behind + min(j - near, ahead) - min(position - near, behind);
+    return of_heads[first + head * (behind + 1u + ahead) + distance];
+}
+
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -88,6 +98,7 @@ fn main(
     let tile_rows = {{ slots }}u / tile_heads;
     let scale = scores[0];
     let flags = bitcast<u32>(scores[4]);
+    let sinks = select(0u, kv_heads * share, (p.tile & 1u) != 0u);
     for (var tile = group.x; tile * tile_rows < p.tokens; tile += groups.x) {
         let tile_end = min((tile + 1u) * tile_rows, p.tokens);
         var token = tile * tile_rows;
@@ -144,7 +155,10 @@ fn main(
                     s{{ s }} = og(scores[1] * tanh_of(og(s{{ s }} * scores[2])));
 {%- endif %}
                     if ((flags & SLOPES) != 0u) {
-                        s{{ s }} = madd(scores[6u + head{{ s }}], og(f32(j) - f32(position{{ s }})), s{{ s }});
+                        s{{ s }} = madd(scores[8u + head{{ s }}], og(f32(j) - f32(position{{ s }})), s{{ s }});
+                    }
+                    if ((flags & RELATIVE) != 0u) {
+                        s{{ s }} = og(s{{ s }}) + bias_of(sinks, head{{ s }}, j, position{{ s }});
                     }
                     shared_s[v + {{ s * 64 }}u] = og(s{{ s }});
 {%- endfor %}
@@ -214,7 +228,7 @@ fn main(
             if (used{{ s }}) {
                 var keep{{ s }} = 1.0;
                 if (any{{ s }} && (p.tile & 1u) != 0u) {
-                    let sink = sinks[head{{ s }}];
+                    let sink = of_heads[head{{ s }}];
                     let new_top = select(top{{ s }}, sink, sink > top{{ s }});
                     keep{{ s }} = exp_of(og(top{{ s }} - new_top));
                     sum{{ s }} = og(og(sum{{ s }} * keep{{ s }}) + exp_of(og(sink - new_top)));

@@ -8,7 +8,7 @@ use engraft_core::ops::{
     MarkSeen, Norm, NormWeights, Rope, RopeView, Route, Sample, Scatter, Sequences,
 };
 use engraft_core::params::{
-    ExpertGroups, GroupRank, Heads, NormKind, RopeStyle, Router, RouterScore, Scores,
+    ExpertGroups, GroupRank, Heads, NormKind, Relative, RopeStyle, Router, RouterScore, Scores,
 };
 use engraft_core::sample::{NO_TOKEN, SampleRow};
 
@@ -402,5 +402,32 @@ fn any_sampling_row_gives_a_token_of_the_vocabulary_or_none() {
         let sampled = |t: &u32| (*t as usize) < VOCAB || *t == NO_TOKEN;
         assert!(tokens[..4].iter().all(sampled), "{tokens:?} {rows:?}");
         assert_eq!(tokens[4..], [NO_TOKEN; 2], "rows without a slot");
+    }
+}
+
+#[test]
+fn biases_go_with_the_distances_of_their_scores() {
+    let mut b = bench();
+    let heads = Heads { heads: 2, kv_heads: 1, k_dim: 3, v_dim: 5 };
+    let (q, k) = (b.mat(&values(18, 1), 6, Float::F32), b.mat(&values(9, 2), 3, Float::F32));
+    let (v, bounds) = (b.mat(&values(15, 3), 5, Float::F32), b.buf(&[0u32, 3]));
+    let mut refused = |relative, len: Option<usize>| {
+        let bias = len.map(|len| b.f32s(&vec![0.5; len], len, WeightUse::Vector));
+        let (scores, mut out) =
+            (Scores { relative, ..Scores::causal(1.0) }, b.mat(&[9.0; 30], 10, Float::F32));
+        let (q, k, v, out) = (q.view(3).unwrap(), k.view(3).unwrap(), v.view(3).unwrap(), out.view_mut(3));
+        let (bounds, sinks, bias, out) = (bounds.view(), None, bias.as_ref(), out.unwrap());
+        let op = AttendDense { q, k, v, bounds, max_rows: 3, heads, scores: &scores, sinks, bias, out };
+        b.run(op).err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    let relative = Some(Relative { behind: 2, ahead: 1 });
+    assert_eq!((refused(None, None), refused(relative, Some(8))), (String::new(), String::new()));
+    for (relative, len, said) in [
+        (relative, None, "`bias` of `Scores::relative` is none, expected given"),
+        (None, Some(8), "`bias` without `Scores::relative` is given, expected none"),
+        (relative, Some(7), "length of `bias` is 7, expected 8"),
+    ] {
+        let why = refused(relative, len);
+        assert!(why.contains(said), "{why}");
     }
 }

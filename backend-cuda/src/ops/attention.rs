@@ -6,10 +6,10 @@ use super::names::{elem, unsupported};
 use super::select::{self, Attention, widths};
 use crate::weight::{CudaWeight, word};
 use crate::{Cuda, CudaMem, CudaStream, Kernel};
-use engraft_core::Result;
 use engraft_core::mem::{KvRef, Table};
 use engraft_core::ops::{Attend, AttendDense, AttentionOp, AttentionOpKind, Signature};
-use engraft_core::params::Scores;
+use engraft_core::params::{Relative, Scores};
+use engraft_core::{Error, Result};
 use engraft_kernels::Launch;
 use engraft_kernels::params::{attention as strict, flash, kv as paged};
 
@@ -46,11 +46,24 @@ pub(super) fn run(stream: &mut CudaStream, op: AttentionOp<'_, Cuda>, signature:
     }
 }
 
+/// Distances with a bias of their own; kernels number them with a sign.
+fn distances(scores: &Scores) -> Result<Relative> {
+    let relative = scores.relative.unwrap_or(Relative { behind: 0, ahead: 0 });
+    match i32::try_from(relative.span()) {
+        Ok(_) => Ok(relative),
+        Err(_) => Err(Error::internal(format!(
+            "biases for {} distances, a kernel takes up to {}",
+            relative.span(),
+            i32::MAX
+        ))),
+    }
+}
+
 /// Gives the memory of the slopes, too: it is to live until the launch that reads them has been made.
 fn scores_of(
     stream: &mut CudaStream,
     scores: &Scores,
-    sinks: Option<&CudaWeight>,
+    [sinks, bias]: [Option<&CudaWeight>; 2],
 ) -> Result<(strict::Scores, Option<CudaMem>)> {
     let slopes = match &scores.alibi {
         None => None,
@@ -62,6 +75,7 @@ fn scores_of(
             Some(mem)
         }
     };
+    let Relative { behind, ahead } = distances(scores)?;
     let flag = |yes: bool, bit: u32| if yes { bit } else { 0 };
     let numbers = strict::Scores {
         slopes: slopes.as_ref().map_or(0, CudaMem::address),
@@ -72,6 +86,9 @@ fn scores_of(
         flags: flag(scores.window.is_some(), strict::Scores::WINDOW)
             | flag(scores.soft_cap.is_some(), strict::Scores::CAPPED),
         ahead: if scores.causal { 0 } else { scores.ahead.unwrap_or(strict::Scores::ALL) },
+        bias: stream.vector(bias)?,
+        bias_behind: behind,
+        bias_ahead: ahead,
         reserved: 0,
     };
     Ok((numbers, slopes))
@@ -107,7 +124,7 @@ fn whole(p: &flash::Flash, max_queries: usize, hopper: bool) -> Result<Launch> {
 fn attend_tensor(stream: &mut CudaStream, op: &Attend<'_, Cuda>, hopper: bool) -> Result<()> {
     let (seqs, (kv, table)) = (op.seqs, pages_of(stream, op.kv, op.table)?);
     let few = few(seqs.kv_lens.len(), seqs.max_query);
-    let (scores, _slopes) = scores_of(stream, op.scores, op.sinks)?;
+    let (scores, _slopes) = scores_of(stream, op.scores, [op.sinks, op.bias])?;
     let p = flash::Flash {
         q: stream.matrix(op.q)?,
         out: stream.matrix_mut(&op.out)?,
@@ -146,7 +163,7 @@ fn split_of(stream: &mut CudaStream, op: &Attend<'_, Cuda>, most_keys: u32) -> R
 
 fn attend_strict(stream: &mut CudaStream, op: &Attend<'_, Cuda>) -> Result<()> {
     let (seqs, (kv, table)) = (op.seqs, pages_of(stream, op.kv, op.table)?);
-    let (scores, _slopes) = scores_of(stream, op.scores, op.sinks)?;
+    let (scores, _slopes) = scores_of(stream, op.scores, [op.sinks, op.bias])?;
     let p = strict::Paged {
         q: stream.matrix(op.q)?,
         out: stream.matrix_mut(&op.out)?,
@@ -168,7 +185,7 @@ fn attend_strict(stream: &mut CudaStream, op: &Attend<'_, Cuda>) -> Result<()> {
 
 fn dense_tensor(stream: &mut CudaStream, op: &AttendDense<'_, Cuda>, hopper: bool) -> Result<()> {
     let (k, v, heads) = (stream.matrix(op.k)?, stream.matrix(op.v)?, op.heads);
-    let (scores, _slopes) = scores_of(stream, op.scores, op.sinks)?;
+    let (scores, _slopes) = scores_of(stream, op.scores, [op.sinks, op.bias])?;
     let p = flash::Flash {
         q: stream.matrix(op.q)?,
         out: stream.matrix_mut(&op.out)?,
@@ -194,7 +211,7 @@ fn dense_tensor(stream: &mut CudaStream, op: &AttendDense<'_, Cuda>, hopper: boo
 }
 
 fn dense_strict(stream: &mut CudaStream, op: &AttendDense<'_, Cuda>) -> Result<()> {
-    let (scores, _slopes) = scores_of(stream, op.scores, op.sinks)?;
+    let (scores, _slopes) = scores_of(stream, op.scores, [op.sinks, op.bias])?;
     let p = strict::Dense {
         q: stream.matrix(op.q)?,
         out: stream.matrix_mut(&op.out)?,

@@ -35,7 +35,7 @@ fn columns_of(heads: &Heads) -> u32 {
 }
 
 fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Result<()> {
-    let Attend { q, kv, heads, scores, sinks, seqs, table, out, .. } = op;
+    let Attend { q, kv, heads, scores, sinks, bias, seqs, table, out, .. } = op;
     let (gpu, out, l) = (stream.gpu().clone(), out.as_ref(), kv.layout());
     let (limits, count) = (gpu.limits(), seqs.kv_lens.len());
     if q.rows() == 0 || count == 0 {
@@ -69,10 +69,11 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
         word(l.page_size)?,
         word(of_tile.unwrap_or(0))? << 1 | u32::from(sinks.is_some()),
     ];
-    let sinks = sinks_of(&gpu, sinks)?;
+    let of_heads = of_heads(&gpu, sinks, bias)?;
+    let of_heads = Slot::whole(limits, &of_heads, "sinks and biases")?;
     let sequences = Slot::whole(limits, bounds.mem(), "a step")?;
     let scores = Slot::whole(limits, &scores, "scores")?;
-    let slots = [q_at.slot, keys, values, sequences, scores, to.slot, pages.slot, sinks];
+    let slots = [q_at.slot, keys, values, sequences, scores, to.slot, pages.slot, of_heads];
     let (x, kv) = (elem(q.dtype()), elem(l.dtype));
     let Some(of_tile) = of_tile else {
         let how = Attention { dense: false, columns, capped, subgroups };
@@ -101,9 +102,13 @@ fn in_one_buffer(gpu: &Wgpu, seqs: &Sequences<'_, WgpuMem>) -> Result<()> {
     }
 }
 
-/// Scores without a key or a value, or nothing.
-fn sinks_of<'a>(gpu: &'a Wgpu, sinks: Option<&'a WgpuWeight>) -> Result<Slot<'a>> {
-    Slot::whole(gpu.limits(), sinks.map_or(Ok(gpu.nothing()), |sinks| sinks.vector())?, "sinks")
+/// Scores without a key or a value, behind them biases by distance: what there is of both.
+fn of_heads(gpu: &Wgpu, sinks: Option<&WgpuWeight>, bias: Option<&WgpuWeight>) -> Result<WgpuMem> {
+    match (sinks, bias) {
+        (None, None) => Ok(gpu.nothing().share()),
+        (Some(one), None) | (None, Some(one)) => Ok(one.vector()?.share()),
+        (Some(sinks), Some(bias)) => gpu.of_heads.get(&gpu.gpu, [sinks.vector()?, bias.vector()?]),
+    }
 }
 
 /// Workgroups of rows, which stride beyond the limit, and of heads.
@@ -112,7 +117,7 @@ fn grid(limits: &Limits, rows: usize, heads: usize) -> Result<[u32; 3]> {
 }
 
 fn attend_dense(stream: &mut WgpuStream, op: AttendDense<'_, Wgpu>, subgroups: bool) -> Result<()> {
-    let AttendDense { q, k, v, bounds, heads, scores, sinks, out, .. } = op;
+    let AttendDense { q, k, v, bounds, heads, scores, sinks, bias, out, .. } = op;
     let (gpu, out) = (stream.gpu().clone(), out.as_ref());
     let limits = gpu.limits();
     if q.rows() == 0 || bounds.len() < 2 {
@@ -139,9 +144,10 @@ fn attend_dense(stream: &mut WgpuStream, op: AttendDense<'_, Wgpu>, subgroups: b
         word(v.pitch())?,
         u32::from(sinks.is_some()),
     ];
-    let sinks = sinks_of(&gpu, sinks)?;
+    let of_heads = of_heads(&gpu, sinks, bias)?;
+    let of_heads = Slot::whole(limits, &of_heads, "sinks and biases")?;
     let scores = Slot::whole(limits, &scores, "scores")?;
-    let slots = [q_at.slot, k_at.slot, v_at.slot, bounds_at.slot, scores, to.slot, sinks];
+    let slots = [q_at.slot, k_at.slot, v_at.slot, bounds_at.slot, scores, to.slot, of_heads];
     let how = Attention { dense: true, columns, capped, subgroups };
     let kernel = Kernel::Attention(how, elem(q.dtype()), elem(k.dtype()));
     let grid = grid(limits, q.rows(), heads.heads)?;

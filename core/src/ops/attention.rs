@@ -45,12 +45,11 @@ impl<'a, M> From<StepView<'a, M>> for Sequences<'a, M> {
 /// Attention over pages: q `[tokens, heads * k_dim]`, out `[tokens, heads * v_dim]`. Query row `i` of
 /// sequence `s` has position `kv_lens[s] - queries + i` and sees what `scores` leaves it; there may be fewer
 /// keys than queries only where scores do not go by positions ([`Scores::go_by_position`]). A row that sees
-/// nothing is zero. With a bias by relative position
-/// `s = s + bias[head][clamp(key - query, -behind, ahead) + behind]` behind scale, cap and slope. A sink is a
-/// score without a value: after the last key it joins the softmax's sum,
-/// `M' = max(M, sink)`, `a = exp(M - M')`, `out = O a / (L a + exp(sink - M'))`. Token rows outside every
-/// sequence are not written. Bounds, lengths, table rows and page numbers out of range give rows that mean
-/// nothing, or an error.
+/// nothing is zero. A bias by relative position is added last, as a plain sum: `s = s + bias[head][at]` with
+/// `at = clamp(key - query, -behind, ahead) + behind`. A sink is a score without a value: after the last key
+/// it joins the softmax's sum, `M' = max(M, sink)`, `a = exp(M - M')`,
+/// `out = O a / (L a + exp(sink - M'))`. Token rows outside every sequence are not written. Bounds, lengths,
+/// table rows and page numbers out of range give rows that mean nothing, or an error.
 pub struct Attend<'a, D: Device> {
     /// This step's schedule.
     pub plan: &'a D::AttnPlan,

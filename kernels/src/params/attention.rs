@@ -45,6 +45,12 @@ pub struct Scores {
     pub sinks: u64,
     /// Keys behind `query + ahead` are hidden: 0 where the mask is causal, [`Scores::ALL`] for none.
     pub ahead: u32,
+    /// Positions before a query that have a bias of their own.
+    pub bias_behind: u32,
+    /// `[heads, bias_behind + 1 + bias_ahead]` f32 biases by distance, the sum below 2^31; or 0.
+    pub bias: u64,
+    /// Positions after a query that have a bias of their own.
+    pub bias_ahead: u32,
     /// Zero.
     pub reserved: u32,
 }

@@ -2,10 +2,52 @@
 
 use crate::kv::slabs;
 use crate::machine::{Machine, Runs, encode, numbers, rounded, same};
+use bytemuck::Zeroable;
 use engraft_core::math::{FusedMadd, exp, tanh};
 use engraft_kernels::params::Elem;
 use engraft_kernels::params::attention::{CHUNK, Dense, Paged, Scores, Split};
 use engraft_kernels::params::kv::PageTable;
+
+/// What a head has for itself; biases by distance from the furthest behind on.
+#[derive(Clone, Copy)]
+struct OfHead<'a> {
+    slope: Option<f32>,
+    sink: Option<f32>,
+    bias: Option<&'a [f32]>,
+}
+
+/// What the heads have where the rules say so.
+struct OfHeads {
+    slopes: Vec<f32>,
+    sinks: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+fn span(scores: &Scores) -> usize {
+    (scores.bias_behind + 1 + scores.bias_ahead) as usize
+}
+
+impl OfHeads {
+    fn new(heads: usize, scores: &Scores, seed: u64) -> Self {
+        let bias = numbers(heads * span(scores), seed + 100);
+        Self { slopes: numbers(heads, seed), sinks: numbers(heads, seed + 1), bias }
+    }
+
+    fn of(&self, head: usize, scores: &Scores) -> OfHead<'_> {
+        OfHead {
+            slope: (scores.slopes != 0).then(|| self.slopes[head]),
+            sink: (scores.sinks != 0).then(|| self.sinks[head]),
+            bias: (scores.bias != 0).then(|| &self.bias[head * span(scores)..][..span(scores)]),
+        }
+    }
+
+    /// The rules with what they read on the device.
+    fn put(&self, gpu: &mut Machine, scores: &Scores) -> Scores {
+        let mut of_heads = |there: u64, values: &[f32]| if there != 0 { gpu.put(values) } else { 0 };
+        let (slopes, sinks) = (of_heads(scores.slopes, &self.slopes), of_heads(scores.sinks, &self.sinks));
+        Scores { slopes, sinks, bias: of_heads(scores.bias, &self.bias), ..*scores }
+    }
+}
 
 /// One query row against keys and values `[keys, dim]` of its head, not yet rounded.
 fn model(
@@ -15,7 +57,7 @@ fn model(
     v_dim: usize,
     position: usize,
     scores: &Scores,
-    (slope, sink): (Option<f32>, Option<f32>),
+    OfHead { slope, sink, bias }: OfHead<'_>,
 ) -> Vec<f32> {
     let (k_dim, len) = (q.len(), v.len() / v_dim);
     let hi = (position + 1).saturating_add(scores.ahead as usize).min(len);
@@ -32,7 +74,10 @@ fn model(
                 if scores.flags & Scores::CAPPED != 0 {
                     s = scores.cap * tanh::<FusedMadd>(s * (1.0 / scores.cap));
                 }
-                slope.map_or(s, |slope| slope.mul_add(j as f32 - position as f32, s))
+                s = slope.map_or(s, |slope| slope.mul_add(j as f32 - position as f32, s));
+                let (behind, ahead) = (i64::from(scores.bias_behind), i64::from(scores.bias_ahead));
+                let at = (j as i64 - position as i64).clamp(-behind, ahead) + behind;
+                bias.map_or(s, |bias| s + bias[at as usize])
             })
             .collect();
         let m = s.iter().fold(f32::MIN, |m, v| if *v > m { *v } else { m });
@@ -59,12 +104,6 @@ fn model(
     o.iter().map(|o| o * keep / sum).collect()
 }
 
-/// The rules with what they read on the device.
-fn put(gpu: &mut Machine, scores: &Scores, slopes: &[f32], sinks: &[f32]) -> Scores {
-    let mut of_heads = |there: u64, values: &[f32]| if there != 0 { gpu.put(values) } else { 0 };
-    Scores { slopes: of_heads(scores.slopes, slopes), sinks: of_heads(scores.sinks, sinks), ..*scores }
-}
-
 struct Shape {
     heads: usize,
     kv_heads: usize,
@@ -77,24 +116,16 @@ fn head_of(x: &[f32], heads: usize, dim: usize, head: usize) -> Vec<f32> {
     x.chunks(heads * dim).flat_map(|row| row[head * dim..][..dim].to_vec()).collect()
 }
 
-/// Every score rule once; slopes and sinks are put where a test has as many heads.
-fn rules() -> [Scores; 5] {
-    let plain = Scores {
-        slopes: 0,
-        sinks: 0,
-        ahead: Scores::ALL,
-        reserved: 0,
-        scale: 0.3,
-        cap: 0.0,
-        window: 0,
-        flags: 0,
-    };
+/// Every score rule once; slopes, sinks and biases are put where a test has as many heads.
+fn rules() -> [Scores; 6] {
+    let plain = Scores { ahead: Scores::ALL, scale: 0.3, ..Zeroable::zeroed() };
     [
         Scores { ahead: 0, ..plain },
         Scores { flags: Scores::WINDOW, ahead: 0, window: 70, sinks: 1, ..plain },
-        Scores { flags: Scores::CAPPED, ahead: 0, cap: 5.0, slopes: 1, ..plain },
+        Scores { flags: Scores::CAPPED, ahead: 0, cap: 5.0, slopes: 1, bias: 1, bias_behind: 66, ..plain },
         Scores { sinks: 1, ..plain },
         Scores { flags: Scores::WINDOW, window: 9, ahead: 70, ..plain },
+        Scores { bias: 1, bias_behind: 3, bias_ahead: 5, ..plain },
     ]
 }
 
@@ -122,7 +153,7 @@ fn check_paged_on(
     let tokens: usize = seqs.iter().map(|s| s.0).sum::<usize>() + 1;
     let q = numbers(tokens * heads * k_dim, 1);
     let old = numbers(tokens * heads * v_dim, 2);
-    let (slopes, sinks) = (numbers(heads, 3), numbers(heads, 4));
+    let own = OfHeads::new(heads, scores, 3);
     let stride = seqs.iter().map(|s| s.1.div_ceil(page_size)).max().unwrap();
     let pages = seqs.len() * stride;
     // Pages run backwards through the slab; the table's rows stand in reverse order.
@@ -137,8 +168,6 @@ fn check_paged_on(
             for h in 0..heads {
                 let kv_head = h / (heads / kv_heads);
                 let query = rounded(&q[((first + r) * heads + h) * k_dim..][..k_dim], elem);
-                let of_head =
-                    ((scores.slopes != 0).then(|| slopes[h]), (scores.sinks != 0).then(|| sinks[h]));
                 let (k, v) = (head_of(&k, kv_heads, k_dim, kv_head), head_of(&v, kv_heads, v_dim, kv_head));
                 let o = model(
                     &query,
@@ -147,7 +176,7 @@ fn check_paged_on(
                     v_dim,
                     len - queries + r,
                     scores,
-                    of_head,
+                    own.of(h, scores),
                 );
                 want[((first + r) * heads + h) * v_dim..][..v_dim].copy_from_slice(&rounded(&o, elem));
             }
@@ -189,7 +218,7 @@ fn check_paged_on(
                 q: gpu.matrix(&q, heads * k_dim, elem, heads * k_dim + 3, 0),
                 out,
                 kv,
-                scores: put(gpu, scores, &slopes, &sinks),
+                scores: own.put(gpu, scores),
                 bounds: gpu.put(&bounds),
                 table_rows: gpu.put(&rows),
                 kv_lens: gpu.put(&lens),
@@ -219,6 +248,7 @@ fn pages_splits_and_batch_mates_change_no_bit() {
             (Elem::BF16, Elem::BF16),
             (Elem::F32, Elem::BF16),
             (Elem::F32, Elem::F32),
+            (Elem::F16, Elem::F16),
         ][i];
         check_paged(&shape, &[(1, 150), (3, 67), (2, 2)], scores, elem, held, 16);
     }
@@ -232,16 +262,7 @@ fn pages_splits_and_batch_mates_change_no_bit() {
 #[test]
 fn many_heads_over_a_long_context() {
     let shape = Shape { heads: 32, kv_heads: 8, k_dim: 128, v_dim: 128 };
-    let causal = Scores {
-        slopes: 0,
-        sinks: 0,
-        ahead: 0,
-        reserved: 0,
-        scale: 0.088_388_35,
-        cap: 0.0,
-        window: 0,
-        flags: 0,
-    };
+    let causal = Scores { scale: 0.088_388_35, ..Zeroable::zeroed() };
     check_paged_on(&shape, &[(1, 1025), (3, 66)], &causal, (Elem::BF16, Elem::BF16), 16, Machine::once);
 }
 
@@ -270,8 +291,7 @@ fn encoders_see_their_own_sequence() {
 /// nothing less.
 #[test]
 fn the_largest_score_is_found_wherever_it_lies() {
-    let scores =
-        Scores { slopes: 0, sinks: 0, ahead: 0, reserved: 0, scale: 60.0, cap: 0.0, window: 0, flags: 0 };
+    let scores = Scores { scale: 60.0, ..Zeroable::zeroed() };
     let shape = Shape { heads: 4, kv_heads: 2, k_dim: 10, v_dim: 6 };
     for elem in Elem::ALL {
         check_dense(&scores, elem);
@@ -288,7 +308,7 @@ fn check_dense(scores: &Scores, elem: Elem) {
     let q = numbers(tokens * heads * k_dim, 1);
     let (k, v) = (numbers(tokens * kv_heads * k_dim, 2), numbers(tokens * kv_heads * v_dim, 3));
     let old = numbers(tokens * heads * v_dim, 4);
-    let (slopes, sinks) = (numbers(heads, 5), numbers(heads, 6));
+    let own = OfHeads::new(heads, scores, 5);
     let mut want = rounded(&old, elem);
     for w in bounds.windows(2) {
         let (first, end) = (w[0] as usize, w[1] as usize);
@@ -301,9 +321,15 @@ fn check_dense(scores: &Scores, elem: Elem) {
                         elem,
                     )
                 };
-                let of_head =
-                    ((scores.slopes != 0).then(|| slopes[h]), (scores.sinks != 0).then(|| sinks[h]));
-                let o = model(&query, &part(&k, k_dim), &part(&v, v_dim), v_dim, r - first, scores, of_head);
+                let o = model(
+                    &query,
+                    &part(&k, k_dim),
+                    &part(&v, v_dim),
+                    v_dim,
+                    r - first,
+                    scores,
+                    own.of(h, scores),
+                );
                 want[(r * heads + h) * v_dim..][..v_dim].copy_from_slice(&rounded(&o, elem));
             }
         }
@@ -315,7 +341,7 @@ fn check_dense(scores: &Scores, elem: Elem) {
             out,
             k: gpu.matrix(&k, kv_heads * k_dim, elem, kv_heads * k_dim + 4, 0),
             v: gpu.dense(&v, kv_heads * v_dim, elem),
-            scores: put(gpu, scores, &slopes, &sinks),
+            scores: own.put(gpu, scores),
             bounds: gpu.put(&bounds),
             seqs: 3,
             heads: heads as u32,

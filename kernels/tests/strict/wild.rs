@@ -22,18 +22,27 @@ fn wild(n: usize, seed: u64) -> Vec<u32> {
     words(n, seed).into_iter().map(|w| if w & 64 == 0 { SOME[w as usize % 16] } else { w }).collect()
 }
 
+/// Biases of four heads, of one to three distances each, for some seeds.
+fn biased(gpu: &mut Machine, seed: u64, scores: Scores) -> Scores {
+    let (behind, ahead) = (seed as u32 % 3, 0);
+    match seed % 5 {
+        3 | 4 => {
+            let bias = gpu.put(&numbers(4 * (behind + 1 + ahead) as usize, 3));
+            Scores { bias, bias_behind: behind, bias_ahead: ahead, ..scores }
+        }
+        _ => scores,
+    }
+}
+
 fn scores(seed: u64) -> Scores {
     let flags = [0, 0, Scores::WINDOW, Scores::WINDOW];
     let ahead = [Scores::ALL, 0, 0, 3];
     Scores {
-        slopes: 0,
-        sinks: 0,
         ahead: ahead[seed as usize % 4],
-        reserved: 0,
         scale: 0.3,
-        cap: 0.0,
         window: 5,
         flags: flags[seed as usize % 4],
+        ..bytemuck::Zeroable::zeroed()
     }
 }
 
@@ -57,7 +66,7 @@ fn attention_over_pages() {
                 q: gpu.dense(&numbers(tokens * cols, 1), cols, Elem::F32),
                 out: gpu.dense(&numbers(tokens * cols, 2), cols, Elem::F32),
                 kv,
-                scores: scores(seed / 2),
+                scores: biased(gpu, seed, scores(seed / 2)),
                 bounds: gpu.put(&wild(seqs + 1, seed)),
                 table_rows: gpu.put(&wild(seqs, seed + 100)),
                 kv_lens: gpu.put(&wild(seqs, seed + 200)),
@@ -90,7 +99,7 @@ fn attention_over_rows() {
                 out: gpu.dense(&numbers(tokens * cols, 2), cols, Elem::F16),
                 k: gpu.dense(&numbers(tokens * kv_cols, 3), kv_cols, Elem::F16),
                 v: gpu.dense(&numbers(tokens * kv_cols, 4), kv_cols, Elem::F16),
-                scores: scores(seed),
+                scores: biased(gpu, seed, scores(seed)),
                 bounds: gpu.put(&wild(seqs + 1, seed)),
                 seqs: seqs as u32,
                 heads,

@@ -1,6 +1,7 @@
 //! Attention: near f64 over every mask and width; the same bits alone and in a batch, in one step and in
 //! several, over any pages, by either kernel.
 
+use crate::bias::Bias;
 use crate::machine::{Device, Dice, Type, U, schedules};
 use engraft_kernels::params::MatView;
 use engraft_kernels::params::attention::Scores;
@@ -23,6 +24,7 @@ pub struct Heads {
     slopes: Option<Vec<f32>>,
     sinks: Option<Vec<f32>>,
     ahead: Option<u32>,
+    bias: Option<Bias>,
 }
 
 pub fn heads(ty: Type, heads: usize, kv_heads: usize, width: usize) -> Heads {
@@ -37,6 +39,7 @@ pub fn heads(ty: Type, heads: usize, kv_heads: usize, width: usize) -> Heads {
         slopes: None,
         sinks: None,
         ahead: None,
+        bias: None,
     }
 }
 
@@ -101,11 +104,15 @@ impl Heads {
     }
 
     fn params(&self, device: &mut Device) -> Scores {
+        let (bias, bias_behind, bias_ahead) = self.bias.as_ref().map_or((0, 0, 0), |b| b.put(device));
         let flags = [(self.window.is_some(), Scores::WINDOW), (self.cap.is_some(), Scores::CAPPED)];
         Scores {
             slopes: self.slopes.as_ref().map_or(0, |s| device.put(&Type::F32.write(s))),
             sinks: self.sinks.as_ref().map_or(0, |s| device.put(&Type::F32.write(s))),
             ahead: if self.causal { 0 } else { self.ahead.unwrap_or(Scores::ALL) },
+            bias,
+            bias_behind,
+            bias_ahead,
             reserved: 0,
             scale: self.scale(),
             cap: self.cap.unwrap_or(1.0),
@@ -265,6 +272,10 @@ impl Heads {
                     s += f64::from(slopes[head]) * (j as f64 - p as f64);
                     e += U * (s.abs() + f64::from(slopes[head]) * (p as f64 - j as f64).abs());
                 }
+                if let Some(bias) = &self.bias {
+                    s += f64::from(bias.of(head, j as i64 - p as i64));
+                    e += U * s.abs();
+                }
                 off = off.max(e);
                 (j, s)
             })
@@ -370,6 +381,8 @@ fn masks() {
         Heads { sinks: Some(vec![-2.0, 0.5, 3.0, 20.0]), ..base.clone() },
         Heads { causal: false, window: Some(20), ahead: Some(70), ..base.clone() },
         Heads { causal: false, slopes: Some(vec![-0.5, 0.25, 0.0, 1.0]), cap: Some(2.0), ..base.clone() },
+        Heads { causal: false, bias: Bias::new(4, 5, 70), ..base.clone() },
+        Heads { window: Some(100), sinks: Some(vec![0.5; 4]), bias: Bias::new(4, 66, 0), ..base.clone() },
     ] {
         let (a, b) = (text(&h, 40, 5), text(&h, 150, 6));
         h.prove(&[all(&a), last(&b, 2), last(&b, 30)]);
@@ -543,6 +556,8 @@ fn hopper_masks() {
         Heads { window: Some(70), cap: Some(3.0), sinks: Some(vec![2.0, -1.0]), ..base.clone() },
         Heads { window: Some(10), slopes: Some(vec![0.5, 0.0625]), ..base.clone() },
         Heads { causal: false, window: Some(33), ahead: Some(64), ..base.clone() },
+        Heads { causal: false, bias: Bias::new(2, 3, 70), ..base.clone() },
+        Heads { slopes: Some(vec![0.5, 0.0625]), bias: Bias::new(2, 128, 128), ..base.clone() },
     ] {
         let (a, b) = (text(&h, 40, 5), text(&h, 200, 6));
         prove_on_hopper(&h, &[all(&a), last(&b, 90)]);

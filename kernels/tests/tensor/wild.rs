@@ -41,14 +41,16 @@ fn params(device: &mut Device, dice: &mut Dice, seed: u64) -> Flash {
         q: view(values(device, dice, TOKENS * cols)),
         out: view(values(device, dice, TOKENS * cols)),
         scores: Scores {
-            slopes: 0,
             sinks: if seed.is_multiple_of(2) { 0 } else { values(device, dice, 2 * HEADS) },
             ahead: ahead[seed as usize % 4],
-            reserved: 0,
+            bias: if seed.is_multiple_of(3) { 0 } else { values(device, dice, 2 * HEADS * 4) },
+            bias_behind: 1,
+            bias_ahead: 2,
             scale: 0.2,
             cap: 1.0,
             window: 70,
             flags: flags[seed as usize % 4],
+            ..bytemuck::Zeroable::zeroed()
         },
         bounds: words(device, dice, SEQS + 1),
         seqs: SEQS as u32,

@@ -365,12 +365,24 @@ fn buffer_mut<'h, M: DeviceMem, T>(
     buf.view_mut().of_allocation(range(held, change))
 }
 
+/// Other slopes or other distances, all else as it was.
+fn beside<'h>(other: &'h mut Scores, was: &Scores) -> &'h Scores {
+    let relative = if other.alibi.is_some() { was.relative } else { other.relative };
+    let alibi = other.alibi.take().or_else(|| was.alibi.clone());
+    *other = Scores { alibi, relative, ..was.clone() };
+    other
+}
+
 /// Puts what is no operand into its place.
 fn set_other<'h, G: Ground>(op: &mut Op<'h, Kind<G>>, home: &'h mut Home<G>) {
     match (op, home) {
         (Op::Attention(AttentionOp::Attend(op)), Home::Plan(plan)) => op.plan = plan,
-        (Op::Attention(AttentionOp::Attend(op)), Home::Scores(scores)) => op.scores = scores,
-        (Op::Attention(AttentionOp::AttendDense(op)), Home::Scores(scores)) => op.scores = scores,
+        (Op::Attention(AttentionOp::Attend(op)), Home::Scores(scores)) => {
+            op.scores = beside(scores, op.scores)
+        }
+        (Op::Attention(AttentionOp::AttendDense(op)), Home::Scores(scores)) => {
+            op.scores = beside(scores, op.scores);
+        }
         _ => {}
     }
 }

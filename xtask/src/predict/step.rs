@@ -319,8 +319,7 @@ impl Builder<'_> {
         p.out = view(attended, tokens, heads * width);
         p.kv = kv;
         p.table = PageTable::new(numbers, step.seqs as u32, pages as u32, &kv);
-        p.scores =
-            Scores { slopes: 0, sinks: 0, ahead: 0, reserved: 0, scale: 1.0, cap: 1.0, window: 0, flags: 0 };
+        p.scores = Scores { scale: 1.0, cap: 1.0, ..bytemuck::Zeroable::zeroed() };
         p.bounds = self.arena.words(&each(&|s| (s * step.queries) as u32, step.seqs + 1))?;
         p.table_rows = self.arena.words(&each(&|s| s as u32, step.seqs))?;
         p.kv_lens = self.arena.words(&vec![step.context as u32; step.seqs])?;

@@ -99,8 +99,8 @@ fn largest(s: &[f32]) -> f32 {
     lanes.iter().chain(rest).fold(f32::MIN, |m, v| if *v > m { *v } else { m })
 }
 
-/// `s[i] += bias[clamp(first + i)]`, the index clamped to the biases that there are: three ranges, of which the
-/// outer two have one bias each.
+/// `s[i] += bias[clamp(first + i)]`, the index clamped to the biases that there are: three ranges, of which
+/// the outer two have one bias each.
 #[inline(always)]
 fn add_by_distance(s: &mut [f32], bias: &[f32], first: i64) {
     let within = |from: i64| from.clamp(0, s.len() as i64) as usize;
