@@ -36,6 +36,21 @@ pub(super) fn stack(
     })
 }
 
+/// Refuses what is not published with both stacks and a head.
+///
+/// # Errors
+/// `Config` for another task, and for `is_encoder_decoder` switched off.
+pub(super) fn check_task(config: &ModelConfig, ends: &[&str], allowed: &str) -> Result<()> {
+    let name = config.architecture();
+    if !(name.is_empty() || ends.iter().any(|end| name.ends_with(end))) {
+        return Err(Error::config("architectures", format!("\"{name}\""), allowed));
+    }
+    match config.flag(&["is_encoder_decoder"], true)? {
+        true => Ok(()),
+        false => Err(Error::config("is_encoder_decoder", false, format!("true, for {allowed}"))),
+    }
+}
+
 /// What the decoder begins with: its start token, and the one that generation forces behind it.
 ///
 /// # Errors

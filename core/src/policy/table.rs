@@ -29,6 +29,8 @@ pub struct TablePolicy {
     table: Table,
     like: Described,
     names: OwnedNames,
+    /// Names where the encoder of a family with a decoder is alone.
+    alone: Option<OwnedNames>,
     ignored: Vec<String>,
     rules: Vec<Asked>,
     /// Fields of the configuration that the user lets pass unread.
@@ -222,6 +224,29 @@ impl Asked {
     }
 }
 
+impl Table {
+    /// A family's names with those of the table in their place.
+    fn names_over(&self, like: Names<'_>) -> Result<OwnedNames> {
+        let mut slots: BTreeMap<Slot, String> =
+            like.base.iter().chain(like.slots).map(|(slot, n)| (*slot, n.to_string())).collect();
+        for (name, names) in &self.names {
+            let slot = Slot::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| {
+                let known: Vec<&str> = Slot::ALL.iter().map(|s| s.name()).collect();
+                Error::config(format!("names.{name}"), "no slot", known.join(", "))
+            })?;
+            slots.insert(slot, names.clone());
+        }
+        let prefixes = || like.prefixes.iter().map(ToString::to_string).collect();
+        Ok(OwnedNames {
+            prefixes: self.prefixes.clone().unwrap_or_else(prefixes),
+            block: self.block.clone().unwrap_or_else(|| like.block.to_string()),
+            slots: slots.into_iter().collect(),
+            transposed: self.transposed.unwrap_or(like.transposed),
+            experts: like.experts,
+        })
+    }
+}
+
 /// What is wrong with a table, with its file's name.
 fn in_file(path: &Path, error: Error) -> Error {
     match error {
@@ -273,25 +298,10 @@ impl TablePolicy {
             let known: Vec<&str> = FAMILIES.iter().map(|d| d.name).collect();
             Error::config("like", format!("\"{}\"", table.like), known.join(", "))
         })?;
-        let mut slots: BTreeMap<Slot, String> =
-            like.names.base.iter().chain(like.names.slots).map(|(slot, n)| (*slot, n.to_string())).collect();
-        for (name, names) in &table.names {
-            let slot = Slot::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| {
-                let known: Vec<&str> = Slot::ALL.iter().map(|s| s.name()).collect();
-                Error::config(format!("names.{name}"), "no slot", known.join(", "))
-            })?;
-            slots.insert(slot, names.clone());
-        }
-        let owned = |all: &[&str]| all.iter().map(|s| s.to_string()).collect::<Vec<String>>();
-        let names = OwnedNames {
-            prefixes: table.prefixes.clone().unwrap_or_else(|| owned(like.names.prefixes)),
-            block: table.block.clone().unwrap_or_else(|| like.names.block.to_string()),
-            slots: slots.into_iter().collect(),
-            transposed: table.transposed.unwrap_or(like.names.transposed),
-            experts: like.names.experts,
-        };
-        let mut ignored = owned(like.names.ignored);
-        ignored.extend(table.ignored.iter().cloned());
+        let names = table.names_over(like.names)?;
+        let alone = like.encoder.map(|names| table.names_over(names)).transpose()?;
+        let known = like.names.ignored.iter().map(ToString::to_string);
+        let ignored = known.chain(table.ignored.iter().cloned()).collect();
         for (field, count) in [("partition", table.partition.len()), ("tp_plan", table.tp_plan.len())] {
             if count > MOST_RULES {
                 return Err(Error::config(field, format!("{count} rules"), format!("at most {MOST_RULES}")));
@@ -299,7 +309,7 @@ impl TablePolicy {
         }
         let modules = table.tp_plan.iter().map(|(pattern, word)| Asked::module(pattern, word));
         let rules = table.partition.iter().map(Asked::rule).chain(modules).collect::<Result<_>>()?;
-        Ok(Self { table, like, names, ignored, rules, accepted: Vec::new() })
+        Ok(Self { table, like, names, alone, ignored, rules, accepted: Vec::new() })
     }
 
     /// The configuration in the words of the family that it is like.
@@ -439,6 +449,9 @@ impl TablePolicy {
             Some(Fused::PerKvHead) => QkvLayout::PerKvHead,
             Some(Fused::PerRow) => QkvLayout::PerRow,
         };
+        if let (Some(names), Family::Encoder) = (&self.alone, spec.family) {
+            return names.with(|names| names.bind(spec, config, catalog, layout));
+        }
         let mut bindings = self.like.of_encoder(spec, config, catalog);
         bindings.extend(self.names.with(|names| names.bind(spec, config, catalog, layout)));
         bindings

@@ -99,6 +99,13 @@ fn marian(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     if !config.flag(&["share_encoder_decoder_embeddings"], true)? {
         return Err(Error::config("share_encoder_decoder_embeddings", false, "true: one table for both"));
     }
+    let vocab = config.size(&["vocab_size"])?;
+    match config.size_opt(&["decoder_vocab_size"])? {
+        Some(own) if own != vocab => {
+            return Err(Error::config("decoder_vocab_size", own, format!("{vocab}, as `vocab_size`")));
+        }
+        _ => {}
+    }
     let (placement, positions) = (Placement::Post, PLAIN);
     of_stacks(config, catalog, Family { placement, positions, embed_norm: false, act: Act::Gelu })
 }
@@ -112,10 +119,8 @@ fn m2m_100(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 
 fn of_stacks(config: &ModelConfig, catalog: Catalog<'_>, family: Family) -> Result<ModelSpec> {
     refuse_gguf(config)?;
-    let name = config.architecture();
-    if !(name.is_empty() || name.ends_with("ForConditionalGeneration") || name.ends_with("MTModel")) {
-        return Err(Error::config("architectures", format!("\"{name}\""), "...ForConditionalGeneration"));
-    }
+    let ends = ["ForConditionalGeneration", "MTModel"];
+    encoder_decoder::check_task(config, &ends, "...ForConditionalGeneration, ...MTModel")?;
     let fields = |stack: &'static [&'static str; 3]| *stack;
     let encoder = fields(&["encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"]);
     let decoder = fields(&["decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"]);

@@ -70,27 +70,23 @@ fn umt5(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 
 fn of_stacks(config: &ModelConfig, catalog: Catalog<'_>, owner: fn(usize) -> usize) -> Result<ModelSpec> {
     refuse_gguf(config)?;
-    let name = config.architecture();
     let encoder = stack(config, config.size(&["num_layers"])?, true, owner)?;
-    if name.ends_with("EncoderModel") {
+    // The decoder's settings are held to what they may be where the encoder is alone, too.
+    let layers = config.size_opt(&["num_decoder_layers"])?.unwrap_or(encoder.blocks.len());
+    let shared = config.flag(&["tie_word_embeddings"], true)?;
+    let scaled = config.flag(&["scale_decoder_outputs"], shared)?;
+    if config.architecture().ends_with("EncoderModel") {
         return Ok(ModelSpec { embed: EmbedSpec { shared: false, ..encoder.embed }, ..encoder });
     }
-    if !(name.is_empty() || name.ends_with("ForConditionalGeneration")) {
-        let allowed = "...ForConditionalGeneration, ...EncoderModel";
-        return Err(Error::config("architectures", format!("\"{name}\""), allowed));
-    }
-    let layers = config.size_opt(&["num_decoder_layers"])?.unwrap_or(encoder.blocks.len());
+    let allowed = "...ForConditionalGeneration, ...EncoderModel";
+    encoder_decoder::check_task(config, &["ForConditionalGeneration"], allowed)?;
     let mut spec = stack(config, layers, false, owner)?;
     let norm = spec.final_norm;
     spec.each(|_, b| b.cross = Some(CrossSpec::new(norm, 1.0, false)));
-    // Files of T5 may repeat the table as a head; of the others a head in the file is one of its own. The
-    // scale goes by the configuration alone.
-    let shared = config.flag(&["tie_word_embeddings"], true)?;
+    // Files of T5 may repeat the table as a head; of the others a head in the file is one of its own.
     let tied = shared && (config.model_type() == "t5" || catalog.find(HEAD).is_none());
     spec.head = HeadSpec::tokens(spec.vocab, tied, false);
-    if let (HeadSpec::Tokens { scale, .. }, true) =
-        (&mut spec.head, config.flag(&["scale_decoder_outputs"], shared)?)
-    {
+    if let (HeadSpec::Tokens { scale, .. }, true) = (&mut spec.head, scaled) {
         *scale = (1.0 / (spec.hidden as f64).sqrt()) as f32;
     }
     spec.encoder = Some(Box::new(EncoderSpec { stack: encoder, start: encoder_decoder::start(config)? }));
@@ -126,6 +122,13 @@ fn feed_forward(config: &ModelConfig) -> Result<MlpSpec> {
     let act = Act::from_name(name).ok_or_else(|| {
         Error::config("feed_forward_proj", format!("\"{words}\""), "an activation, or gated- and one")
     })?;
+    // Newer files say the same a second time.
+    if config.flag(&["is_gated_act"], gated)? != gated || config.act(&["dense_act_fn"], act)? != act {
+        let own = ["is_gated_act", "dense_act_fn"].map(|field| config.get(field).map(ToString::to_string));
+        let own = own.map(|value| value.unwrap_or_default()).join(" and ");
+        let allowed = format!("what `feed_forward_proj` says, \"{words}\"");
+        return Err(Error::config("is_gated_act and dense_act_fn", own, allowed));
+    }
     Ok(MlpSpec::new(config.size(&["d_ff"])?, act, gated))
 }
 
