@@ -433,11 +433,16 @@ impl Job {
             engine.config().dtype,
             engine.config().kv_dtype,
         )?;
-        let (mut body, mut head, mut weight_bytes) = (0.0, 0.0, 0);
+        let (mut body, mut head, mut source, mut weight_bytes) = (0.0, 0.0, 0.0, 0);
         let tied = plan.rows.iter().any(|r| r.slot == "head (tied)");
         for row in &plan.rows {
             let Some([rows, cols]) = row.shape else { continue };
             let flops = 2.0 * rows as f64 * cols as f64;
+            // What an encoder reads, and what is made of its rows: once for a text.
+            if row.slot.starts_with("encoder_") || row.slot == "cross_key_value" {
+                source += flops;
+                continue;
+            }
             match row.slot.as_str() {
                 "token_embed" if tied => weight_bytes += row.bytes as u64,
                 // Of these a step reads only the rows that it looks up.
@@ -450,27 +455,20 @@ impl Job {
                 _ => body += flops,
             }
         }
-        let prompt = self.prompt as f64;
-        let at = self.context() + self.decode / 2;
-        if model.spec.family == Family::Encoder {
-            let flops = prompt * (body + attention(&model.spec) * prompt);
-            return Ok(Work {
-                parameters,
-                ranks: self.load.world,
-                weight_bytes,
-                kv_bytes: 0,
-                prefill_flops: flops,
-                decode_flops: 0.0,
-            });
-        }
-        Ok(Work {
-            parameters,
-            ranks: self.load.world,
-            weight_bytes,
-            kv_bytes: kv_bytes(engine),
-            prefill_flops: prompt * body + head + attention(&model.spec) * prompt * (prompt + 1.0) / 2.0,
-            decode_flops: body + head + attention(&model.spec) * at as f64,
-        })
+        let (prompt, own) = (self.prompt as f64, attention(&model.spec));
+        let at = (self.context() + self.decode / 2) as f64;
+        let decodes = body + head + own * at;
+        let (prefill_flops, decode_flops) = match (&model.spec.encoder, model.spec.family) {
+            (_, Family::Encoder) => (prompt * (body + own * prompt), 0.0),
+            // The decoder's first token, behind all of the text.
+            (Some(encoder), _) => {
+                let text = prompt * (source + attention(&encoder.stack) * prompt);
+                (text + body + head + own * (prompt + 1.0), decodes)
+            }
+            (None, _) => (prompt * body + head + own * prompt * (prompt + 1.0) / 2.0, decodes),
+        };
+        let kv_bytes = if model.spec.family == Family::Encoder { 0 } else { kv_bytes(engine) };
+        Ok(Work { parameters, ranks: self.load.world, weight_bytes, kv_bytes, prefill_flops, decode_flops })
     }
 }
 
