@@ -53,7 +53,7 @@ pub struct GenerateOptions {
     /// Go on after the model's own end tokens (benchmarks).
     pub ignore_end: bool,
     /// Of a model with an encoder: what the decoder begins with, behind its own first token, in the place of
-    /// what the model's files say; special tokens are spelled (`fra_Latn`, say, the language to translate to).
+    /// what the model's files say; special tokens are spelled (`fra_Latn`, say, a language).
     pub decoder_prompt: Option<String>,
     /// Texts of users never become control tokens: those that a prompt or a message (of any role but
     /// `system`) spells are taken as text.

@@ -7,7 +7,7 @@ use engraft_core::Error;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{EncoderInput, Engine, ForwardWant, Layers, Output, Pick, Request, Want};
+use engraft_core::engine::{EncoderInput, Engine, ForwardWant, Layers, Output, Pick, Pooling, Request, Want};
 use engraft_core::inject::inject;
 use engraft_core::kv::HostPages;
 use engraft_core::numerics::Mode;
@@ -252,6 +252,33 @@ fn forks_and_continuations_share_what_was_encoded() {
     }
 }
 
+/// What the encoder has read counts as no repetition, and what the decoder has is one.
+#[test]
+fn the_penalty_of_repetitions_is_for_the_decoders_tokens() {
+    let cpu = cpu();
+    let first = |prompt: Vec<u32>, decoder_prompt: Vec<u32>, repetition_penalty: f32| {
+        let sampling = SamplingParams { repetition_penalty, ..SamplingParams::default() };
+        let plain = Request { prompt, decoder_prompt, max_new_tokens: 1, sampling, ..Request::default() };
+        alone(&cpu, "t5", plain)[0]
+    };
+    let mut looked = 0;
+    for seed in 0..40 {
+        let mut prompt = request(seed, 7, 0).prompt;
+        let likely = first(prompt.clone(), vec![], 1.0);
+        prompt[6] = likely;
+        // Texts whose first token stays the same where they have it themselves.
+        if first(prompt.clone(), vec![], 1.0) != likely {
+            continue;
+        }
+        looked += 1;
+        assert_eq!(first(prompt.clone(), vec![], 1e4), likely);
+        let again = first(prompt.clone(), vec![likely], 1.0);
+        let other = first(prompt, vec![likely], 1e4);
+        assert!(again != likely || other != likely, "a token that the decoder has is taken again");
+    }
+    assert!(looked > 2, "{looked} texts");
+}
+
 /// Logits and hidden states of a decoder's tokens, given what the encoder read.
 #[test]
 fn forward_gives_the_rows_of_the_decoder() {
@@ -292,5 +319,9 @@ fn what_does_not_fit_is_refused_by_name() {
         inject(&cpu, &files, &Registry::default(), 64, LoadOptions::default(), &mut |_, _| {}).unwrap();
     let mut plain = Engine::new(cpu.clone(), model, config(4)).unwrap();
     refused(plain.put(request(1, 3, 2)), &["decoder", "no encoder"]);
+    let embedded = engine.embed(&[EncoderInput::from(vec![3, 4])], Pooling::Mean, false);
+    refused(embedded.map(|_| 0), &["embed", "forward"]);
+    refused(engine.score(&[vec![3, 4]]).map(|_| 0), &["score", "forward"]);
+    refused(engine.encode(&[EncoderInput::from(vec![3])], Layers::Last).map(|_| 0), &["encode"]);
     assert!(plain.is_idle() && engine.is_idle(), "nothing is queued");
 }

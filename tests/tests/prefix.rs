@@ -35,7 +35,8 @@ fn decoders() -> Vec<String> {
 
 fn is_decoder(path: &Path) -> bool {
     let files = checkpoint::open(path, Access::Map).unwrap();
-    describe(&files, &Registry::default()).is_ok_and(|(spec, ..)| spec.family == Family::Decoder)
+    describe(&files, &Registry::default())
+        .is_ok_and(|(spec, ..)| spec.family == Family::Decoder && spec.encoder.is_none())
 }
 
 fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {

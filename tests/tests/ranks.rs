@@ -190,7 +190,7 @@ fn every_degree_gives_the_bits_of_one_rank() {
 fn in_16_bits_in_chunks_op_by_op_and_composed() {
     let bf16 = Types { weights: Some(Float::Bf16), ..Float::Bf16.into() };
     let chunks =
-        EngineConfig { max_step_tokens: 10, graphs: false, page_size: 4, page_seed: Some(3), ..config() };
+        EngineConfig { max_step_tokens: 13, graphs: false, page_size: 4, page_seed: Some(3), ..config() };
     assert!(law(&cpu(), &goldens(), bf16, &DEGREES, &chunks) >= 100);
     let composed = Arc::new(Composed::new(cpu()));
     assert!(law(&composed, &goldens(), Float::F16.into(), &DEGREES, &config()) >= 100);

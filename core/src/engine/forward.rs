@@ -172,6 +172,13 @@ impl<B: Backend> Engine<B> {
     /// As [`Engine::embed`].
     pub fn submit_embed(&mut self, texts: &[EncoderInput], pooling: Pooling) -> Result<Texts> {
         let spec = &self.model().spec;
+        if spec.encoder.is_some() {
+            return Err(Error::Architecture {
+                op: "embed".into(),
+                arch: spec.arch.clone(),
+                reason: "its hidden states are those of its decoder's tokens: `forward` gives them".into(),
+            });
+        }
         if pooling == Pooling::Model && (spec.pooler.is_none() || spec.family == Family::Decoder) {
             return Err(Error::Architecture {
                 op: "embed".into(),
@@ -213,6 +220,9 @@ impl<B: Backend> Engine<B> {
     pub fn submit_score(&mut self, sequences: &[Vec<u32>]) -> Result<Texts> {
         let spec = &self.model().spec;
         let no = match (spec.family, spec.head.is_per_token()) {
+            _ if spec.encoder.is_some() => {
+                Some("it continues what its encoder reads: `forward` gives the logits of a decoder's tokens")
+            }
             (Family::Encoder, _) => Some("an encoder does not continue texts"),
             (Family::Decoder, false) => {
                 Some("a model that labels texts generates none; `classify` is for it")

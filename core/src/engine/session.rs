@@ -195,8 +195,8 @@ impl<B: Backend> Engine<B> {
         })
     }
 
-    /// The same with what an encoder reads in whole pages of this engine. Where those are of another size, all
-    /// positions are computed anew.
+    /// The same with what an encoder reads in whole pages of this engine. Where those are of another size,
+    /// all positions are computed anew.
     ///
     /// # Errors
     /// `Format` for what no engine writes, `Request` for more than the encoder reads in a step.

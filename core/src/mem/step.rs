@@ -189,7 +189,8 @@ impl StepFill<'_> {
         self.part(KV_LENS)[s] = kv_len;
     }
 
-    /// Of a sequence that was set: the row of the page table, and the number, of the keys of its encoder's rows.
+    /// Of a sequence that was set: the row of the page table with the keys of its encoder's rows, and how
+    /// many there are.
     pub fn cross(&mut self, s: usize, table_row: u32, len: u32) {
         self.part(CROSS_ROWS)[s] = table_row;
         self.part(CROSS_LENS)[s] = len;

@@ -1,7 +1,8 @@
-//! Attention of a decoder's block over what an encoder gives: keys and values of the encoder's rows are made
-//! once, by the step that runs the encoder, and lie in pages of the block's own slab. Their heads are those of
-//! the block, so that pages are counted, evicted, stored and copied as any others; a sequence has two rows of
-//! the page table, the first for them.
+//! Attention of a decoder's block over what an encoder gives.
+//!
+//! Keys and values of the encoder's rows are made once, by the step that runs the encoder, and lie in pages
+//! of the block's own slab. Their heads are those of the block, so that pages are counted, evicted, stored
+//! and copied as any others; a sequence has two rows of the page table, the first for them.
 
 use super::input::Input;
 use super::parts::of_rank;

@@ -37,8 +37,7 @@ pub use rope::{RopeShifts, RopeTable, angles, table_len};
 pub use scratch::Scratch;
 pub use state::{EncoderState, Sizes, State, slab_bytes, table_rows};
 
-use crate::kv::PagedKv;
-use crate::mem::{Device, StepView, Table};
+use crate::mem::Device;
 use crate::ops;
 use crate::policy::{ModelSpec, Origin, Placement};
 use crate::{Error, Result};
@@ -94,35 +93,6 @@ impl<D: Device> Model<D> {
         let tokens = step.view.shape.tokens;
         x.hidden(self.blocks.len(), scratch.hidden(place, tokens, self.spec.out_width())?)?;
         self.head.forward(x, step, self.embed.tokens.as_ref(), place, scratch)
-    }
-
-    /// Runs the encoder next to the model over whole texts, and leaves the keys and values of its rows in the
-    /// slots of `view`.
-    ///
-    /// # Errors
-    /// What its ops raise; `Internal` without an encoder.
-    pub fn encode(
-        &self,
-        x: &mut Exec<'_, D>,
-        state: &mut State<D::Mem>,
-        view: StepView<'_, D::Mem>,
-        plan: &D::AttnPlan,
-    ) -> Result<()> {
-        let (Some(encoder), Some(of_encoder)) = (&self.encoder, &mut state.encoder) else {
-            return Err(Error::internal("no encoder, or no room for one"));
-        };
-        let (tokens, scratch) = (view.shape.tokens, &mut of_encoder.scratch);
-        let table = Table { pages: state.table.view(), stride: state.stride };
-        let mut inputs = StepInputs { view, kv: &mut PagedKv::new(Vec::new()), table, plan };
-        encoder.stack(&mut x.unwatched(), &mut inputs, self.embed.tokens.as_ref(), scratch)?;
-        let rows = scratch.hidden(encoder.hidden_place(), tokens, encoder.spec.out_width())?;
-        for (layer, block) in self.blocks.iter().enumerate() {
-            x.enter(Some(layer));
-            let Some(cross) = &block.cross else { continue };
-            let (at, to) = ((layer, block.spec.heads), (&mut state.kv, &mut of_encoder.key_values));
-            cross.keep(x, at, rows, view.slots, to)?;
-        }
-        Ok(())
     }
 
     /// Hidden states of all token rows, up to the last norm or projection; `table` is the one that a stack

@@ -5,12 +5,12 @@
 //! runs that only look at ops.
 
 use super::{Exec, Model, Scratch, StepInputs};
-use crate::Result;
 use crate::kv::PagedKv;
 use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Mat, Slab, StepShape, StepView, Table};
 use crate::ops::{FeedTokens, Sample, Scatter};
 use crate::policy::{Family, FilterSpec, ModelSpec};
 use crate::sample::SampleRow;
+use crate::{Error, Result};
 
 /// Sizes of a [`State`].
 #[derive(Debug, Clone, Copy)]
@@ -220,6 +220,35 @@ impl<D: Device> Model<D> {
         let table = Table { pages: state.table.view(), stride: state.stride };
         let mut inputs = StepInputs { view, kv: &mut state.kv, table, plan };
         self.forward(x, &mut inputs, &mut state.scratch)
+    }
+
+    /// Runs the encoder next to the model over whole texts, and leaves the keys and values of its rows in the
+    /// slots of `view`.
+    ///
+    /// # Errors
+    /// What its ops raise; `Internal` without an encoder.
+    pub fn encode(
+        &self,
+        x: &mut Exec<'_, D>,
+        state: &mut State<D::Mem>,
+        view: StepView<'_, D::Mem>,
+        plan: &D::AttnPlan,
+    ) -> Result<()> {
+        let (Some(encoder), Some(of_encoder)) = (&self.encoder, &mut state.encoder) else {
+            return Err(Error::internal("no encoder, or no room for one"));
+        };
+        let (tokens, scratch) = (view.shape.tokens, &mut of_encoder.scratch);
+        let table = Table { pages: state.table.view(), stride: state.stride };
+        let mut inputs = StepInputs { view, kv: &mut PagedKv::new(Vec::new()), table, plan };
+        encoder.stack(&mut x.unwatched(), &mut inputs, self.embed.tokens.as_ref(), scratch)?;
+        let rows = scratch.hidden(encoder.hidden_place(), tokens, encoder.spec.out_width())?;
+        for (layer, block) in self.blocks.iter().enumerate() {
+            x.enter(Some(layer));
+            let Some(cross) = &block.cross else { continue };
+            let (at, to) = ((layer, block.spec.heads), (&mut state.kv, &mut of_encoder.key_values));
+            cross.keep(x, at, rows, view.slots, to)?;
+        }
+        Ok(())
     }
 
     /// What a step enqueues behind its logits: the sampler. It is no part of a captured step.

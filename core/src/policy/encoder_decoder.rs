@@ -70,22 +70,40 @@ pub(super) fn start(config: &ModelConfig) -> Result<Vec<u32>> {
     Ok([Some(first), id("forced_bos_token_id")?].into_iter().flatten().collect())
 }
 
-/// Distances that have a bias of their own at most: a table of them is kept for every head.
-const MOST: usize = 1 << 16;
+/// Buckets of distances, and biases of all heads and distances, that any model may have: bounds against
+/// absurd files, whose table would not fit in memory.
+const MOST_BUCKETS: usize = 1 << 16;
+const MOST_BIASES: usize = 1 << 24;
+/// Rows of a computed table of positions; as above.
+const MOST_POSITIONS: usize = 1 << 16;
 
-/// Refuses buckets that no distance falls into, and tables that no device holds.
+/// Refuses buckets that no distance falls into, and a table of distances for so many heads that no device
+/// holds.
 ///
 /// # Errors
 /// `Config`, naming the field.
-pub(super) fn check_buckets(buckets: usize, most: usize, both: bool) -> Result<()> {
+pub(super) fn check_buckets(buckets: BucketSpec, heads: usize) -> Result<()> {
+    let BucketSpec { buckets, most, both, .. } = buckets;
     let side = if both { buckets / 2 } else { buckets };
-    if side < 2 || buckets > MOST {
-        let allowed = if both { "4 to 65536" } else { "2 to 65536" };
+    if side < 2 || buckets > MOST_BUCKETS {
+        let allowed = format!("{} to {MOST_BUCKETS}", if both { 4 } else { 2 });
         return Err(Error::config("relative_attention_num_buckets", buckets, allowed));
     }
-    if most <= side / 2 || most > MOST {
-        let allowed = format!("{} to {MOST}", side / 2 + 1);
+    let (least, most_of_all) = (side / 2 + 1, MOST_BIASES / (2 * heads.max(1)));
+    if most < least || most >= most_of_all {
+        let allowed = format!("{least} to {}, for {heads} heads", most_of_all.saturating_sub(1));
         return Err(Error::config("relative_attention_max_distance", most, allowed));
     }
     Ok(())
+}
+
+/// Refuses more computed positions than any model has.
+///
+/// # Errors
+/// `Config`.
+pub(super) fn check_positions(rows: usize) -> Result<()> {
+    match rows <= MOST_POSITIONS {
+        true => Ok(()),
+        false => Err(Error::config("max_position_embeddings", rows, format!("at most {MOST_POSITIONS}"))),
+    }
 }

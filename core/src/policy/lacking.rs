@@ -33,7 +33,7 @@ const WORDS: [(&str, &[&str]); 13] = [
     ("limits of queries, keys and values", &["olmoe"]),
     ("a choice of experts one after the other", &["phimoe"]),
     ("a mean of experts and the shared part", &["cohere2_moe"]),
-    ("score terms by relative position", &["deberta-v2", "mpnet"]),
+    ("score terms by relative position", &["deberta-v2"]),
 ];
 
 /// What a family is that no word is missing for, but a whole kind of model.

@@ -23,8 +23,8 @@ pub struct Sinusoids {
 }
 
 impl Sinusoids {
-    /// The table `[positions, cols]`, in the reference's arithmetic: f64, rounded once; of the short form f32,
-    /// and zero in a last column without a partner.
+    /// The table `[positions, cols]`, in the reference's arithmetic: f64, rounded once; of the short form
+    /// f32, and zero in a last column without a partner.
     pub fn table(&self, positions: usize, cols: usize) -> Vec<f32> {
         let half = if self.short { cols / 2 } else { cols.div_ceil(2) };
         let angle = |position: usize, i: usize| match self.short {
@@ -137,7 +137,7 @@ impl QueryGrowth {
 }
 
 /// A bias of scores by the distance from query to key, learned for buckets of distances (T5, arXiv
-/// 1910.10683): half of them for one distance each, the others for runs whose length grows with the logarithm.
+/// 1910.10683): half of them for one distance each, the others for runs that grow with the logarithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BucketSpec {
     /// Buckets; with both sides, half of them for keys behind the query.

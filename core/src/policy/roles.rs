@@ -213,7 +213,8 @@ impl ModelSpec {
         self.shared.get(layer).map_or(layer, |owner| layer.min(*owner))
     }
 
-    /// Every role that must be filled for this model to run, in the order in which it runs: an encoder's first.
+    /// Every role that must be filled for this model to run, in the order in which it runs: an encoder's
+    /// first.
     pub fn roles(&self) -> Vec<Role> {
         let of_encoder = self.encoder.iter().flat_map(|encoder| encoder.stack.own_roles());
         of_encoder.map(Role::in_encoder).chain(self.own_roles()).collect()

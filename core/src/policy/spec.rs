@@ -277,8 +277,8 @@ pub struct EncoderSpec {
 }
 
 impl EncoderSpec {
-    /// What the decoder begins with: its own first tokens, then `prompt` in the place of what the model's files
-    /// say.
+    /// What the decoder begins with: its own first token, then `prompt` in the place of what the model's
+    /// files say.
     pub fn prompt(&self, prompt: &[u32]) -> Vec<u32> {
         match prompt {
             [] => self.start.clone(),

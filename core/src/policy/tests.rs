@@ -36,7 +36,7 @@ cases! {
     "ernie4_5_moe", "exaone_moe", "hy_v3", "hunyuan_v1_moe", "gpt_oss", "arcee", "nemotron",
     "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "olmo", "modernbert", "modernbert_embed", "afmoe",
     "embeddinggemma", "ministral3", "mistral4", "t5", "t5_encoder", "umt5", "bart", "mbart", "pegasus",
-    "marian", "m2m_100",
+    "marian", "m2m_100", "mpnet",
 }
 
 fn tensor(name: impl Into<String>, shape: &[usize]) -> TensorInfo {

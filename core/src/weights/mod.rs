@@ -115,13 +115,7 @@ pub fn load<B: Backend>(
         one.tensors.iter().for_each(|t| source.release(&t.name));
         progress(done.min(total), total);
     }
-    operands.query_factors = query_factors(backend, spec, uses)?;
-    for (stack, to) in spec.stacks().into_iter().zip(&mut operands.positions) {
-        if let Some(table) = stack.position_table() {
-            let rows = HostMatrix::of_f32(POSITIONS, &table).in_rows(stack.max_positions);
-            *to = Some(prepare(backend, POSITIONS, WeightUse::Embedding, rows, uses)?);
-        }
-    }
+    computed(backend, spec, uses, &mut operands)?;
     Ok(operands)
 }
 
@@ -134,6 +128,23 @@ impl<W> Default for Operands<W> {
 
 /// The name of computed positions.
 pub(crate) const POSITIONS: &str = "computed positions";
+
+/// The tables that are made of a description, which no checkpoint stores.
+fn computed<B: Backend>(
+    backend: &B,
+    spec: &ModelSpec,
+    uses: &Uses,
+    operands: &mut Operands<Weight<B>>,
+) -> Result<()> {
+    operands.query_factors = query_factors(backend, spec, uses)?;
+    for (stack, to) in spec.stacks().into_iter().zip(&mut operands.positions) {
+        if let Some(table) = stack.position_table() {
+            let rows = HostMatrix::of_f32(POSITIONS, &table).in_rows(stack.max_positions);
+            *to = Some(prepare(backend, POSITIONS, WeightUse::Embedding, rows, uses)?);
+        }
+    }
+    Ok(())
+}
 
 /// The name of the table that is made of a description.
 pub(crate) const QUERY_FACTORS: &str = "query factors";

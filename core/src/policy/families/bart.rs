@@ -1,5 +1,5 @@
-//! BART, mBART, Pegasus, Marian, M2M-100 and NLLB: an encoder and a decoder with LayerNorm, biases everywhere,
-//! heads that share the token table, and a bias of the logits that files store beside it.
+//! BART, mBART, Pegasus, Marian, M2M-100 and NLLB: an encoder and a decoder with LayerNorm, biases
+//! everywhere, heads that share the token table, and a bias of the logits that files store with it.
 //!
 //! They differ in where norms stand, in positions (learned from row 2 on, or sines and cosines), in a norm
 //! over the embeddings, and in whether these are scaled.
@@ -112,7 +112,7 @@ fn marian(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 
 /// Positions begin behind the padding token's number, and skip it.
 fn m2m_100(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    let offset = config.index(&["pad_token_id"], 1)? + 1;
+    let offset = config.index(&["pad_token_id"], 1)?.saturating_add(1);
     let (placement, positions) = (Placement::Pre, Positions::Sinusoids(Sinusoids { offset, short: true }));
     of_stacks(config, catalog, Family { placement, positions, embed_norm: false, act: Act::Relu })
 }
@@ -156,8 +156,13 @@ fn stack(
     let rows = config.size(&["max_position_embeddings"])?;
     spec.max_positions = rows;
     match family.positions {
-        Positions::Learned => spec.embed.positions = Some(LearnedPositions { rows: rows + 2, offset: 2 }),
-        Positions::Sinusoids(sinusoids) => spec.embed.sinusoids = Some(sinusoids),
+        Positions::Learned => {
+            spec.embed.positions = Some(LearnedPositions { rows: rows.saturating_add(2), offset: 2 })
+        }
+        Positions::Sinusoids(sinusoids) => {
+            encoder_decoder::check_positions(rows.saturating_add(sinusoids.offset))?;
+            spec.embed.sinusoids = Some(sinusoids);
+        }
     }
     spec.embed.norm = family.embed_norm.then_some(norm);
     spec.embed.scale = config.flag(&["scale_embedding"], false)?.then_some((hidden as f64).sqrt() as f32);

@@ -31,6 +31,7 @@ mod minimax;
 mod mistral;
 mod mixtral;
 mod modern_bert;
+mod mpnet;
 mod mpt;
 mod olmo;
 mod opt;
@@ -97,6 +98,7 @@ families!(
     bert: BERT, ROBERTA;
     rotary_encoder: EUROBERT, NOMIC_BERT;
     modern_bert: MODERNBERT;
+    mpnet: MPNET;
     distilbert: DISTILBERT;
     electra: ELECTRA;
     t5: T5, UMT5;

@@ -102,7 +102,7 @@ fn stack(config: &ModelConfig, layers: usize, both: bool, owner: fn(usize) -> us
     let norm = NormSpec { kind: NormKind::Rms, eps, bias: false, plus_one: false, weighted: true };
     let block = BlockSpec::new(heads, norm, feed_forward(config)?);
     let mut spec = encoder_decoder::stack(config, hidden, block, layers)?;
-    let buckets = buckets(config, both)?;
+    let buckets = buckets(config, both, heads.heads)?;
     spec.each(|layer, b| {
         let buckets = BucketSpec { owner: owner(layer), ..buckets };
         b.buckets = Some(buckets);
@@ -133,9 +133,10 @@ fn feed_forward(config: &ModelConfig) -> Result<MlpSpec> {
 }
 
 /// The buckets of distances of a stack that sees to both sides, or behind alone.
-fn buckets(config: &ModelConfig, both: bool) -> Result<BucketSpec> {
+fn buckets(config: &ModelConfig, both: bool, heads: usize) -> Result<BucketSpec> {
     let size = |field, default| Ok::<_, Error>(config.size_opt(&[field])?.unwrap_or(default));
     let buckets = size("relative_attention_num_buckets", 32)?;
     let most = size("relative_attention_max_distance", 128)?;
-    encoder_decoder::check_buckets(buckets, most, both).map(|()| BucketSpec { buckets, most, both, owner: 0 })
+    let buckets = BucketSpec { buckets, most, both, owner: 0 };
+    encoder_decoder::check_buckets(buckets, heads).map(|()| buckets)
 }

@@ -1,0 +1,63 @@
+//! An encoder with a decoder through the library: texts in, texts out.
+#![cfg(feature = "cpu")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use engraft::{Event, GenerateOptions, Options, Request};
+use std::path::Path;
+
+/// A tokenizer of words with an end token behind every text, as T5's has.
+const WORDS: &str = r##"{
+  "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "decoder": null,
+  "added_tokens": [
+    {"id": 1, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
+    {"id": 5, "content": "xx_Yyyy", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}
+  ],
+  "pre_tokenizer": {"type": "Whitespace"},
+  "post_processor": {
+    "type": "TemplateProcessing", "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+    "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}}
+  },
+  "model": {"type": "WordLevel", "unk_token": "unk", "vocab": VOCAB}
+}"##;
+
+/// From text to text: the encoder reads the prompt with its end token, the decoder begins anew.
+#[test]
+fn a_text_becomes_a_text() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("encoder_decoder");
+    std::fs::create_dir_all(&dir).unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/t5");
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(golden.join(file), dir.join(file)).unwrap();
+    }
+    let word = |id: u32| match id {
+        1 => "</s>".to_string(),
+        2 => "unk".to_string(),
+        5 => "xx_Yyyy".to_string(),
+        _ => format!("w{id}"),
+    };
+    let words: Vec<String> = (0..307).map(|id| format!("\"{}\": {id}", word(id))).collect();
+    let tokenizer = WORDS.replace("VOCAB", &format!("{{{}}}", words.join(", ")));
+    std::fs::write(dir.join("tokenizer.json"), tokenizer).unwrap();
+    let model = Options::new().threads(2).open(dir.as_path()).unwrap();
+    assert_eq!((model.info().encoder_layers, model.info().layers), (2, 2));
+    let options = GenerateOptions::new().max_new_tokens(6).greedy().ignore_end(true);
+    let ids = |decoder_prompt: &[u32]| {
+        let (prompt, decoder_prompt) = (vec![103, 89, 174, 1], decoder_prompt.to_vec());
+        let plain = Request { prompt, decoder_prompt, max_new_tokens: 6, ..Request::default() };
+        let events = model.handle().submit(plain).unwrap();
+        let token = |event| match event {
+            Ok(Event::Token(id)) => Some(id),
+            _ => None,
+        };
+        events.filter_map(token).collect::<Vec<u32>>()
+    };
+    let text = |ids: &[u32]| ids.iter().map(|id| format!("w{id}")).collect::<Vec<_>>().join(" ");
+    let said = model.generate("w103 w89 w174", &options).unwrap().text().unwrap();
+    assert_eq!(said.trim(), text(&ids(&[])));
+    let begun = model.generate("w103 w89 w174", &options.clone().decoder_prompt("xx_Yyyy w7")).unwrap();
+    assert_eq!(begun.collect::<Result<String, _>>().unwrap().trim(), text(&ids(&[5, 7])));
+    let demo = engraft::demo().unwrap();
+    let refused = demo.generate("This", &options.decoder_prompt("x")).unwrap_err().to_string();
+    assert!(refused.contains("no encoder"), "{refused}");
+}
