@@ -366,7 +366,7 @@ fn buffer_mut<'h, M: DeviceMem, T>(
 }
 
 /// Other slopes or other distances, all else as it was.
-fn beside<'h>(other: &'h mut Scores, was: &Scores) -> &'h Scores {
+fn with_others<'h>(other: &'h mut Scores, was: &Scores) -> &'h Scores {
     let relative = if other.alibi.is_some() { was.relative } else { other.relative };
     let alibi = other.alibi.take().or_else(|| was.alibi.clone());
     *other = Scores { alibi, relative, ..was.clone() };
@@ -378,10 +378,10 @@ fn set_other<'h, G: Ground>(op: &mut Op<'h, Kind<G>>, home: &'h mut Home<G>) {
     match (op, home) {
         (Op::Attention(AttentionOp::Attend(op)), Home::Plan(plan)) => op.plan = plan,
         (Op::Attention(AttentionOp::Attend(op)), Home::Scores(scores)) => {
-            op.scores = beside(scores, op.scores)
+            op.scores = with_others(scores, op.scores)
         }
         (Op::Attention(AttentionOp::AttendDense(op)), Home::Scores(scores)) => {
-            op.scores = beside(scores, op.scores);
+            op.scores = with_others(scores, op.scores);
         }
         _ => {}
     }
