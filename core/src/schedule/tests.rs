@@ -4,7 +4,7 @@
 use super::*;
 use proptest::prelude::*;
 
-use crate::kv::{CachedPrefix, PrefixKey};
+use crate::kv::{CachedPrefix, PageTables, PrefixKey};
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -24,6 +24,8 @@ struct World {
     alphabet: Option<u32>,
     /// Whether requests are of several owners and priorities.
     mixed: bool,
+    /// Whether every third request begins with what an encoder reads.
+    encodes: bool,
 }
 
 /// What a device would hold: the table as it was told, and of every slot the tokens up to its position.
@@ -39,12 +41,17 @@ struct Device {
 impl Device {
     fn new(world: World, stride: usize) -> Self {
         let World { max_seqs, pages, page_size, .. } = world;
-        let (table, slots) = (vec![u32::MAX; max_seqs * stride], vec![0; pages * page_size]);
+        let (table, slots) = (vec![u32::MAX; 2 * max_seqs * stride], vec![0; pages * page_size]);
         Self { table, stride, page_size, slots, reads: Vec::new() }
     }
 
-    fn slot(&self, row: u32, position: usize) -> usize {
-        let page = self.table[row as usize * self.stride + position / self.page_size];
+    /// Where a position of a sequence lies, as kernels find it: in front of the decoder's are those of an
+    /// encoder's rows.
+    fn slot(&self, seq: &Sequence, tables: &PageTables, position: usize) -> usize {
+        let encoder = position < seq.source_positions;
+        let own = if encoder { position } else { position - seq.source_positions };
+        let row = tables.device_row(seq.row, encoder) as usize;
+        let page = self.table[row * self.stride + own / self.page_size];
         page as usize * self.page_size + position % self.page_size
     }
 
@@ -56,8 +63,9 @@ impl Device {
         kv.tables.settle();
         for slice in &batch.slices {
             let seq = scheduler.sequence(slice.row).unwrap();
-            for position in slice.start..slice.end() {
-                let slot = self.slot(slice.row, position);
+            let first = if seq.to_encode() > 0 { 0 } else { slice.start };
+            for position in first..slice.end() {
+                let slot = self.slot(seq, &kv.tables, position);
                 let page = (slot / self.page_size) as u32;
                 assert_eq!(
                     slot as i32,
@@ -72,7 +80,7 @@ impl Device {
         for slice in &batch.slices {
             let seq = scheduler.sequence(slice.row).unwrap();
             for position in 0..slice.end() {
-                let slot = self.slot(slice.row, position);
+                let slot = self.slot(seq, &kv.tables, position);
                 let want = prefix_hash(seq, position);
                 assert_eq!(self.slots[slot], want, "position {position} of request {}", seq.id);
                 self.reads.push((step, (slot / self.page_size) as u32, seq.id));
@@ -104,6 +112,9 @@ fn prefix_hash(seq: &Sequence, position: usize) -> u64 {
 fn check_batch(batch: &StepBatch, scheduler: &Scheduler, kv: &KvManager, world: World) {
     assert!(batch.tokens <= world.budget.max(world.max_seqs));
     assert_eq!(batch.tokens, batch.slices.iter().map(|s| s.len).sum::<usize>());
+    let encoded = batch.slices.iter().map(|s| scheduler.sequence(s.row).unwrap().to_encode());
+    assert_eq!(batch.encodes, encoded.sum::<usize>());
+    assert!(batch.encodes <= world.budget.max(world.max_seqs));
     let decodes = |s: &Sequence| s.phase() == Phase::Decode && s.pending() > 0;
     let served = batch.slices.iter().filter(|s| decodes(scheduler.sequence(s.row).unwrap())).count();
     let decoding = scheduler.running().filter(|s| decodes(s)).count();
@@ -112,7 +123,7 @@ fn check_batch(batch: &StepBatch, scheduler: &Scheduler, kv: &KvManager, world: 
     assert!(served == decoding || !all, "{served} of {decoding} decoding sequences get their token");
     for slice in &batch.slices {
         let seq = scheduler.sequence(slice.row).unwrap();
-        assert_eq!((slice.start, slice.row), (seq.done, seq.row));
+        assert_eq!((slice.start, slice.row), (seq.next(), seq.row));
         assert_ne!(kv.tables.slot(seq.row, slice.end() - 1), -1);
     }
 }
@@ -152,6 +163,22 @@ fn sequence(id: usize, prompt: usize, new: usize, alphabet: Option<u32>) -> Sequ
     Sequence { prefix, ..Sequence::new(id as u64, tokens, new, ()) }
 }
 
+/// The same with some of its prompt read by an encoder, in every third request; all of that is part of what
+/// its pages are found by.
+fn with_source(mut sequence: Sequence, id: usize, world: World) -> Sequence {
+    let pages = (sequence.prompt - 1).min(world.budget) / world.page_size;
+    if id % 3 > 0 || pages == 0 {
+        return sequence;
+    }
+    let positions = 1.max(pages / 2) * world.page_size;
+    let source = positions - id % world.page_size;
+    if let Some(prefix) = sequence.prefix.take() {
+        let key = PrefixKey { source: sequence.tokens[..source].to_vec(), ..prefix.key };
+        sequence.prefix = Some(CachedPrefix::new(key, prefix.most).behind(positions / world.page_size));
+    }
+    Sequence { source, source_positions: positions, ..sequence }
+}
+
 /// Every page has as many owners as rows and the prefix tree say.
 fn check_owners(scheduler: &Scheduler, kv: &KvManager, in_flight: bool) {
     let mut rows = BTreeMap::<u32, u32>::new();
@@ -170,11 +197,17 @@ fn simulate(requests: &[(usize, usize)], world: World) -> (usize, u64, u64) {
     let World { max_seqs, pages, page_size, .. } = world;
     let stride = requests.iter().map(|(p, n)| (p + n).div_ceil(page_size)).max().unwrap_or(1);
     let mut kv = KvManager::new(max_seqs, stride, page_size, pages, None);
+    if world.encodes {
+        kv.tables = kv.tables.with_encoder();
+    }
     let mut device = Device::new(world, stride);
     let mut scheduler = Scheduler::new(Budget::new(max_seqs, world.budget));
     let mut expected = 0;
     for (id, (prompt, new)) in requests.iter().enumerate() {
         let mut sequence = sequence(id, *prompt, *new, world.alphabet);
+        if world.encodes {
+            sequence = with_source(sequence, id, world);
+        }
         if world.mixed {
             let (priority, owner) = (id as i32 * 7 % 3 - 1, id as u64 % 2);
             sequence.standing = Standing { priority, ..Standing::of(owner) };
@@ -215,8 +248,16 @@ fn simulate(requests: &[(usize, usize)], world: World) -> (usize, u64, u64) {
 fn a_long_prompt_is_chunked_and_does_not_stall_decoding() {
     // 2 + 6 prompt tokens in step 1; then 7 a step besides the token that the first request samples (4
     // steps), 8 alone.
-    let world =
-        World { max_seqs: 4, budget: 8, pages: PLENTY, page_size: 4, ahead: 0, alphabet: None, mixed: false };
+    let world = World {
+        max_seqs: 4,
+        budget: 8,
+        pages: PLENTY,
+        page_size: 4,
+        ahead: 0,
+        alphabet: None,
+        mixed: false,
+        encodes: false,
+    };
     assert_eq!(simulate(&[(2, 5), (100, 1)], world), (1 + 4 + 9, 0, 0));
     // In order of arrival: the short prompt gets what the last chunk of the long one leaves.
     assert_eq!(simulate(&[(100, 1), (2, 5)], world), (13 + 4, 0, 0));
@@ -225,8 +266,16 @@ fn a_long_prompt_is_chunked_and_does_not_stall_decoding() {
 #[test]
 fn a_prompt_that_was_computed_before_is_taken_from_the_cache() {
     // The second request begins when the first has ended; 8 of its 10 tokens are whole pages.
-    let world =
-        World { max_seqs: 1, budget: 4, pages: 8, page_size: 4, ahead: 0, alphabet: Some(9), mixed: false };
+    let world = World {
+        max_seqs: 1,
+        budget: 4,
+        pages: 8,
+        page_size: 4,
+        ahead: 0,
+        alphabet: Some(9),
+        mixed: false,
+        encodes: false,
+    };
     assert_eq!(simulate(&[(10, 1), (10, 1)], world), (3 + 1, 8, 0));
     // A pool that holds one of them alone: the pages of the first make way for the third, of another prompt.
     let small = World { pages: 3, ..world };
@@ -240,8 +289,16 @@ fn the_last_admitted_gives_its_pages_to_the_oldest() {
     // Two requests of 2 pages that grow to 5 each share 8 pages: the later one gives way once, and takes its
     // whole pages from the cache when it comes back. What is between them ends at once; their prompts differ.
     let requests = [(8, 12), (1, 0), (7, 13)];
-    let world =
-        World { max_seqs: 3, budget: 16, pages: 8, page_size: 4, ahead: 0, alphabet: Some(9), mixed: false };
+    let world = World {
+        max_seqs: 3,
+        budget: 16,
+        pages: 8,
+        page_size: 4,
+        ahead: 0,
+        alphabet: Some(9),
+        mixed: false,
+        encodes: false,
+    };
     for ahead in 0..2 {
         let (_, hit, preempted) = simulate(&requests, World { ahead, ..world });
         assert_eq!(preempted, 1);
@@ -453,7 +510,8 @@ proptest! {
         ahead in 0usize..2,
         alphabet in proptest::option::of(1u32..4),
         mixed: bool,
+        encodes: bool,
     ) {
-        simulate(&requests, World { max_seqs, budget, pages, page_size, ahead, alphabet, mixed });
+        simulate(&requests, World { max_seqs, budget, pages, page_size, ahead, alphabet, mixed, encodes });
     }
 }
