@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 72] = [
+const DECODERS: [&str; 73] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -95,6 +95,7 @@ const DECODERS: [&str; 72] = [
     "ministral3",
     "mistral4",
     "afmoe",
+    "apertus",
 ];
 
 const ENCODERS: [&str; 13] = [

@@ -5,7 +5,7 @@ use crate::mem::SharedMat;
 use crate::select::unsupported;
 use crate::{Cpu, CpuStream};
 use engraft_core::Result;
-use engraft_core::ops::{Activate, Add, Convert, ElementwiseOp, Gate, Scale};
+use engraft_core::ops::{Activate, Add, Convert, ElementwiseOp, Gate, Scale, Xielu};
 use engraft_core::params::Act;
 
 pub(super) fn run(stream: &mut CpuStream, op: ElementwiseOp<'_, Cpu>) -> Result<()> {
@@ -17,6 +17,10 @@ pub(super) fn run(stream: &mut CpuStream, op: ElementwiseOp<'_, Cpu>) -> Result<
         ElementwiseOp::Activate(Activate { x, act }) => {
             let (x, act) = (SharedMat::from(x), activation(act)?);
             stream.enqueue(move |cpu| kernel::activate(cpu.machine(), x.write(), act))
+        }
+        ElementwiseOp::Xielu(Xielu { x, constants }) => {
+            let (x, constants) = (SharedMat::from(x), constants.vector()?);
+            stream.enqueue(move |cpu| kernel::xielu(cpu.machine(), x.write(), &constants))
         }
         ElementwiseOp::Gate(Gate { gate_up, act, clamp, out }) => {
             let (gate_up, act, out) = (SharedMat::from(gate_up), activation(act)?, SharedMat::from(out));

@@ -13,6 +13,7 @@ pub(super) fn kernel(op: Kind, signature: &Signature) -> Kernel {
     Kernel::Entry(match op {
         Kind::Add => kernels::Add::entry(x),
         Kind::Activate => kernels::Activate::entry(x),
+        Kind::Xielu => kernels::Xielu::entry(x),
         Kind::Gate => kernels::Gate::entry(x),
         Kind::Scale => kernels::Scale::entry(x),
         Kind::Convert => kernels::Convert::entry(x, out),
@@ -29,6 +30,11 @@ pub(super) fn run(stream: &mut CudaStream, op: ElementwiseOp<'_, Cuda>) -> Resul
         ElementwiseOp::Activate(op) => {
             let (x, act) = (stream.matrix_mut(&op.x)?, activation(op.act)?);
             let p = kernels::Activate { x, elem: elem(op.x.dtype()), act };
+            stream.launch(&p.launch(), &p)
+        }
+        ElementwiseOp::Xielu(op) => {
+            let (x, constants) = (stream.matrix_mut(&op.x)?, stream.vector(Some(op.constants))?);
+            let p = kernels::Xielu { x, constants, elem: elem(op.x.dtype()), reserved: 0 };
             stream.launch(&p.launch(), &p)
         }
         ElementwiseOp::Gate(op) => {

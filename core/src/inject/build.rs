@@ -182,6 +182,7 @@ fn build_block<D: Device>(
             false => None,
             true => Some(Mlp {
                 up: if inner { t.fused(l, Slot::Up)? } else { Fused::new(Vec::new()) },
+                constants: t.take_opt(l, Slot::ActConstants, Part::Weight),
                 down: t.row_parallel(l, Slot::Down, inner)?,
             }),
         },

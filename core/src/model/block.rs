@@ -5,7 +5,7 @@ use super::{Exec, Experts, Filter, Fused, Latent, Norm, Projection, RowParallel,
 use crate::mem::{Device, DeviceMem, Mat, MatMut, MatRef, copied};
 use crate::ops::{
     self, Add, AddNorm, AttendDense, Combine, Convert, Gate, HeadNorm, Linear, QkvRopeAppend, Rope, RopeView,
-    Scale,
+    Scale, Xielu,
 };
 use crate::params::Act;
 use crate::policy::{BlockSpec, Placement, QkSpan};
@@ -57,6 +57,8 @@ pub type HeadNorms<D> = Vec<Norm<D>>;
 pub struct Mlp<D: Device> {
     /// Up, or gate | up.
     pub up: Fused<D>,
+    /// Of an activation that has some.
+    pub constants: Option<D::Weight>,
     /// Down.
     pub down: RowParallel<D>,
 }
@@ -418,6 +420,10 @@ impl<D: Device> Block<D> {
             return Ok(());
         }
         let input = input.read(&s.residual, &s.normed, tokens)?;
+        if let (true, Some(constants)) = (mlp.xielu, &weights.constants) {
+            weights.up.run(x, input, s.inner.shaped_mut(tokens, mlp.inner)?)?;
+            return x.run(Xielu { x: s.inner.shaped_mut(tokens, mlp.inner)?, constants });
+        }
         let out = s.inner.shaped_mut(tokens, mlp.inner)?;
         match (mlp.gated, weights.up.whole()) {
             (false, Some(up)) => x.run(up.linear(input, out).act(mlp.act)),

@@ -23,6 +23,15 @@ pub struct Activate<'a, D: Device> {
     pub act: Act,
 }
 
+/// `x = xielu(x)` in place, of `constants = [p, n, b, e]`: `p x^2 + b x` for `x > 0`, else
+/// `n (e^m - 1 - x) + b x` with `m = min(x, e)`; NaN stays NaN.
+pub struct Xielu<'a, D: Device> {
+    /// `[rows, cols]`.
+    pub x: MatMut<'a, D::Mem>,
+    /// `[4]`.
+    pub constants: &'a D::Weight,
+}
+
 /// `out = act(g) * u` of `gate_up = [g | u]`: gate_up `[rows, 2 inner]`, out `[rows, inner]`; act(g) is
 /// rounded to f32 only. With a clamp `out = (clamp(u, -limit, limit) + shift) * (g' * sigmoid(slope * g'))`,
 /// `g' = min(g, limit)`: NaN stays NaN.
@@ -62,6 +71,7 @@ stem!(
     ElementwiseOp,
     ElementwiseOpKind: Add = "add",
     Activate = "activate",
+    Xielu = "xielu",
     Gate = "gate",
     Scale = "scale",
     Convert = "convert",
@@ -85,6 +95,18 @@ impl<'a, D: Device> Rules<'a, D> for Activate<'a, D> {
     /// A view that exists is all it needs.
     fn check(&self, _: &Check) -> Result<()> {
         Ok(())
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::of_rows(self.kind(), self.x.layout())
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for Xielu<'a, D> {
+    rules!(ElementwiseOpKind::Xielu: x, constants);
+
+    fn check(&self, check: &Check) -> Result<()> {
+        check.vector("length of the constants", self.constants, 4)
     }
 
     fn signature(&self) -> Signature {

@@ -71,6 +71,9 @@ pub enum Slot {
     MlpNorm,
     /// First linear layer of the feed-forward part: up, or gate | up.
     Up,
+    /// Constants of an activation: xIELU's `[p, n, b, e]`, of which p and n are stored as the inverse of
+    /// softplus, n without b.
+    ActConstants,
     /// Second linear layer.
     Down,
     /// Scores of experts.
@@ -113,7 +116,7 @@ impl Part {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 42] = [
+    pub const ALL: [Slot; 43] = [
         Slot::TokenEmbed,
         Slot::PatchEmbed,
         Slot::PositionEmbed,
@@ -142,6 +145,7 @@ impl Slot {
         Slot::AttnPostNorm,
         Slot::MlpNorm,
         Slot::Up,
+        Slot::ActConstants,
         Slot::Down,
         Slot::Router,
         Slot::ChoiceBias,
@@ -182,6 +186,7 @@ impl Slot {
                 | Slot::AttnPostNorm
                 | Slot::MlpNorm
                 | Slot::Up
+                | Slot::ActConstants
                 | Slot::Down
                 | Slot::Sinks
                 | Slot::Router
@@ -243,6 +248,7 @@ impl Slot {
             Slot::AttnPostNorm => "attn_post_norm",
             Slot::MlpNorm => "mlp_norm",
             Slot::Up => "up",
+            Slot::ActConstants => "act_constants",
             Slot::Down => "down",
             Slot::Sinks => "sinks",
             Slot::Router => "router",
@@ -286,7 +292,7 @@ impl Role {
 
     /// Whether the operand is a vector: a bias, what a norm multiplies with, or divisors of frequencies.
     pub fn is_vector(&self) -> bool {
-        let vectors = [Slot::RopeFactors, Slot::Sinks, Slot::ChoiceBias];
+        let vectors = [Slot::RopeFactors, Slot::Sinks, Slot::ChoiceBias, Slot::ActConstants];
         self.slot.is_norm() || vectors.contains(&self.slot) || self.part == Part::Bias
     }
 }

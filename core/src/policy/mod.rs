@@ -30,6 +30,7 @@ mod registry;
 mod resolve;
 mod roles;
 mod rope;
+mod rope_spec;
 mod shares;
 mod spec;
 mod table;
@@ -55,11 +56,12 @@ pub use names::{ExpertLayout, Names, QkvLayout};
 pub use origin::{Filled, Origin};
 pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
+pub use rope_spec::{RopeScaling, RopeSpec};
 pub use shares::{Grains, Shares, expert_parts};
 pub use spec::{
     BlockSpec, EmbedSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join, LatentSpec, LearnedPositions,
     MlpSpec, ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm,
-    QkSpan, QueryGrowth, RopeScaling, RopeSpec, TokenHead,
+    QkSpan, QueryGrowth, TokenHead,
 };
 pub use table::TablePolicy;
 

@@ -2,7 +2,8 @@
 //! on.
 
 use super::binding::{Part, Role, Slot};
-use super::spec::{BlockSpec, Family, HeadSpec, Join, ModelSpec, NormSpec, Project, QkSpan, RopeScaling};
+use super::rope_spec::RopeScaling;
+use super::spec::{BlockSpec, Family, HeadSpec, Join, ModelSpec, NormSpec, Project, QkSpan};
 
 impl ModelSpec {
     /// Columns that the head reads.
@@ -118,6 +119,7 @@ impl ModelSpec {
             Slot::PositionEmbed => Some((self.embed.positions?.rows, sum)),
             Slot::TokenTypeEmbed => Some((self.embed.token_types?, sum)),
             Slot::Sinks => self.block_of(role)?.sinks.then_some((1, self.block_of(role)?.heads.heads)),
+            Slot::ActConstants => self.block_of(role)?.mlp.xielu.then_some((1, 4)),
             Slot::ChoiceBias => {
                 let router = self.block_of(role)?.moe?.router;
                 router.choice_bias.then_some((1, router.experts))
@@ -154,6 +156,7 @@ impl ModelSpec {
                 let parts = [h.q_cols(), h.k_cols(), h.v_cols()];
                 parts[..if block()?.filter.is_some() { 2 } else { 3 }].to_vec()
             }
+            Slot::ActConstants => vec![1; cols],
             Slot::Up if block()?.mlp.gated => vec![block()?.mlp.inner; 2],
             Slot::ExpertUp => {
                 let moe = block()?.moe?;

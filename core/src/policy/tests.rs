@@ -35,7 +35,7 @@ cases! {
     "electra", "albert", "clip_text", "clip_vision", "clip", "dots1", "glm4_moe", "minimax_m2",
     "ernie4_5_moe", "exaone_moe", "hy_v3", "hunyuan_v1_moe", "gpt_oss", "arcee", "nemotron",
     "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "olmo", "modernbert", "modernbert_embed", "afmoe",
-    "embeddinggemma", "ministral3", "mistral4",
+    "embeddinggemma", "ministral3", "mistral4", "apertus",
 }
 
 fn tensor(name: impl Into<String>, shape: &[usize]) -> TensorInfo {
@@ -48,7 +48,8 @@ impl Case {
         let line = |l: &str| {
             let mut words = l.split(' ');
             let (name, _, dims) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
-            tensor(name, &dims.split('x').map(|d| d.parse().unwrap()).collect::<Vec<usize>>())
+            let sizes = dims.split('x').filter(|d| *d != "scalar");
+            tensor(name, &sizes.map(|d| d.parse().unwrap()).collect::<Vec<usize>>())
         };
         Self { config: serde_json::from_str(config).unwrap(), tensors: names.lines().map(line).collect() }
     }

@@ -40,6 +40,26 @@ pub fn activate(case: &Case) -> Want {
     Want::Near { values, slack }
 }
 
+/// `xielu(x)` of the case's constants.
+pub fn xielu(case: &Case) -> Want {
+    let [p, n, b, e] = [0, 1, 2, 3].map(|i| f64::from(case.constants[i]));
+    let (mut values, mut slack) = (Vec::new(), Vec::new());
+    for x in &case.x.values {
+        let (x, line) = (f64::from(*x), b * f64::from(*x));
+        let m = x.min(e);
+        // What the bent part and the line are made of, and how far off the bent part is.
+        let (bent, off) = if x > 0.0 {
+            (p * x * x, 2.0 * budget::U * (p * x * x))
+        } else {
+            let inner = libm::expm1(m) - x;
+            (n * inner, n.abs() * budget::exp_remainder(m, m - x, inner) + budget::U * (n * inner).abs())
+        };
+        values.push(bent + line);
+        slack.push(off + budget::U * (line.abs() + (bent + line).abs()) + f64::from(f32::MIN_POSITIVE));
+    }
+    Want::Near { values, slack }
+}
+
 /// `act(g) * u` of rows `[g | u]`, or what a clamp makes of them.
 pub fn gate(case: &Case) -> Want {
     let inner = case.x.cols / 2;

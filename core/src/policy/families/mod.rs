@@ -2,6 +2,7 @@
 
 mod afmoe;
 mod albert;
+mod apertus;
 mod baichuan;
 mod bert;
 mod bloom;
@@ -74,6 +75,7 @@ families!(
     minimax: MINIMAX_M2;
     exaone: EXAONE_MOE;
     afmoe: AFMOE;
+    apertus: APERTUS;
     gpt_oss: GPT_OSS;
     relu_squared: ARCEE, NEMOTRON;
     olmo: OLMO;
