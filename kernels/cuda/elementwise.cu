@@ -5,6 +5,7 @@
 //   xielu     x = xielu(x) of four constants                 reads 1, writes 1
 //   gate      out = act(g) * u of [g | u], rounded once      reads 2, writes 1 per output
 //             clamped: (clamp(u) + shift) * (g' * sigmoid(slope * g')), g' = min(g, limit)
+//   limit     x = max(min(x, limit), -limit)                 reads 1, writes 1
 //   scale     y = factor * x, then cap * tanh(y / cap)       reads 1, writes 1
 //   convert   out = x, or x + bias, in another element type  reads 1, writes 1
 //
@@ -140,6 +141,28 @@ DEVICE void gated(const Gate &p) {
     });
 }
 
+struct Limit {
+    MatView x;
+    u32 elem;
+    float limit;
+};
+
+template <typename T>
+DEVICE void limited(const Limit &p) {
+    constexpr u32 N = Wide<T>::N;
+    begin();
+    each<N>(p.x.rows, p.x.cols, aligned<T>(p.x), [&](u32 r, u32 c, bool whole) {
+        float v[N];
+        load_part(row_of<T>(p.x, r), c, p.x.cols, whole, v);
+#pragma unroll
+        for (u32 i = 0; i < N; i++) {
+            float low = v[i] < -p.limit ? -p.limit : v[i];
+            v[i] = low > p.limit ? p.limit : low;
+        }
+        store_part(row_of<T>(p.x, r), c, p.x.cols, whole, v);
+    });
+}
+
 struct Scale {
     MatView x;
     u32 elem;
@@ -203,6 +226,9 @@ DEVICE void converted(const Convert &p) {
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256) elementwise_gate_##NAME(const __grid_constant__ Gate p) {        \
         gated<T>(p);                                                                                                   \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256) elementwise_limit_##NAME(const __grid_constant__ Limit p) {      \
+        limited<T>(p);                                                                                                 \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256) elementwise_scale_##NAME(const __grid_constant__ Scale p) {      \
         scaled<T>(p);                                                                                                  \

@@ -1,17 +1,18 @@
-{#- Element by element: sum, activation, xIELU, gated activation, scale and cap, conversion (with a bias). -#}
+{#- Element by element: sum, activation, xIELU, gated activation, limit, scale and cap, conversion (with a
+bias). -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
 {%- if how == "scale" %}
 {{ it.params(carrier, ["rows", "cols", "out_offset", "out_pitch", "factor", "capped", "cap", "inverse"]) }}
 {%- else %}
-{{ it.params(carrier, ["rows", "cols", "x_offset", "x_pitch", "out_offset", "out_pitch", "act"] + (
+{{ it.params(carrier, ["rows", "cols", "x_offset", "x_pitch", "out_offset", "out_pitch", "limit" if how == "limit" else "act"] + (
     ["slope", "limit", "shift"] if how == "gate" else []
 )) }}
 {%- endif %}
-{%- if how in ["activate", "xielu", "gate", "scale"] %}
+{%- if how in ["activate", "xielu", "gate", "limit", "scale"] %}
 {{ math.functions() }}
 {%- endif %}
-{%- if how in ["activate", "xielu", "scale"] %}
+{%- if how in ["activate", "xielu", "limit", "scale"] %}
 {{ it.writes(0, "out", out) }}
 {%- else %}
 {{ it.reads(0, "x", x) }}
@@ -53,6 +54,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         out_put(to, act_of(p.act, out_at(to)));
 {%- elif how == "xielu" %}
         out_put(to, xielu_of(out_at(to)));
+{%- elif how == "limit" %}
+        out_put(to, clamp_to(out_at(to), -p.limit, p.limit));
 {%- elif how == "scale" %}
         var y = og(out_at(to) * p.factor);
         if (p.capped != 0u) {

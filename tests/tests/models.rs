@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 73] = [
+const DECODERS: [&str; 74] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -96,6 +96,7 @@ const DECODERS: [&str; 73] = [
     "mistral4",
     "afmoe",
     "apertus",
+    "olmoe",
 ];
 
 const ENCODERS: [&str; 13] = [

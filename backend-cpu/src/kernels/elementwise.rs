@@ -12,6 +12,7 @@ enum Step<'a> {
     Activate(Activation),
     Xielu([f32; 4]),
     Gate(Activation, Option<Clamp>),
+    Limit(f32),
     Scale(f32, Option<f32>),
     Convert(Option<&'a [f32]>),
 }
@@ -33,6 +34,11 @@ pub fn xielu(machine: &Machine, x: RawMatMut, constants: &[f32]) -> Result<()> {
     let mut four = [0.0; 4];
     four.copy_from_slice(constants);
     each_row(machine, x.as_raw(), x, Step::Xielu(four))
+}
+
+/// `x` within `limit` of 0.
+pub fn limit(machine: &Machine, x: RawMatMut, limit: f32) -> Result<()> {
+    each_row(machine, x.as_raw(), x, Step::Limit(limit))
 }
 
 /// `y = factor * x`, then `cap * tanh(y * (1 / cap))` where a cap is given.
@@ -113,6 +119,9 @@ impl Kernel for Part<'_> {
                             }
                         }
                         written = cols / 2;
+                    }
+                    Step::Limit(limit) => {
+                        values.iter_mut().for_each(|v| *v = math::clamp(*v, -limit, limit));
                     }
                     Step::Scale(factor, cap) => {
                         values.iter_mut().for_each(|v| *v *= factor);

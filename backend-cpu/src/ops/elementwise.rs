@@ -5,7 +5,7 @@ use crate::mem::SharedMat;
 use crate::select::unsupported;
 use crate::{Cpu, CpuStream};
 use engraft_core::Result;
-use engraft_core::ops::{Activate, Add, Convert, ElementwiseOp, Gate, Scale, Xielu};
+use engraft_core::ops::{Activate, Add, Convert, ElementwiseOp, Gate, Limit, Scale, Xielu};
 use engraft_core::params::Act;
 
 pub(super) fn run(stream: &mut CpuStream, op: ElementwiseOp<'_, Cpu>) -> Result<()> {
@@ -25,6 +25,10 @@ pub(super) fn run(stream: &mut CpuStream, op: ElementwiseOp<'_, Cpu>) -> Result<
         ElementwiseOp::Gate(Gate { gate_up, act, clamp, out }) => {
             let (gate_up, act, out) = (SharedMat::from(gate_up), activation(act)?, SharedMat::from(out));
             stream.enqueue(move |cpu| kernel::gate(cpu.machine(), gate_up.read(), (act, clamp), out.write()))
+        }
+        ElementwiseOp::Limit(Limit { x, limit }) => {
+            let x = SharedMat::from(x);
+            stream.enqueue(move |cpu| kernel::limit(cpu.machine(), x.write(), limit))
         }
         ElementwiseOp::Scale(Scale { x, factor, cap }) => {
             let x = SharedMat::from(x);

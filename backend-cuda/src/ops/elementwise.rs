@@ -15,6 +15,7 @@ pub(super) fn kernel(op: Kind, signature: &Signature) -> Kernel {
         Kind::Activate => kernels::Activate::entry(x),
         Kind::Xielu => kernels::Xielu::entry(x),
         Kind::Gate => kernels::Gate::entry(x),
+        Kind::Limit => kernels::Limit::entry(x),
         Kind::Scale => kernels::Scale::entry(x),
         Kind::Convert => kernels::Convert::entry(x, out),
     })
@@ -43,6 +44,11 @@ pub(super) fn run(stream: &mut CudaStream, op: ElementwiseOp<'_, Cuda>) -> Resul
                 op.clamp.unwrap_or(Clamp { slope: 0.0, limit: 0.0, shift: 0.0 });
             let (elem, act) = (elem(op.out.dtype()), activation(op.act)?);
             let p = kernels::Gate { gate_up, out, elem, act, slope, limit, shift, reserved: 0 };
+            stream.launch(&p.launch(), &p)
+        }
+        ElementwiseOp::Limit(op) => {
+            let x = stream.matrix_mut(&op.x)?;
+            let p = kernels::Limit { x, elem: elem(op.x.dtype()), limit: op.limit };
             stream.launch(&p.launch(), &p)
         }
         ElementwiseOp::Scale(op) => {

@@ -25,6 +25,10 @@ pub(super) fn run(stream: &mut WgpuStream, op: ElementwiseOp<'_, Wgpu>) -> Resul
             let rest = [activation(op.act)?, slope.to_bits(), limit.to_bits(), shift.to_bits()];
             each(stream, Entry::Gate, (op.gate_up, None), op.out.as_ref(), &rest)
         }
+        ElementwiseOp::Limit(op) => {
+            let x = op.x.as_ref();
+            each(stream, Entry::Limit, (x, None), x, &[op.limit.to_bits()])
+        }
         ElementwiseOp::Scale(op) => scale(stream, op),
         ElementwiseOp::Convert(op) => {
             let how = if op.bias.is_some() { Entry::AddBias } else { Entry::Convert };
@@ -78,7 +82,7 @@ fn each(
     match vector.map(WgpuWeight::vector).transpose()?.map(WgpuMem::share) {
         Some(four) if how == Entry::Xielu => call(&[to.slot, Slot::whole(&limits, &four, "constants")?]),
         Some(bias) => call(&[from.slot, to.slot, Slot::whole(&limits, &bias, "a bias")?]),
-        None if how == Entry::Activate => call(&[to.slot]),
+        None if matches!(how, Entry::Activate | Entry::Limit) => call(&[to.slot]),
         None => call(&[from.slot, to.slot]),
     }
 }

@@ -4,8 +4,8 @@ use super::input::Input;
 use super::{Exec, Experts, Filter, Fused, Latent, Norm, Projection, RowParallel, Scratch, StepInputs};
 use crate::mem::{Device, DeviceMem, Mat, MatMut, MatRef, copied};
 use crate::ops::{
-    self, Add, AddNorm, AttendDense, Combine, Convert, Gate, HeadNorm, Linear, QkvRopeAppend, Rope, RopeView,
-    Scale, Xielu,
+    self, Add, AddNorm, AttendDense, Combine, Convert, Gate, HeadNorm, Limit, Linear, QkvRopeAppend, Rope,
+    RopeView, Scale, Xielu,
 };
 use crate::params::Act;
 use crate::policy::{BlockSpec, Placement, QkSpan};
@@ -176,6 +176,9 @@ impl<D: Device> Block<D> {
             }
         }
         let normed = self.separate_norms(x, tokens, s)?;
+        if let Some(limit) = self.spec.qkv_limit {
+            x.run(Limit { x: s.qkv.shaped_mut(tokens, heads.qkv_cols())?, limit })?;
+        }
         if step.kv.is_empty() {
             self.attend_dense(x, step, at, normed, s)?;
         } else {
@@ -321,11 +324,12 @@ impl<D: Device> Block<D> {
         Ok(())
     }
 
-    /// Norms of all query heads at once and of all key heads, or with values of their own for every head:
-    /// those that no fused op takes. Whether they were of that kind.
+    /// Norms of all query heads at once and of all key heads, with values of their own for every head, or
+    /// before limits: those that no fused op takes. Whether they were of that kind.
     fn separate_norms(&self, x: &mut Exec<'_, D>, tokens: usize, s: &mut Scratch<D::Mem>) -> Result<bool> {
         let h = self.spec.heads;
-        let separate = self.spec.qk_norm.is_some_and(|n| n.span != QkSpan::Head);
+        let limited = self.spec.qkv_limit.is_some();
+        let separate = self.spec.qk_norm.is_some_and(|n| n.span != QkSpan::Head || limited);
         if let (Some(columns), Some(norms)) = (&self.whole_norms, &self.qk_norm) {
             for (part, norms) in [&norms.0, &norms.1].into_iter().enumerate() {
                 self.norm_of_all_ranks(x, tokens, (part, &columns[part]), norms, s)?;
@@ -335,10 +339,12 @@ impl<D: Device> Block<D> {
         if let (true, Some((q, k))) = (separate, &self.qk_norm) {
             let k_end = h.q_cols() + h.k_cols();
             for (norms, columns) in [(q, 0..h.q_cols()), (k, h.q_cols()..k_end)] {
-                let width = columns.len() / norms.len().max(1);
+                let span = columns.len() / norms.len().max(1);
+                let each = self.spec.qk_norm.is_some_and(|n| n.span == QkSpan::Head);
+                let width = if each { h.k_dim } else { span };
                 for (i, norm) in norms.iter().enumerate() {
-                    let from = columns.start + i * width;
-                    let part = s.qkv.shaped_mut(tokens, h.qkv_cols())?.columns(from..from + width)?;
+                    let from = columns.start + i * span;
+                    let part = s.qkv.shaped_mut(tokens, h.qkv_cols())?.columns(from..from + span)?;
                     x.run(HeadNorm { x: part, width, norm: norm.weights() })?;
                 }
             }

@@ -46,6 +46,14 @@ pub struct Gate<'a, D: Device> {
     pub out: MatMut<'a, D::Mem>,
 }
 
+/// `x = max(min(x, limit), -limit)` in place; NaN stays NaN.
+pub struct Limit<'a, D: Device> {
+    /// `[rows, cols]`.
+    pub x: MatMut<'a, D::Mem>,
+    /// Largest size; above 0.
+    pub limit: f32,
+}
+
 /// `y = factor * x`, then `cap * tanh(y / cap)` where a cap is given, in place; one rounding at the end.
 pub struct Scale<'a, D: Device> {
     /// `[rows, cols]`.
@@ -73,6 +81,7 @@ stem!(
     Activate = "activate",
     Xielu = "xielu",
     Gate = "gate",
+    Limit = "limit",
     Scale = "scale",
     Convert = "convert",
 );
@@ -120,13 +129,29 @@ impl<'a, D: Device> Rules<'a, D> for Gate<'a, D> {
     fn check(&self, check: &Check) -> Result<()> {
         check.same("rows", self.out.rows(), self.gate_up.rows())?;
         check.factors("columns of gate and up", self.gate_up.cols(), &[2, self.out.cols()])?;
-        let limit = self.clamp.map_or(1.0, |clamp| clamp.limit);
-        check.same("limits of a gate that are above 0", usize::from(limit > 0.0 && limit.is_finite()), 1)?;
+        check_limit(check, self.clamp.map_or(1.0, |clamp| clamp.limit))?;
         check.dtype("element type", self.out.dtype(), self.gate_up.dtype())
     }
 
     fn signature(&self) -> Signature {
         Signature::new(self.kind(), self.out.dtype(), self.gate_up.cols(), self.out.cols())
+    }
+}
+
+/// Refuses a limit that nothing is within.
+fn check_limit(check: &Check, limit: f32) -> Result<()> {
+    check.same("limits that are above 0", usize::from(limit > 0.0 && limit.is_finite()), 1)
+}
+
+impl<'a, D: Device> Rules<'a, D> for Limit<'a, D> {
+    rules!(ElementwiseOpKind::Limit: x; limit);
+
+    fn check(&self, check: &Check) -> Result<()> {
+        check_limit(check, self.limit)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::of_rows(self.kind(), self.x.layout())
     }
 }
 

@@ -274,6 +274,9 @@ pub struct BlockSpec {
     pub sinks: bool,
     /// Norms of queries and keys.
     pub qk_norm: Option<QkNorm>,
+    /// Largest size of queries, keys and values, behind the norms and before the rotation (OLMo's
+    /// `clip_qkv`); none with a latent, or with norms after the rotation.
+    pub qkv_limit: Option<f32>,
     /// Whether what the heads give is multiplied with `sigmoid(W x)` before the attention output, `x` what
     /// queries read (AFMoE); none with a latent.
     pub attn_gate: bool,
@@ -322,6 +325,7 @@ impl BlockSpec {
             scores: Scores::causal(1.0 / (heads.k_dim as f64).sqrt()),
             sinks: false,
             qk_norm: None,
+            qkv_limit: None,
             attn_gate: false,
             filter: None,
             latent: None,

@@ -123,6 +123,31 @@ impl Gate {
     }
 }
 
+/// `x` within `limit` of 0, in place.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Limit {
+    /// `[rows, cols]`, read and written.
+    pub x: MatView,
+    /// Element type.
+    pub elem: Elem,
+    /// Largest size.
+    pub limit: f32,
+}
+
+impl Limit {
+    /// The entry for this element type.
+    pub fn entry(elem: Elem) -> &'static str {
+        by_elem(elem, ["elementwise_limit_f32", "elementwise_limit_f16", "elementwise_limit_bf16"])
+    }
+
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let entry = Self::entry(self.elem);
+        over_rows(entry, self.x.rows, self.x.cols, wide(self.elem))
+    }
+}
+
 /// `y = factor * x`, then `cap * tanh(y / cap)` where capped, in place.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]

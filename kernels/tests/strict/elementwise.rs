@@ -2,7 +2,7 @@
 
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{self, FusedMadd as F};
-use engraft_kernels::params::elementwise::{Activate, Add, Convert, Gate, Scale, Xielu};
+use engraft_kernels::params::elementwise::{Activate, Add, Convert, Gate, Limit, Scale, Xielu};
 use engraft_kernels::params::{Activation, Elem};
 
 /// An activation and what it is to compute.
@@ -105,6 +105,23 @@ fn xielu_is_the_contracts() {
                 let p = Xielu { x: m, constants: four.ptr, elem, reserved: 0 };
                 gpu.run(&p, &p.launch());
                 same(&gpu.values(m, elem), &want, "xielu");
+            });
+        }
+    }
+}
+
+#[test]
+fn limits_hold_and_nan_passes() {
+    for elem in Elem::ALL {
+        for (rows, cols, pitch, offset) in SHAPES {
+            let x = wild(rows * cols, 8);
+            let want: Vec<f32> =
+                rounded(&x, elem).iter().map(|v| round(math::clamp(*v, -1.3, 1.3), elem)).collect();
+            Machine::each(&mut |gpu| {
+                let m = gpu.matrix(&x, cols, elem, pitch, offset);
+                let p = Limit { x: m, elem, limit: 1.3 };
+                gpu.run(&p, &p.launch());
+                same(&gpu.values(m, elem), &want, "limit");
             });
         }
     }

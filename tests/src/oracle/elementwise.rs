@@ -84,6 +84,12 @@ pub fn gate(case: &Case) -> Want {
     Want::Near { values, slack }
 }
 
+/// `x` within the case's factor of 0; a limit that the element type lacks rounds once.
+pub fn limit(case: &Case) -> Want {
+    let within = |x: &f32| round(x.clamp(-case.factor, case.factor), case.x.dtype);
+    Want::Exact(case.x.values.iter().map(within).collect())
+}
+
 /// `factor * x`, capped where a cap is given.
 pub fn scale(case: &Case) -> Want {
     let (factor, cap) = (f64::from(case.factor), case.cap.map(f64::from));

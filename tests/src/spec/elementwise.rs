@@ -1,4 +1,4 @@
-//! `add`, `activate`, `xielu`, `gate`, `scale`, `convert`.
+//! `add`, `activate`, `xielu`, `gate`, `limit`, `scale`, `convert`.
 
 use super::linear::other_act;
 use crate::bug::{Bug, Strike};
@@ -24,6 +24,7 @@ pub fn each(visitor: &mut impl Visitor) {
     visitor.visit(Activate);
     visitor.visit(Xielu);
     visitor.visit(Gate);
+    visitor.visit(Limit);
     visitor.visit(Scale);
     visitor.visit(Convert);
 }
@@ -212,6 +213,35 @@ impl OpSpec for Gate {
     }
 }
 
+/// `limit`, by the case's factor.
+#[derive(Debug, Clone, Copy)]
+pub struct Limit;
+
+impl OpSpec for Limit {
+    type Case = Case;
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Limit.into()
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
+        let scale = dice.pick(&[0.3, 1.0, 4.0, 40.0]);
+        generate(dtype, dice, scale, 1)
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
+        let mut x = dev.grid(&case.x)?;
+        dev.launch(|to| to.run(ops::Limit { x: x.view_mut()?, limit: case.factor }))?;
+        Ok(vec![dev.read(&x, "x")?])
+    }
+    fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
+        vec![oracle::limit(case)]
+    }
+    fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
+        alone(case, dice)
+    }
+    fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
+        relaid(case, dice)
+    }
+}
+
 /// `scale`.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale;
@@ -285,6 +315,7 @@ pub const BUGS: &[Bug] = &[
     Bug::new("GateForgetsLimits", "gate", ORACLE, forgets_limits),
     Bug::new("GateForgetsShift", "gate", ORACLE, forgets_shift),
     Bug::new("GateBitsChangeFromCallToCall", "gate", TWICE, bits_change_from_call_to_call),
+    Bug::new("LimitHoldsOneSideAlone", "limit", ORACLE, one_side_alone),
     Bug::new("ScaleForgetsCap", "scale", ORACLE, forgets_cap),
     Bug::new("ConvertTruncates", "convert", ORACLE, truncates),
     Bug::new("ConvertForgetsBias", "convert", ORACLE, forgets_bias),
@@ -341,6 +372,13 @@ fn bits_change_from_call_to_call(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<
     if s.second_call() { s.nudge_all(out) } else { Ok(()) }
 }
 
+fn one_side_alone(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Limit(op)) = op else { return s.run(op) };
+    let (mut x, limit) = (s.spot(op.x.as_ref())?, op.limit);
+    let held: Vec<f32> = s.values(&x)?.iter().map(|v| v.min(limit)).collect();
+    s.store(&mut x, &held)
+}
+
 fn forgets_cap(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Elementwise(ElementwiseOp::Scale(op)) = op else { return s.run(op) };
     s.run(ops::Scale { cap: None, ..op })
@@ -385,6 +423,10 @@ pub const LAWFUL: &[Lawful] = &[
     Lawful::new("xielu", "x", Field::Cols, "in place"),
     Lawful::new("xielu", "x", Field::Transposed, "in place"),
     Lawful::new("xielu", "x", Field::Dtype, "in place"),
+    Lawful::new("limit", "x", Field::Rows, "in place"),
+    Lawful::new("limit", "x", Field::Cols, "in place"),
+    Lawful::new("limit", "x", Field::Transposed, "in place"),
+    Lawful::new("limit", "x", Field::Dtype, "in place"),
     Lawful::new("scale", "x", Field::Rows, "in place"),
     Lawful::new("scale", "x", Field::Cols, "in place"),
     Lawful::new("scale", "x", Field::Transposed, "in place"),

@@ -78,7 +78,7 @@ families!(
     apertus: APERTUS;
     gpt_oss: GPT_OSS;
     relu_squared: ARCEE, NEMOTRON;
-    olmo: OLMO;
+    olmo: OLMO, OLMOE;
     cohere: COHERE, COHERE2;
     post_norm: OLMO2, OLMO3, EXAONE4;
     qwen: QWEN2, QWEN3, QWEN2_MOE, QWEN3_MOE;
