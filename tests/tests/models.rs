@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 74] = [
+const DECODERS: [&str; 75] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -97,6 +97,7 @@ const DECODERS: [&str; 74] = [
     "afmoe",
     "apertus",
     "olmoe",
+    "cohere2_moe",
 ];
 
 const ENCODERS: [&str; 13] = [

@@ -274,7 +274,7 @@ fn build_experts<D: Device>(
         router: t.linear(l, Slot::Router)?,
         choice_bias: t.take_opt(l, Slot::ChoiceBias, Part::Weight),
         join: match spec.join {
-            Join::Add => None,
+            Join::Add | Join::Mean => None,
             _ => Some(t.linear(l, Slot::Join)?),
         },
     })

@@ -94,8 +94,10 @@ impl<D: Device> Block<D> {
         };
         replace_residual(x, tokens, placement, s)?;
         self.attention(x, step, at, input(&self.attn_norm), s)?;
-        if placement == Placement::Parallel {
-            return self.parallel_mlp(x, tokens, next, s);
+        match (placement, &self.experts) {
+            (Placement::Parallel, None) => return self.parallel_mlp(x, tokens, next, s),
+            (Placement::Parallel, Some(_)) => return self.parallel_experts(x, tokens, next, s),
+            _ => {}
         }
         let (first, second) = match placement {
             Placement::Post => (self.attn_norm.as_ref(), self.mlp_norm.as_ref()),
@@ -105,6 +107,24 @@ impl<D: Device> Block<D> {
         replace_residual(x, tokens, placement, s)?;
         self.feed_forward(x, tokens, input(&self.mlp_norm), s)?;
         self.add_to_residual(x, tokens, placement, (self.mlp_post.as_ref(), second), s)
+    }
+
+    /// Experts parallel to attention, whose result is in `partial`: it joins the residual stream first, which
+    /// experts do not read.
+    fn parallel_experts(
+        &self,
+        x: &mut Exec<'_, D>,
+        tokens: usize,
+        next: Option<&Norm<D>>,
+        s: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
+        if let Some(norm) = &self.mlp_norm {
+            let (residual, normed) = (s.residual.view(tokens)?, s.normed.view_mut(tokens)?);
+            x.run(ops::Norm { x: residual, norm: norm.weights(), out: normed })?;
+        }
+        self.add_to_residual(x, tokens, Placement::Parallel, (None, None), s)?;
+        self.feed_forward(x, tokens, Input::Normed, s)?;
+        self.add_to_residual(x, tokens, Placement::Parallel, (None, next), s)
     }
 
     /// The feed-forward part parallel to attention, whose result is in `partial`, or its node in the first

@@ -9,7 +9,7 @@ use super::expert_scratch::ExpertScratch;
 use super::input::Input;
 use super::{Exec, Projection, Scratch};
 use crate::mem::{Device, DeviceMem, MatMut, MatRef};
-use crate::ops::{Activate, Add, Chosen, Combine, Convert, Embed, ExpertLinear, Gate, Groups, Route};
+use crate::ops::{Activate, Add, Chosen, Combine, Convert, Embed, ExpertLinear, Gate, Groups, Route, Scale};
 use crate::params::{ExpertShare, Router, RouterScore};
 use crate::policy::{BlockSpec, Join, MoeSpec};
 use crate::{Error, Result};
@@ -191,9 +191,13 @@ impl<D: Device> Experts<D> {
     ) -> Result<()> {
         let hidden = s.residual.cols();
         let (experts, score) = match self.spec.join {
-            Join::Add => {
+            Join::Add | Join::Mean => {
                 let (acc, sum) = (s.partial.view_mut(tokens)?, e.sum.shaped(tokens, hidden)?);
-                return x.run(Add { acc, x: sum });
+                x.run(Add { acc, x: sum })?;
+                if self.spec.join == Join::Mean {
+                    x.run(Scale { x: s.partial.view_mut(tokens)?, factor: 0.5, cap: None })?;
+                }
+                return Ok(());
             }
             Join::Gated => (1, RouterScore::Sigmoid),
             Join::Mixed => (2, RouterScore::Softmax),

@@ -68,7 +68,7 @@ pub(super) fn routed(config: &ModelConfig, spec: &mut ModelSpec, own: Routing) -
     if top_k > most {
         return Err(Error::config("num_experts_per_tok", top_k, format!("at most {most}")));
     }
-    let score = match config.text_opt(&["scoring_func", "score_func"])? {
+    let score = match config.text_opt(&["scoring_func", "score_func", "expert_selection_fn"])? {
         None => own.score,
         Some("softmax") => RouterScore::Softmax,
         // dots.llm1 names its way to choose in the place of its scores.

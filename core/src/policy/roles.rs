@@ -222,7 +222,7 @@ fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usiz
         Slot::ExpertUp => (b.moe?.router.experts * b.moe?.inner * halves, hidden, b.moe?.bias),
         Slot::ExpertDown => (b.moe?.router.experts * hidden, b.moe?.inner, b.moe?.bias),
         Slot::Join => match b.moe?.join {
-            Join::Add => return None,
+            Join::Add | Join::Mean => return None,
             Join::Gated => (1, hidden, false),
             Join::Mixed => (2, hidden, true),
         },

@@ -184,6 +184,8 @@ impl MlpSpec {
 pub enum Join {
     /// `e + d`; without a dense part `e`.
     Add,
+    /// `(e + d) / 2` (Command A+).
+    Mean,
     /// `e + sigmoid(w x) d` (Qwen2-MoE's shared expert).
     Gated,
     /// `c0 e + c1 d`, `c = softmax(w x + b)` (DeepSpeed's residual MoE).

@@ -79,7 +79,7 @@ families!(
     gpt_oss: GPT_OSS;
     relu_squared: ARCEE, NEMOTRON;
     olmo: OLMO, OLMOE;
-    cohere: COHERE, COHERE2;
+    cohere: COHERE, COHERE2, COHERE2_MOE;
     post_norm: OLMO2, OLMO3, EXAONE4;
     qwen: QWEN2, QWEN3, QWEN2_MOE, QWEN3_MOE;
     mixtral: MIXTRAL;
