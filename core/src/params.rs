@@ -201,6 +201,10 @@ impl ExpertGroups {
 /// number), and a chosen expert weighs `s * scale`, or `s * scale / sum of the chosen s` where renormalised.
 /// With a bias for the choice, `s + bias` is what experts and groups are chosen by.
 ///
+/// With `near`, experts are chosen one after the other (SparseMixer, arXiv 2409.12136), of which each weighs
+/// `scale` times its part of a softmax over the logits `s` that are left and near its own `b`:
+/// `b - s <= near * max(|s|, b)`. They are in the order of the logits.
+///
 /// A softmax over the chosen logits alone is the renormalised softmax over all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Router {
@@ -220,6 +224,9 @@ pub struct Router {
     pub choice_bias: bool,
     /// Groups of experts, some of which are chosen first.
     pub groups: Option<ExpertGroups>,
+    /// Chosen one after the other, each weighed among those that are left and as near as this; of a softmax
+    /// that is not renormalised, and without a bias for the choice and groups.
+    pub near: Option<f32>,
 }
 
 impl Router {
@@ -231,7 +238,17 @@ impl Router {
     /// A router without biases and groups, whose weights are scores.
     pub fn new(experts: usize, top_k: usize, score: RouterScore) -> Self {
         let (bias, choice_bias) = (false, false);
-        Self { experts, top_k, score, renormalise: false, scale: 1.0, bias, choice_bias, groups: None }
+        Self {
+            experts,
+            top_k,
+            score,
+            renormalise: false,
+            scale: 1.0,
+            bias,
+            choice_bias,
+            groups: None,
+            near: None,
+        }
     }
 
     /// Whether experts are chosen by scores; by logits else, which are in the same order.

@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 75] = [
+const DECODERS: [&str; 76] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -98,6 +98,7 @@ const DECODERS: [&str; 75] = [
     "apertus",
     "olmoe",
     "cohere2_moe",
+    "phimoe",
 ];
 
 const ENCODERS: [&str; 13] = [

@@ -16,6 +16,8 @@ pub(super) struct Routing {
     pub renormalise: bool,
     /// Whether a bias is added to scores for the choice.
     pub choice_bias: bool,
+    /// See [`Router::near`].
+    pub near: Option<f32>,
     /// How groups are ranked; none where the family has no groups.
     pub groups: Option<GroupRank>,
     /// Groups, and chosen ones, where the configuration does not say.
@@ -35,6 +37,7 @@ pub(super) const BY_LOGIT: Routing = Routing {
     score: RouterScore::Softmax,
     renormalise: false,
     choice_bias: false,
+    near: None,
     groups: None,
     in_groups: [1, 1],
     scale: 1.0,
@@ -83,12 +86,17 @@ pub(super) fn routed(config: &ModelConfig, spec: &mut ModelSpec, own: Routing) -
             .positive(&["routed_scaling_factor", "router_scaling_factor", "route_scale"], own.scale)?
             as f32,
         choice_bias: own.choice_bias,
+        near: own.near,
         groups: match own.groups {
             Some(rank) => groups(config, (experts, top_k), rank, own.in_groups)?,
             None => None,
         },
         ..Router::new(experts, top_k, score)
     };
+    if own.near.is_some() && (router.score != RouterScore::Softmax || router.renormalise) {
+        let allowed = "a plain softmax, where experts are chosen one after the other";
+        return Err(Error::config("norm_topk_prob", router.renormalise, allowed));
+    }
     let most = Router::MAX_BY_SCORE;
     if router.is_by_score() && experts > most {
         return Err(Error::config(EXPERTS[0], experts, format!("at most {most}, chosen by score")));

@@ -1,7 +1,7 @@
 //! Command R (`cohere`) and Command R7B, A and Aya (`cohere2`): one LayerNorm without bias before attention
 //! and a gated feed-forward part side by side, neighbours rotated, logits scaled, the token table as head.
-//! The younger one has a window in three of four blocks, and rotates only these. Command A+ (`cohere2_moe`) has
-//! experts in the feed-forward part of all but the first blocks.
+//! The younger one has a window in three of four blocks, and rotates only these. Command A+ (`cohere2_moe`)
+//! has experts in the feed-forward part of all but the first blocks.
 
 use super::llama::NAMES;
 use crate::params::NormKind;

@@ -35,6 +35,7 @@ mod mpt;
 mod olmo;
 mod opt;
 mod phi;
+mod phimoe;
 mod post_norm;
 mod qwen;
 mod qwen1;
@@ -76,6 +77,7 @@ families!(
     exaone: EXAONE_MOE;
     afmoe: AFMOE;
     apertus: APERTUS;
+    phimoe: PHIMOE;
     gpt_oss: GPT_OSS;
     relu_squared: ARCEE, NEMOTRON;
     olmo: OLMO, OLMOE;
