@@ -27,11 +27,13 @@ pub enum Act {
     Tanh,
     /// `1 / (1 + e^-x)`.
     Sigmoid,
+    /// `ln(1 + e^x)`.
+    Softplus,
 }
 
 impl Act {
     /// Every activation, for registries and tests.
-    pub const ALL: [Act; 8] = [
+    pub const ALL: [Act; 9] = [
         Act::Relu,
         Act::ReluSquared,
         Act::Silu,
@@ -40,6 +42,7 @@ impl Act {
         Act::QuickGelu,
         Act::Tanh,
         Act::Sigmoid,
+        Act::Softplus,
     ];
 
     /// Its name in checkpoints; [`Act::from_name`] knows others, too.
@@ -53,6 +56,7 @@ impl Act {
             Act::QuickGelu => "quick_gelu",
             Act::Tanh => "tanh",
             Act::Sigmoid => "sigmoid",
+            Act::Softplus => "softplus",
         }
     }
 
@@ -67,6 +71,7 @@ impl Act {
             "quick_gelu" => Act::QuickGelu,
             "tanh" => Act::Tanh,
             "sigmoid" => Act::Sigmoid,
+            "softplus" => Act::Softplus,
             _ => return None,
         })
     }

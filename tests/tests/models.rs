@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 76] = [
+const DECODERS: [&str; 77] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -99,6 +99,7 @@ const DECODERS: [&str; 76] = [
     "olmoe",
     "cohere2_moe",
     "phimoe",
+    "laguna",
 ];
 
 const ENCODERS: [&str; 13] = [

@@ -54,6 +54,7 @@ pub(super) fn activation(act: Act) -> Result<kernels::Activation> {
         Act::QuickGelu => A::QuickGelu,
         Act::Tanh => A::Tanh,
         Act::Sigmoid => A::Sigmoid,
+        Act::Softplus => A::Softplus,
         other => return Err(unsupported(format!("activation {other:?}"), "no kernel")),
     })
 }

@@ -174,7 +174,7 @@ fn build_block<D: Device>(
         },
         qk_norm: spec.qk_norm.map(|norm| build_head_norms(norm, layer, t)).transpose()?,
         sinks: if heads { t.take_opt(l, Slot::Sinks, Part::Weight) } else { None },
-        attn_gate: if heads && spec.attn_gate { Some(t.linear(l, Slot::AttnGate)?) } else { None },
+        attn_gate: spec.attn_gate.filter(|_| heads).map(|_| t.linear(l, Slot::AttnGate)).transpose()?,
         attn_out: t.row_parallel(l, Slot::AttnOut, heads)?,
         attn_post: t.norm_opt(spec.attn_post, l, Slot::AttnPostNorm)?,
         mlp_norm: t.norm_opt(spec.mlp_norm, l, Slot::MlpNorm)?,

@@ -7,8 +7,7 @@ use crate::ops::{
     self, Add, AddNorm, AttendDense, Combine, Convert, Gate, HeadNorm, Limit, Linear, QkvRopeAppend, Rope,
     RopeView, Scale, Xielu,
 };
-use crate::params::Act;
-use crate::policy::{BlockSpec, Placement, QkSpan};
+use crate::policy::{BlockSpec, HeadGate, Placement, QkSpan};
 use crate::{Error, Result};
 use std::ops::Range;
 
@@ -28,7 +27,7 @@ pub struct Block<D: Device> {
     pub qk_norm: Option<(HeadNorms<D>, HeadNorms<D>)>,
     /// Scores without a key or a value `[heads]`.
     pub sinks: Option<D::Weight>,
-    /// What the heads' values are multiplied with, through a sigmoid.
+    /// What the heads' values are multiplied with, through an activation.
     pub attn_gate: Option<Projection<D>>,
     /// Attention output.
     pub attn_out: RowParallel<D>,
@@ -285,7 +284,7 @@ impl<D: Device> Block<D> {
         })
     }
 
-    /// Where attention leaves what the heads give: beside their gate, where there is one.
+    /// Where attention leaves what the heads give: beside their gates, where every value has one.
     fn values_of_heads<'a>(
         &self,
         tokens: usize,
@@ -293,13 +292,14 @@ impl<D: Device> Block<D> {
         gate_up: &'a mut Mat<D::Mem>,
     ) -> Result<MatMut<'a, D::Mem>> {
         let cols = self.spec.heads.out_cols();
-        match &self.attn_gate {
+        match self.spec.attn_gate {
+            Some(gate) if gate.per_head => gate_up.shaped_mut(tokens, cols),
             Some(_) => gate_up.shaped_mut(tokens, 2 * cols)?.columns(cols..2 * cols),
             None => attn.shaped_mut(tokens, cols),
         }
     }
 
-    /// `attn = sigmoid(W x) * values`, where there is a gate.
+    /// `attn = act(W x) * values`, where there is a gate.
     fn gate_heads(
         &self,
         x: &mut Exec<'_, D>,
@@ -307,12 +307,24 @@ impl<D: Device> Block<D> {
         input: Input,
         s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
-        let (Some(gate), cols) = (&self.attn_gate, self.spec.heads.out_cols()) else { return Ok(()) };
+        let (heads, cols) = (self.spec.heads, self.spec.heads.out_cols());
+        let (Some(gate), Some(HeadGate { act, per_head, .. })) = (&self.attn_gate, self.spec.attn_gate)
+        else {
+            return Ok(());
+        };
         let from = input.read(&s.residual, &s.normed, tokens)?;
+        if per_head {
+            let Some(gates) = &mut s.head_gates else { return Err(Error::internal("no room for gates")) };
+            x.run(gate.linear(from, gates.shaped_mut(tokens, heads.heads)?).act(act))?;
+            // A row for every head.
+            let rows = tokens * heads.heads;
+            let (values, gates) = (s.gate_up.shaped(rows, heads.v_dim)?, gates.shaped(rows, 1)?);
+            return x.run(Combine::chain(values, gates, false, s.attn.shaped_mut(rows, heads.v_dim)?));
+        }
         let out = s.gate_up.shaped_mut(tokens, 2 * cols)?.columns(0..cols)?;
         x.run(gate.linear(from, out))?;
         let (gate_up, out) = (s.gate_up.shaped(tokens, 2 * cols)?, s.attn.shaped_mut(tokens, cols)?);
-        x.run(Gate { gate_up, act: Act::Sigmoid, clamp: None, out })
+        x.run(Gate { gate_up, act, clamp: None, out })
     }
 
     /// Norms, with `norms`, and rotates the heads of queries and keys in place, in the order of the model.

@@ -61,7 +61,7 @@ pub enum Slot {
     KNorm,
     /// Scores without a key or a value, one for each head.
     Sinks,
-    /// What attention's heads are multiplied with, through a sigmoid.
+    /// What attention's heads are multiplied with, through an activation.
     AttnGate,
     /// Attention output.
     AttnOut,

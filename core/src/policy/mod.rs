@@ -59,9 +59,9 @@ pub use resolve::{Resolved, resolve};
 pub use rope_spec::{RopeScaling, RopeSpec};
 pub use shares::{Grains, Shares, expert_parts};
 pub use spec::{
-    BlockSpec, EmbedSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join, LatentSpec, LearnedPositions,
-    MlpSpec, ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm,
-    QkSpan, QueryGrowth, TokenHead,
+    BlockSpec, EmbedSpec, Family, FilterSpec, HeadGate, HeadSpec, HeadTransform, Join, LatentSpec,
+    LearnedPositions, MlpSpec, ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec,
+    Project, QkNorm, QkSpan, QueryGrowth, TokenHead,
 };
 pub use table::TablePolicy;
 
@@ -222,6 +222,7 @@ pub(crate) fn block_shard(slot: Slot, block: &BlockSpec) -> Shard {
         Slot::Value => Shard::Columns { unit: block.heads.v_dim },
         Slot::QueryUp => Shard::Columns { unit: block.latent.map_or(1, |latent| latent.query(block.heads)) },
         Slot::KeyUp => Shard::Columns { unit: block.heads.v_dim },
+        Slot::AttnGate if block.attn_gate.is_some_and(|gate| gate.per_head) => Shard::Columns { unit: 1 },
         Slot::ValueUp | Slot::AttnGate => Shard::Columns { unit: block.head_out() },
         Slot::AttnOut => Shard::Rows { grain: block.head_out() },
         Slot::Up | Slot::ExpertUp => Shard::Columns { unit: 64 },

@@ -58,6 +58,8 @@ pub(super) const BY_BIASED_SIGMOID: Routing = Routing {
 const EXPERTS: &[&str] = &["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
 const CHOSEN: &[&str] = &["num_experts_per_tok", "moe_topk", "moe_k"];
 const INNER: &[&str] = &["moe_intermediate_size", "expert_hidden_dim", "intermediate_size"];
+const ROUTED_SCALE: &[&str] =
+    &["routed_scaling_factor", "router_scaling_factor", "route_scale", "moe_routed_scaling_factor"];
 const SHARED: &[&str] = &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"];
 
 /// Gives the sparse blocks their experts.
@@ -82,9 +84,7 @@ pub(super) fn routed(config: &ModelConfig, spec: &mut ModelSpec, own: Routing) -
     };
     let router = Router {
         renormalise: config.flag(&["norm_topk_prob", "route_norm"], own.renormalise)?,
-        scale: config
-            .positive(&["routed_scaling_factor", "router_scaling_factor", "route_scale"], own.scale)?
-            as f32,
+        scale: config.positive(ROUTED_SCALE, own.scale)? as f32,
         choice_bias: own.choice_bias,
         near: own.near,
         groups: match own.groups {

@@ -214,7 +214,7 @@ fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usiz
         Slot::ValueUp => (b.heads.heads * b.latent?.value, b.heads.v_dim, false),
         Slot::Qkv if b.latent.is_some() => return None,
         Slot::Qkv => (b.heads.qkv_cols(), hidden, b.bias[0]),
-        Slot::AttnGate => (b.attn_gate.then_some(b.out_cols())?, hidden, false),
+        Slot::AttnGate => (if b.attn_gate?.per_head { b.heads.heads } else { b.out_cols() }, hidden, false),
         Slot::AttnOut => (hidden, b.out_cols(), b.bias[1]),
         Slot::Up if dense => (b.mlp.inner * halves, hidden, b.bias[2]),
         Slot::Down if dense => (hidden, b.mlp.inner, b.bias[3]),

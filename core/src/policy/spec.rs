@@ -264,6 +264,23 @@ impl QueryGrowth {
     }
 }
 
+/// What the heads' values are multiplied with before the attention output: `act(W x)`, `x` what queries read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeadGate {
+    /// The activation.
+    pub act: Act,
+    /// Whether a head has one for all of its values (Laguna), not one for each (AFMoE).
+    pub per_head: bool,
+}
+
+impl HeadGate {
+    /// A gate of every value, or one of every head.
+    pub fn new(act: Act, per_head: bool) -> Self {
+        Self { act, per_head }
+    }
+}
+
 /// One block.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -279,9 +296,8 @@ pub struct BlockSpec {
     /// Largest size of queries, keys and values, behind the norms and before the rotation (OLMo's
     /// `clip_qkv`); none with a latent, or with norms after the rotation.
     pub qkv_limit: Option<f32>,
-    /// Whether what the heads give is multiplied with `sigmoid(W x)` before the attention output, `x` what
-    /// queries read (AFMoE); none with a latent.
-    pub attn_gate: bool,
+    /// Gates of what the heads give; none with a latent.
+    pub attn_gate: Option<HeadGate>,
     /// What queries and keys read; with a filter, values have a matmul of their own.
     pub filter: Option<FilterSpec>,
     /// Keys and values of one row for all heads; queries, keys and values have matmuls of their own, then.
@@ -328,7 +344,7 @@ impl BlockSpec {
             sinks: false,
             qk_norm: None,
             qkv_limit: None,
-            attn_gate: false,
+            attn_gate: None,
             filter: None,
             latent: None,
             rope: None,

@@ -10,7 +10,7 @@ pub type Known = (Activation, fn(f32) -> f32);
 
 pub const SILU: Known = (Activation::SILU, math::silu::<F>);
 
-pub const ACTS: [Known; 8] = [
+pub const ACTS: [Known; 9] = [
     (Activation::RELU, math::relu),
     (Activation::RELU_SQUARED, math::relu_squared),
     SILU,
@@ -19,6 +19,7 @@ pub const ACTS: [Known; 8] = [
     (Activation::QUICK_GELU, math::quick_gelu::<F>),
     (Activation::TANH, math::tanh::<F>),
     (Activation::SIGMOID, math::sigmoid::<F>),
+    (Activation::SOFTPLUS, math::softplus::<F>),
 ];
 
 /// Shapes `(rows, cols, pitch, offset)`: whole units, odd, off alignment.

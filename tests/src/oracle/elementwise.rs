@@ -21,6 +21,7 @@ pub fn act(act: Act, x: f64) -> f64 {
         Act::QuickGelu => x * sigmoid(1.702 * x),
         Act::Tanh => libm::tanh(x),
         Act::Sigmoid => sigmoid(x),
+        Act::Softplus => x.max(0.0) + libm::log1p(libm::exp(-x.abs())),
         // A new activation has no oracle until it is written here: NaN fails every comparison.
         _ => f64::NAN,
     }

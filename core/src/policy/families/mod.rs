@@ -24,6 +24,7 @@ mod gpt_oss;
 mod gptj;
 mod granite;
 mod hunyuan;
+mod laguna;
 mod llama;
 mod megatron;
 mod meta;
@@ -78,6 +79,7 @@ families!(
     afmoe: AFMOE;
     apertus: APERTUS;
     phimoe: PHIMOE;
+    laguna: LAGUNA;
     gpt_oss: GPT_OSS;
     relu_squared: ARCEE, NEMOTRON;
     olmo: OLMO, OLMOE;
