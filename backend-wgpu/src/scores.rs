@@ -27,15 +27,16 @@ impl ScoreBuffers {
     }
 }
 
-/// Words as `attention.wgsl` reads them: scale, cap, its reciprocal, window, flags, ahead, slopes.
+/// Words as `attention.wgsl` reads them: scale, cap, its reciprocal, window or chunk, flags, ahead, slopes.
 fn describe(scores: &Scores) -> Vec<u32> {
     let cap = scores.soft_cap.unwrap_or(1.0);
     let flag = |yes: bool, bit: u32| if yes { bit } else { 0 };
     let flags = flag(scores.causal, 1)
         | flag(scores.window.is_some(), 2)
         | flag(scores.alibi.is_some(), 4)
-        | flag(scores.ahead.is_some() && !scores.causal, 8);
-    let (window, ahead) = (scores.window.unwrap_or(0), scores.ahead.unwrap_or(0));
+        | flag(scores.ahead.is_some() && !scores.causal, 8)
+        | flag(scores.chunk.is_some(), 16);
+    let (window, ahead) = (scores.window.or(scores.chunk).unwrap_or(0), scores.ahead.unwrap_or(0));
     let head = [scores.scale.to_bits(), cap.to_bits(), (1.0 / cap).to_bits(), window, flags, ahead];
     let slopes = scores.alibi.iter().flat_map(|s| s.iter().map(|v| v.to_bits()));
     head.into_iter().chain(slopes).collect()

@@ -152,6 +152,9 @@ pub struct Scores {
     pub causal: bool,
     /// Keys at `query - window` and before are hidden.
     pub window: Option<u32>,
+    /// Keys before the chunk of so many positions that the query is in are hidden: those before
+    /// `query / chunk * chunk`; not with a window.
+    pub chunk: Option<u32>,
     /// Keys behind `query + ahead` are hidden, where the mask is not causal.
     pub ahead: Option<u32>,
     /// `cap * tanh(s / cap)` on scaled scores.
@@ -163,7 +166,8 @@ pub struct Scores {
 impl Scores {
     /// Every key up to the query, scaled by `scale`.
     pub fn causal(scale: f64) -> Self {
-        Self { scale: scale as f32, causal: true, window: None, ahead: None, soft_cap: None, alibi: None }
+        let (scale, causal) = (scale as f32, true);
+        Self { scale, causal, window: None, chunk: None, ahead: None, soft_cap: None, alibi: None }
     }
 }
 

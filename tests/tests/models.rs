@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 77] = [
+const DECODERS: [&str; 78] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -100,6 +100,7 @@ const DECODERS: [&str; 77] = [
     "cohere2_moe",
     "phimoe",
     "laguna",
+    "llama4_text",
 ];
 
 const ENCODERS: [&str; 13] = [

@@ -22,6 +22,8 @@ pub(super) struct Routing {
     pub groups: Option<GroupRank>,
     /// Groups, and chosen ones, where the configuration does not say.
     pub in_groups: [usize; 2],
+    /// See [`MoeSpec::input_weighted`].
+    pub input_weighted: bool,
     /// Factor of the weights, where the configuration does not say.
     pub scale: f64,
     /// Columns of a dense part next to the experts.
@@ -40,6 +42,7 @@ pub(super) const BY_LOGIT: Routing = Routing {
     near: None,
     groups: None,
     in_groups: [1, 1],
+    input_weighted: false,
     scale: 1.0,
     shared: 0,
     join: Join::Add,
@@ -106,7 +109,8 @@ pub(super) fn routed(config: &ModelConfig, spec: &mut ModelSpec, own: Routing) -
     spec.each(|i, b| {
         if sparse[i] {
             b.mlp.inner = own.shared;
-            b.moe = Some(MoeSpec { join: own.join, ..MoeSpec::new(router, inner) });
+            let (join, input_weighted) = (own.join, own.input_weighted);
+            b.moe = Some(MoeSpec { join, input_weighted, ..MoeSpec::new(router, inner) });
         }
     });
     Ok(())

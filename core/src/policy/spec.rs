@@ -204,12 +204,14 @@ pub struct MoeSpec {
     pub bias: bool,
     /// How the dense part joins.
     pub join: Join,
+    /// Whether a weight multiplies what its expert reads, and not what it gives (Llama 4).
+    pub input_weighted: bool,
 }
 
 impl MoeSpec {
     /// Experts without biases; a dense part, where there is one, is added.
     pub fn new(router: Router, inner: usize) -> Self {
-        Self { router, inner, bias: false, join: Join::Add }
+        Self { router, inner, bias: false, join: Join::Add, input_weighted: false }
     }
 }
 
@@ -248,19 +250,22 @@ impl LatentSpec {
     }
 }
 
-/// Factors of queries by their position `p`, after the rotation: `1 + beta ln(1 + floor(p / every))`.
+/// Factors of queries by their position `p`, after the rotation:
+/// `1 + beta ln(1 + floor((p + from) / every))`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueryGrowth {
     /// Factor of the logarithm.
     pub beta: f64,
     /// Positions that share a factor, at least 1.
     pub every: usize,
+    /// What the first position counts as.
+    pub from: usize,
 }
 
 impl QueryGrowth {
     /// The factor at a position.
     pub fn at(&self, position: usize) -> f32 {
-        (1.0 + self.beta * libm::log(1.0 + (position / self.every.max(1)) as f64)) as f32
+        (1.0 + self.beta * libm::log(1.0 + ((position + self.from) / self.every.max(1)) as f64)) as f32
     }
 }
 

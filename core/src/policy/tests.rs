@@ -35,7 +35,7 @@ cases! {
     "electra", "albert", "clip_text", "clip_vision", "clip", "dots1", "glm4_moe", "minimax_m2",
     "ernie4_5_moe", "exaone_moe", "hy_v3", "hunyuan_v1_moe", "gpt_oss", "arcee", "nemotron",
     "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "olmo", "modernbert", "modernbert_embed", "afmoe",
-    "embeddinggemma", "ministral3", "mistral4", "apertus", "olmoe", "cohere2_moe", "phimoe", "laguna",
+    "embeddinggemma", "ministral3", "mistral4", "apertus", "olmoe", "cohere2_moe", "phimoe", "laguna", "llama4_text",
 }
 
 fn tensor(name: impl Into<String>, shape: &[usize]) -> TensorInfo {

@@ -23,7 +23,7 @@ fn wild(n: usize, seed: u64) -> Vec<u32> {
 }
 
 fn scores(seed: u64) -> Scores {
-    let flags = [0, 0, Scores::WINDOW, Scores::WINDOW];
+    let flags = [0, Scores::CHUNKED, Scores::WINDOW, Scores::WINDOW];
     let ahead = [Scores::ALL, 0, 0, 3];
     Scores {
         slopes: 0,

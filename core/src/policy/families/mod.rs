@@ -26,6 +26,7 @@ mod granite;
 mod hunyuan;
 mod laguna;
 mod llama;
+mod llama4;
 mod megatron;
 mod meta;
 mod minimax;
@@ -80,6 +81,7 @@ families!(
     apertus: APERTUS;
     phimoe: PHIMOE;
     laguna: LAGUNA;
+    llama4: LLAMA4;
     gpt_oss: GPT_OSS;
     relu_squared: ARCEE, NEMOTRON;
     olmo: OLMO, OLMOE;
