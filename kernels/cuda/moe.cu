@@ -2,8 +2,9 @@
 //
 //   route    logits [tokens, experts] f32 -> the top_k largest of a row (ties to the lowest, NaN as
 //            the smallest), ascending, and their weights: softmax e / s or sigmoid, renormalised or not,
-//            times a scale; or one after the other, each by the softmax of those left and near it. By score: the largest s + bias, of the experts of the best groups. A warp per
-//            token; a lane ranks a group.
+//            times a scale; or one after the other, each by the softmax of those left and near it. By
+//            score: the largest s + bias, of the experts of the best groups. A warp per token; a lane ranks
+//            a group.
 //   group    slots (token * top_k + choice) by expert: bounds [experts + 1], then the slots of each expert,
 //            ascending. A warp per expert looks through all slots twice: no atomics, so the order is what it
 //            must be.
@@ -84,7 +85,8 @@ struct Choice {
         return __shfl_sync(0xffffffffu, tree_of_lanes(leaf), 0);
     }
 
-    // Sum of a softmax over the logits that are left when expert c is chosen, and near its own; in every lane.
+    // Sum of a softmax over the logits that are left when expert c is chosen, and near its own; in every
+    // lane.
     DEVICE float left(u32 c, float near, u32 lane) const {
         float best = row[c], leaf = 0.0f;
         u64 own = (u64)ascending(best) << 32 | (u32)~c;

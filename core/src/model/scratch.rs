@@ -104,6 +104,15 @@ impl<M> GrowthScratch<M> {
     }
 }
 
+/// A buffer, unless it has no columns.
+fn unless_empty<M>(
+    mat: &mut dyn FnMut(usize, usize, Float) -> Result<Mat<M>>,
+    (rows, cols): (usize, usize),
+    dtype: Float,
+) -> Result<Option<Mat<M>>> {
+    if cols > 0 { mat(rows, cols, dtype).map(Some) } else { Ok(None) }
+}
+
 /// Columns of the gates of a block's heads or feed-forward part, beside what they are multiplied with.
 fn gate_columns(b: &BlockSpec) -> usize {
     let heads = match b.attn_gate {
@@ -148,10 +157,7 @@ impl<M: DeviceMem> Scratch<M> {
             partial: mat(tokens, spec.hidden, dtype)?,
             nodes: spec.group.as_ref().map(|_| mat(tokens, nodes * spec.hidden, Float::F32)).transpose()?,
             all_heads: gathered.map(|columns| mat(tokens, columns, Float::F32)).transpose()?,
-            head_gates: match head_gates {
-                0 => None,
-                heads => Some(mat(tokens, heads, Float::F32)?),
-            },
+            head_gates: unless_empty(&mut mat, (tokens, head_gates), Float::F32)?,
             qkv: mat(tokens, most(&|b| b.heads.qkv_cols()), dtype)?,
             attn: mat(tokens, most(&|b| b.heads.out_cols()), dtype)?,
             gate_up: mat(if gated > 0 { tokens } else { 1 }, gated, dtype)?,
@@ -170,14 +176,8 @@ impl<M: DeviceMem> Scratch<M> {
             head_in: mat(rows, before_head, dtype)?,
             head_width: spec.out_width(),
             head_other: if other { Some(mat(rows, before_head, dtype)?) } else { None },
-            pooled: match spec.pooled_cols() {
-                0 => None,
-                cols => Some(mat(rows, cols, dtype)?),
-            },
-            logits: match spec.logit_cols() {
-                0 => None,
-                cols => Some(mat(rows, cols, Float::F32)?),
-            },
+            pooled: unless_empty(&mut mat, (rows, spec.pooled_cols()), dtype)?,
+            logits: unless_empty(&mut mat, (rows, spec.logit_cols()), Float::F32)?,
         })
     }
 

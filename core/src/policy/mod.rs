@@ -25,6 +25,9 @@ mod moe;
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod moe_tests;
 mod names;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod newer_tests;
 mod origin;
 mod registry;
 mod resolve;

@@ -77,13 +77,11 @@ impl OpSpec for Route {
         (router.renormalise, router.scale) = (dice.once_in(2), dice.pick(&[1.0, 2.5]));
         (router.choice_bias, router.groups) =
             (dice.once_in(3), rank.map(|rank| groups_of(dice, (experts, top_k), rank)));
-        if router.score == RouterScore::Softmax
-            && !router.is_by_score()
-            && !router.renormalise
-            && dice.once_in(2)
-        {
+        if dice.turn(&[false, false, true, false]) {
             // Of logits on a grid none is as near as this to the bit.
-            router.near = Some(dice.pick(&[0.02, 0.2, 1.7]));
+            let near = Some(dice.pick(&[0.02, 0.2, 1.7]));
+            router =
+                Router { near, scale: router.scale, ..Router::new(experts, top_k, RouterScore::Softmax) };
             far_apart(dice, router, &mut logits);
         }
         let choice_bias = match router.is_by_score() {

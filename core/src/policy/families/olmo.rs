@@ -1,5 +1,5 @@
-//! OLMo 1: LLaMA's blocks whose LayerNorms have neither weights nor biases; OLMoE: LLaMA's blocks with experts
-//! and norms of all heads at once. Queries, keys and values of both may be held within limits.
+//! OLMo 1: LLaMA's blocks whose LayerNorms have neither weights nor biases; OLMoE: LLaMA's blocks with
+//! experts and norms of all heads at once. Queries, keys and values of both may be held within limits.
 
 use super::llama::{NAMES, llama_as};
 use crate::params::NormKind;
