@@ -127,6 +127,7 @@ pub(crate) fn activation(act: Act) -> Result<u32> {
         Act::Tanh => 5,
         Act::ReluSquared => 6,
         Act::Sigmoid => 7,
+        Act::Softplus => 8,
         other => {
             return Err(Error::Unsupported {
                 op: format!("activation {other:?}"),

@@ -58,8 +58,8 @@ impl OfHeads {
     }
 }
 
-/// Words as `attention.wgsl` reads them: scale, cap, its reciprocal, window, flags, ahead, distances behind
-/// and ahead, slopes.
+/// Words as `attention.wgsl` reads them: scale, cap, its reciprocal, window or chunk, flags, ahead, distances
+/// behind and ahead, slopes.
 fn describe(scores: &Scores) -> Vec<u32> {
     let cap = scores.soft_cap.unwrap_or(1.0);
     let flag = |yes: bool, bit: u32| if yes { bit } else { 0 };
@@ -67,9 +67,10 @@ fn describe(scores: &Scores) -> Vec<u32> {
         | flag(scores.window.is_some(), 2)
         | flag(scores.alibi.is_some(), 4)
         | flag(scores.ahead.is_some() && !scores.causal, 8)
-        | flag(scores.relative.is_some(), 16);
+        | flag(scores.relative.is_some(), 16)
+        | flag(scores.chunk.is_some(), 32);
     let Relative { behind, ahead: reach } = scores.relative.unwrap_or(Relative { behind: 0, ahead: 0 });
-    let (window, ahead) = (scores.window.unwrap_or(0), scores.ahead.unwrap_or(0));
+    let (window, ahead) = (scores.window.or(scores.chunk).unwrap_or(0), scores.ahead.unwrap_or(0));
     let factors = [scores.scale, cap, 1.0 / cap].map(f32::to_bits);
     let slopes = scores.alibi.iter().flat_map(|s| s.iter().map(|v| v.to_bits()));
     factors.into_iter().chain([window, flags, ahead, behind, reach]).chain(slopes).collect()

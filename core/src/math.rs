@@ -78,12 +78,7 @@ pub fn exp<M: MulAdd>(x: f32) -> f32 {
     let shifted = M::madd(xc, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
     let r = M::madd(n, -LN2_LO, M::madd(n, -LN2_HI, xc));
-    let q = M::madd(r, 1.979_034_7e-4, 1.394_466e-3);
-    let q = M::madd(r, q, 8.333_497e-3);
-    let q = M::madd(r, q, 4.166_629_5e-2);
-    let q = M::madd(r, q, 0.166_666_66);
-    let q = M::madd(r, q, 0.5);
-    let p = 1.0 + M::madd(r * r, q, r);
+    let p = 1.0 + M::madd(r * r, exp_tail::<M>(r), r);
     // The integer n stands in the low bits of `shifted`; two halves keep both scale factors normal for n =
     // -126..128.
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
@@ -92,6 +87,16 @@ pub fn exp<M: MulAdd>(x: f32) -> f32 {
     let e = if x < EXP_MIN { 0.0 } else { e };
     // The bits of a NaN would make a meaningless n: state the result.
     if x.is_nan() { x } else { e }
+}
+
+/// `q(r)` of [`exp`].
+#[inline(always)]
+fn exp_tail<M: MulAdd>(r: f32) -> f32 {
+    let q = M::madd(r, 1.979_034_7e-4, 1.394_466e-3);
+    let q = M::madd(r, q, 8.333_497e-3);
+    let q = M::madd(r, q, 4.166_629_5e-2);
+    let q = M::madd(r, q, 0.166_666_66);
+    M::madd(r, q, 0.5)
 }
 
 /// `2^n` for `-126 <= n <= 127`.
@@ -183,6 +188,24 @@ pub fn quick_gelu<M: MulAdd>(x: f32) -> f32 {
     x * sigmoid::<M>(1.702 * x)
 }
 
+/// `ln(1 + e^x)` as `max(x, 0) + ln(1 + e^-|x|)`; 0 below [`EXP_MIN`]. Error at most 4 ulp above -87.
+///
+/// `ln(1 + e) = 2 artanh(z)`, `z = e / (2 + e)` at most 1/3, of its series up to the 15th power.
+#[inline(always)]
+pub fn softplus<M: MulAdd>(x: f32) -> f32 {
+    let e = exp::<M>(-x.abs());
+    let z = e / (2.0 + e);
+    let u = z * z;
+    let s = M::madd(u, 1.0 / 15.0, 1.0 / 13.0);
+    let s = M::madd(u, s, 1.0 / 11.0);
+    let s = M::madd(u, s, 1.0 / 9.0);
+    let s = M::madd(u, s, 1.0 / 7.0);
+    let s = M::madd(u, s, 0.2);
+    let s = M::madd(u, s, 1.0 / 3.0);
+    let half = M::madd(z * u, s, z);
+    (if x > 0.0 { x } else { 0.0 }) + (half + half)
+}
+
 /// `(clamp(u, -limit, limit) + shift) (g' sigmoid(slope g'))`, `g' = min(g, limit)`. NaN passes. The error of
 /// the sigmoid's factor is at most `2^-21 |g|` for slopes up to 2; the sum and both products round once.
 #[inline(always)]
@@ -204,6 +227,27 @@ pub fn relu(x: f32) -> f32 {
 pub fn relu_squared(x: f32) -> f32 {
     let positive = relu(x);
     positive * positive
+}
+
+/// `e^x - 1 - x` for `x <= 0`. Error at most `2^-21 |x|`.
+///
+/// Above -11/32 the polynomial of [`exp`], exact in 1 and x; below, where both differences are large.
+#[inline(always)]
+pub fn exp_remainder<M: MulAdd>(x: f32) -> f32 {
+    let near = x * x * exp_tail::<M>(x);
+    let far = (exp::<M>(x) - 1.0) - x;
+    if x > -0.34375 { near } else { far }
+}
+
+/// xIELU (arXiv 2411.13010) of `[p, n, b, e]`: `p x^2 + b x` for `x > 0`, else `n (e^m - 1 - x) + b x` with
+/// `m = min(x, e)`. NaN passes. Error at most `2^-21 (n |m| + p x^2 + |b x|)`.
+#[inline(always)]
+pub fn xielu<M: MulAdd>(x: f32, [p, n, b, e]: [f32; 4]) -> f32 {
+    let m = if x < e { x } else { e };
+    let line = b * x;
+    let below = M::madd(n, exp_remainder::<M>(m) + (m - x), line);
+    let above = M::madd(p * x, x, line);
+    if x > 0.0 { above } else { below }
 }
 
 /// Frequency of RoPE pair `i` of a rotation over `dims` dimensions: `base^(-2 i / dims)`, in f64.
@@ -273,6 +317,8 @@ mod tests {
         assert!(worst(erf::<M>, libm::erf, in_ulp, -big, big) <= 2.0);
         let sig = |x: f64| 1.0 / (1.0 + libm::exp(-x));
         assert!(worst(sigmoid::<M>, sig, in_ulp, -87.0, big) <= 3.0);
+        let softplus_of = |x: f64| x.max(0.0) + libm::log1p(libm::exp(-x.abs()));
+        assert!(worst(softplus::<M>, softplus_of, in_ulp, -87.0, big) <= 4.0);
         assert!(worst(silu::<M>, |x| x * sig(x), in_ulp, -87.0, big) <= 3.0);
         let gelu = |x: f64| 0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2);
         assert!(worst(gelu_erf::<M>, gelu, in_argument, -big, big) <= libm::exp2(-22.0));
@@ -281,6 +327,8 @@ mod tests {
             0.5 * x * (1.0 + libm::tanh(t))
         };
         assert!(worst(gelu_tanh::<M>, tanh_gelu, in_argument, -big, big) <= libm::exp2(-22.0));
+        let remainder = |x: f64| libm::expm1(x) - x;
+        assert!(worst(exp_remainder::<M>, remainder, in_argument, -big, -1e-30) <= libm::exp2(-21.0));
         assert!(worst(quick_gelu::<M>, |x| x * sig(1.702 * x), in_argument, -big, big) <= libm::exp2(-21.0));
     }
 
@@ -300,11 +348,12 @@ mod tests {
     }
 
     fn edges<M: MulAdd>() {
-        let all: [fn(f32) -> f32; 8] = [
+        let all: [fn(f32) -> f32; 9] = [
             exp::<M>,
             tanh::<M>,
             erf::<M>,
             sigmoid::<M>,
+            softplus::<M>,
             silu::<M>,
             gelu_erf::<M>,
             gelu_tanh::<M>,
@@ -327,7 +376,10 @@ mod tests {
                 assert!(f(x).is_finite(), "{x} gives {}", f(x));
             }
         }
-        assert!(relu(f32::NAN).is_nan());
+        let curve = [0.3, 0.7, 0.5, -1e-6];
+        assert!(relu(f32::NAN).is_nan() && xielu::<M>(f32::NAN, curve).is_nan());
+        assert_eq!(xielu::<M>(2.0, [0.25, 0.7, 0.5, -1e-6]), 2.0);
+        assert!(xielu::<M>(-1e30, curve).is_finite());
         assert_eq!(exp::<M>(0.0), 1.0);
         assert_eq!(exp::<M>(-1e30), 0.0);
         assert_eq!(exp::<M>(f32::NEG_INFINITY), 0.0);

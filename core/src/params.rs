@@ -27,11 +27,13 @@ pub enum Act {
     Tanh,
     /// `1 / (1 + e^-x)`.
     Sigmoid,
+    /// `ln(1 + e^x)`.
+    Softplus,
 }
 
 impl Act {
     /// Every activation, for registries and tests.
-    pub const ALL: [Act; 8] = [
+    pub const ALL: [Act; 9] = [
         Act::Relu,
         Act::ReluSquared,
         Act::Silu,
@@ -40,6 +42,7 @@ impl Act {
         Act::QuickGelu,
         Act::Tanh,
         Act::Sigmoid,
+        Act::Softplus,
     ];
 
     /// Its name in checkpoints; [`Act::from_name`] knows others, too.
@@ -53,6 +56,7 @@ impl Act {
             Act::QuickGelu => "quick_gelu",
             Act::Tanh => "tanh",
             Act::Sigmoid => "sigmoid",
+            Act::Softplus => "softplus",
         }
     }
 
@@ -67,6 +71,7 @@ impl Act {
             "quick_gelu" => Act::QuickGelu,
             "tanh" => Act::Tanh,
             "sigmoid" => Act::Sigmoid,
+            "softplus" => Act::Softplus,
             _ => return None,
         })
     }
@@ -164,6 +169,9 @@ pub struct Scores {
     pub causal: bool,
     /// Keys at `query - window` and before are hidden.
     pub window: Option<u32>,
+    /// Keys before the chunk of so many positions that the query is in are hidden: those before
+    /// `query / chunk * chunk`; not with a window.
+    pub chunk: Option<u32>,
     /// Keys behind `query + ahead` are hidden, where the mask is not causal.
     pub ahead: Option<u32>,
     /// `cap * tanh(s / cap)` on scaled scores.
@@ -177,14 +185,16 @@ pub struct Scores {
 impl Scores {
     /// Whether what a query sees, or how a key scores, depends on the query's position.
     pub fn go_by_position(&self) -> bool {
-        let Self { causal, window, ahead, alibi, relative, .. } = self;
-        *causal || window.is_some() || ahead.is_some() || alibi.is_some() || relative.is_some()
+        let Self { causal, window, chunk, ahead, alibi, relative, .. } = self;
+        let masks = *causal || window.is_some() || chunk.is_some() || ahead.is_some();
+        masks || alibi.is_some() || relative.is_some()
     }
 
     /// Every key up to the query, scaled by `scale`.
     pub fn causal(scale: f64) -> Self {
-        let (window, ahead, soft_cap, alibi, relative) = (None, None, None, None, None);
-        Self { scale: scale as f32, causal: true, window, ahead, soft_cap, alibi, relative }
+        let (window, chunk, ahead, soft_cap) = (None, None, None, None);
+        let (alibi, relative) = (None, None);
+        Self { scale: scale as f32, causal: true, window, chunk, ahead, soft_cap, alibi, relative }
     }
 }
 
@@ -227,6 +237,10 @@ impl ExpertGroups {
 /// number), and a chosen expert weighs `s * scale`, or `s * scale / sum of the chosen s` where renormalised.
 /// With a bias for the choice, `s + bias` is what experts and groups are chosen by.
 ///
+/// With `near`, experts are chosen one after the other (SparseMixer, arXiv 2409.12136), of which each weighs
+/// `scale` times its part of a softmax over the logits `s` that are left and near its own `b`:
+/// `b - s <= near * max(|s|, b)`. They are in the order of the logits.
+///
 /// A softmax over the chosen logits alone is the renormalised softmax over all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Router {
@@ -246,6 +260,9 @@ pub struct Router {
     pub choice_bias: bool,
     /// Groups of experts, some of which are chosen first.
     pub groups: Option<ExpertGroups>,
+    /// Chosen one after the other, each weighed among those that are left and as near as this; of a softmax
+    /// that is not renormalised, and without a bias for the choice and groups.
+    pub near: Option<f32>,
 }
 
 impl Router {
@@ -257,7 +274,17 @@ impl Router {
     /// A router without biases and groups, whose weights are scores.
     pub fn new(experts: usize, top_k: usize, score: RouterScore) -> Self {
         let (bias, choice_bias) = (false, false);
-        Self { experts, top_k, score, renormalise: false, scale: 1.0, bias, choice_bias, groups: None }
+        Self {
+            experts,
+            top_k,
+            score,
+            renormalise: false,
+            scale: 1.0,
+            bias,
+            choice_bias,
+            groups: None,
+            near: None,
+        }
     }
 
     /// Whether experts are chosen by scores; by logits else, which are in the same order.

@@ -27,6 +27,7 @@
 constexpr u32 CHUNK = 64;
 constexpr u32 WINDOW = 2;
 constexpr u32 CAPPED = 4;
+constexpr u32 CHUNKED = 8;
 
 struct Scores {
     // [heads] f32, or 0.
@@ -124,7 +125,10 @@ DEVICE Row place(const u32 *bounds, const u32 *lens, u32 seqs, const Scores &s, 
     row.position = next - 1;
     // 0 keys ahead for a causal mask.
     row.hi = next + least(s.ahead, len - next);
-    row.lo = s.flags & WINDOW ? least(next - least(s.window, next), row.hi) : 0;
+    row.lo = 0;
+    if (s.flags & WINDOW) row.lo = least(next - least(s.window, next), row.hi);
+    // The chunk's first position; of a row without a position 0.
+    if (s.flags & CHUNKED) row.lo = least((next - least(next, 1u)) / s.window * s.window, row.hi);
     return row;
 }
 

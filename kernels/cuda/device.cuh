@@ -316,6 +316,18 @@ DEVICE float rsqrt_of(float x) { return div(1.0f, root(x)); }
 
 DEVICE float above_of(float x) { return exp_of(-(x < -87.0f ? -87.0f : x)); }
 DEVICE float sigmoid_of(float x) { return div(1.0f, add(1.0f, above_of(x))); }
+DEVICE float softplus_of(float x) {
+    float e = exp_of(-float_of(bits_of(x) & 0x7fffffffu));
+    float z = div(e, add(2.0f, e)), u = mul(z, z);
+    float s = madd(u, 1.0f / 15.0f, 1.0f / 13.0f);
+    s = madd(u, s, 1.0f / 11.0f);
+    s = madd(u, s, 1.0f / 9.0f);
+    s = madd(u, s, 1.0f / 7.0f);
+    s = madd(u, s, 0.2f);
+    s = madd(u, s, 1.0f / 3.0f);
+    float half = madd(mul(z, u), s, z);
+    return add(x > 0.0f ? x : 0.0f, add(half, half));
+}
 DEVICE float silu_of(float x) { return div(x, add(1.0f, above_of(x))); }
 DEVICE float gelu_of(float x) { return mul(mul(0.5f, x), add(1.0f, erf_of(mul(x, 0.707106781186547524400f)))); }
 DEVICE float gelu_tanh_of(float x) {
@@ -337,6 +349,7 @@ constexpr u32 ACT_QUICK_GELU = 4;
 constexpr u32 ACT_TANH = 5;
 constexpr u32 ACT_RELU_SQUARED = 7;
 constexpr u32 ACT_SIGMOID = 8;
+constexpr u32 ACT_SOFTPLUS = 9;
 
 DEVICE float act_of(u32 act, float x) {
     switch (act) {
@@ -348,6 +361,7 @@ DEVICE float act_of(u32 act, float x) {
     case ACT_TANH: return tanh_of(x);
     case ACT_RELU_SQUARED: return relu_squared_of(x);
     case ACT_SIGMOID: return sigmoid_of(x);
+    case ACT_SOFTPLUS: return softplus_of(x);
     default: return x;
     }
 }
@@ -377,6 +391,7 @@ DEVICE void act_all(u32 act, float (&v)[N]) {
     case ACT_TANH: return walk(v, tanh_of);
     case ACT_RELU_SQUARED: return walk(v, relu_squared_of);
     case ACT_SIGMOID: return walk(v, sigmoid_of);
+    case ACT_SOFTPLUS: return walk(v, softplus_of);
     default: return;
     }
 }

@@ -2,8 +2,10 @@
 //
 //   add       acc += x                                       reads 2, writes 1 element per element
 //   activate  x = act(x)                                     reads 1, writes 1
+//   xielu     x = xielu(x) of four constants                 reads 1, writes 1
 //   gate      out = act(g) * u of [g | u], rounded once      reads 2, writes 1 per output
 //             clamped: (clamp(u) + shift) * (g' * sigmoid(slope * g')), g' = min(g, limit)
+//   limit     x = max(min(x, limit), -limit)                 reads 1, writes 1
 //   scale     y = factor * x, then cap * tanh(y / cap)       reads 1, writes 1
 //   convert   out = x, or x + bias, in another element type  reads 1, writes 1
 //
@@ -62,6 +64,43 @@ DEVICE void activated(const Activate &p) {
     });
 }
 
+struct Xielu {
+    MatView x;
+    const float *constants;
+    u32 elem;
+    u32 reserved;
+};
+
+// engraft_core::math::exp_remainder.
+DEVICE float exp_remainder(float x) {
+    float q = madd(x, 1.9790347e-4f, 1.394466e-3f);
+    q = madd(x, q, 8.333497e-3f);
+    q = madd(x, q, 4.1666295e-2f);
+    q = madd(x, q, 0.16666666f);
+    q = madd(x, q, 0.5f);
+    float near = mul(mul(x, x), q);
+    float far = sub(sub(exp_of(x), 1.0f), x);
+    return x > -0.34375f ? near : far;
+}
+
+template <typename T>
+DEVICE void xielu(const Xielu &p) {
+    constexpr u32 N = Wide<T>::N;
+    begin();
+    float rise = p.constants[0], fall = p.constants[1], line = p.constants[2], eps = p.constants[3];
+    each<N>(p.x.rows, p.x.cols, aligned<T>(p.x), [&](u32 r, u32 c, bool whole) {
+        float v[N];
+        load_part(row_of<T>(p.x, r), c, p.x.cols, whole, v);
+        walk(v, [&](float x) {
+            float m = x < eps ? x : eps;
+            float straight = mul(line, x);
+            float below = madd(fall, add(exp_remainder(m), sub(m, x)), straight);
+            return x > 0.0f ? madd(mul(rise, x), x, straight) : below;
+        });
+        store_part(row_of<T>(p.x, r), c, p.x.cols, whole, v);
+    });
+}
+
 struct Gate {
     MatView gate_up;
     MatView out;
@@ -99,6 +138,28 @@ DEVICE void gated(const Gate &p) {
 #pragma unroll
         for (u32 i = 0; i < N; i++) g[i] = mul(g[i], u[i]);
         store_part(row_of<T>(p.out, r), c, p.out.cols, whole, g);
+    });
+}
+
+struct Limit {
+    MatView x;
+    u32 elem;
+    float limit;
+};
+
+template <typename T>
+DEVICE void limited(const Limit &p) {
+    constexpr u32 N = Wide<T>::N;
+    begin();
+    each<N>(p.x.rows, p.x.cols, aligned<T>(p.x), [&](u32 r, u32 c, bool whole) {
+        float v[N];
+        load_part(row_of<T>(p.x, r), c, p.x.cols, whole, v);
+#pragma unroll
+        for (u32 i = 0; i < N; i++) {
+            float low = v[i] < -p.limit ? -p.limit : v[i];
+            v[i] = low > p.limit ? p.limit : low;
+        }
+        store_part(row_of<T>(p.x, r), c, p.x.cols, whole, v);
     });
 }
 
@@ -160,8 +221,14 @@ DEVICE void converted(const Convert &p) {
     extern "C" __global__ void __launch_bounds__(256) elementwise_activate_##NAME(const __grid_constant__ Activate p) {\
         activated<T>(p);                                                                                               \
     }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256) elementwise_xielu_##NAME(const __grid_constant__ Xielu p) {      \
+        xielu<T>(p);                                                                                                   \
+    }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256) elementwise_gate_##NAME(const __grid_constant__ Gate p) {        \
         gated<T>(p);                                                                                                   \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256) elementwise_limit_##NAME(const __grid_constant__ Limit p) {      \
+        limited<T>(p);                                                                                                 \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256) elementwise_scale_##NAME(const __grid_constant__ Scale p) {      \
         scaled<T>(p);                                                                                                  \

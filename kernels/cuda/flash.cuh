@@ -7,7 +7,7 @@
 
 // Keys of a chunk, of a span.
 constexpr u32 CHUNK = 64, SPAN = 256;
-constexpr u32 WINDOW = 2, CAPPED = 4;
+constexpr u32 WINDOW = 2, CAPPED = 4, CHUNKED = 8;
 constexpr float LOWEST = -3.40282347e38f;
 constexpr float LOG2E = 1.44269504088896340736f;
 
@@ -79,6 +79,8 @@ DEVICE Row row_at(const Flash &p, const Seq &seq, u32 query) {
     // 0 keys ahead for a causal mask.
     u32 hi = next + least(p.scores.ahead, seq.len - next);
     u32 lo = p.scores.flags & WINDOW ? least(next - least(p.scores.window, next), hi) : 0;
+    // The chunk's first position; of a row without a position 0.
+    if (p.scores.flags & CHUNKED) lo = least((next - least(next, 1u)) / p.scores.window * p.scores.window, hi);
     return Row{query, next - 1, lo, hi};
 }
 

@@ -327,6 +327,7 @@ static __device__ __noinline__ Four act_four(u32 act, Four x) {
     case ACT_TANH: return each(x, tanh_of);
     case ACT_RELU_SQUARED: return each(x, relu_squared_of);
     case ACT_SIGMOID: return each(x, sigmoid_of);
+    case ACT_SOFTPLUS: return each(x, softplus_of);
     default: return x;
     }
 }

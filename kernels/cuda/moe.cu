@@ -2,8 +2,9 @@
 //
 //   route    logits [tokens, experts] f32 -> the top_k largest of a row (ties to the lowest, NaN as
 //            the smallest), ascending, and their weights: softmax e / s or sigmoid, renormalised or not,
-//            times a scale. By score: the largest s + bias, of the experts of the best groups. A warp per
-//            token; a lane ranks a group.
+//            times a scale; or one after the other, each by the softmax of those left and near it. By
+//            score: the largest s + bias, of the experts of the best groups. A warp per token; a lane ranks
+//            a group.
 //   group    slots (token * top_k + choice) by expert: bounds [experts + 1], then the slots of each expert,
 //            ascending. A warp per expert looks through all slots twice: no atomics, so the order is what it
 //            must be.
@@ -37,6 +38,9 @@ struct Route {
     u32 groups;
     u32 open_groups;
     u32 best_two;
+    // 1: one after the other, each weighed among the logits left and as near as this.
+    u32 one_by_one;
+    float near;
 };
 
 DEVICE u32 ascending(float v) {
@@ -81,6 +85,22 @@ struct Choice {
         return __shfl_sync(0xffffffffu, tree_of_lanes(leaf), 0);
     }
 
+    // Sum of a softmax over the logits that are left when expert c is chosen, and near its own; in every
+    // lane.
+    DEVICE float left(u32 c, float near, u32 lane) const {
+        float best = row[c], leaf = 0.0f;
+        u64 own = (u64)ascending(best) << 32 | (u32)~c;
+        if (lane < LEAVES) {
+            for (u32 e = leaf_start(experts, 1, lane); e < leaf_start(experts, 1, lane + 1); e++) {
+                float s = row[e], size = float_of(bits_of(s) & 0x7fffffffu);
+                bool before = ((u64)ascending(s) << 32 | (u32)~e) > own;
+                bool out = before || sub(best, s) > mul(near, size > best ? size : best);
+                if (!out) leaf = add(leaf, exp_of(sub(s, best)));
+            }
+        }
+        return __shfl_sync(0xffffffffu, tree_of_lanes(leaf), 0);
+    }
+
     // The best groups, a bit each; a lane has a group.
     DEVICE u32 open(const Route &p, u32 lane) const {
         u32 size = experts / p.groups, first = 0, second = 0;
@@ -119,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(128) moe_route(const __grid_constan
     u64 highest = 0;
     for (u32 e = lane; e < experts; e += 32) highest = most(highest, (u64)ascending(row.row[e]));
     row.max = from_ascending((u32)largest(highest));
-    if (!row.sigmoid && (row.by_score || !p.renormalise)) row.whole = row.sum(lane);
+    if (!row.sigmoid && (row.by_score || !p.renormalise && !p.one_by_one)) row.whole = row.sum(lane);
     u32 size = experts, open = 1;
     if (p.groups) {
         size = experts / p.groups;
@@ -153,6 +173,17 @@ extern "C" __global__ void __launch_bounds__(128) moe_route(const __grid_constan
         if (i * 32 + lane < p.top_k) chosen[place[i]] = mine[i];
     }
     __syncwarp();
+    if (p.one_by_one) {
+        for (u32 j = 0; j < p.top_k; j++) {
+            u32 e = chosen[j];
+            float sum = row.left(e, p.near, lane);
+            if (lane == 0) {
+                reinterpret_cast<u32 *>(p.experts)[(u64)token * p.top_k + j] = e;
+                row_of<float>(p.weights, token)[j] = div(p.scale, sum);
+            }
+        }
+        return;
+    }
     float total = row.whole;
     if (p.renormalise) {
         total = 0.0f;

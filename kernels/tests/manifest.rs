@@ -111,6 +111,7 @@ fn named() -> BTreeSet<String> {
     for elem in Elem::ALL {
         add(&[kv::RotateAppend::entry(elem), rope::Rope::entry(elem), moe::Combine::entry(elem)]);
         add(&[elementwise::Add::entry(elem), elementwise::Activate::entry(elem)]);
+        add(&[elementwise::Xielu::entry(elem), elementwise::Limit::entry(elem)]);
         add(&[elementwise::Gate::entry(elem), elementwise::Scale::entry(elem)]);
         add(&Elem::ALL.map(|to| elementwise::Convert::entry(elem, to)));
         add(rows::Gather::entries(elem));

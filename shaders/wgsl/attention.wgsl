@@ -22,8 +22,8 @@ rows that a workgroup takes by its own number are written. -#}
 {{ it.reads(2, "values", kv) }}
 // Bounds of the sequences' query rows; with pages also their rows of the table and their lengths.
 @group(0) @binding(3) var<storage, read> sequences: array<u32>;
-// Scale, soft cap and its reciprocal, window, flags, ahead, how far behind a query and ahead of it distances
-// have a bias of their own (bits), then a slope per head.
+// Scale, soft cap and its reciprocal, window or chunk, flags, ahead, how far behind a query and ahead of it
+// distances have a bias of their own (bits), then a slope per head.
 @group(0) @binding(4) var<storage, read> scores: array<f32>;
 {{ it.writes(5, "out", x) }}
 {%- if not dense %}
@@ -40,6 +40,7 @@ const WINDOW = 2u;
 const SLOPES = 4u;
 const AHEAD = 8u;
 const RELATIVE = 16u;
+const CHUNKED = 32u;
 
 {%- if subgroups %}
 // The largest score of every subgroup: at most 16.
@@ -114,6 +115,11 @@ fn main(
         if ((flags & WINDOW) != 0u) {
             let window = bitcast<u32>(scores[3]);
             lo = min(position + 1u - min(window, position + 1u), hi);
+        }
+        if ((flags & CHUNKED) != 0u) {
+            // The chunk's first position; of a row without a position 0.
+            let size = bitcast<u32>(scores[3]);
+            lo = min((max(position + 1u, 1u) - 1u) / size * size, hi);
         }
         let q_base = p.q_offset + token * p.q_pitch + head * k_dim;
         var o: array<f32, {{ columns }}>;

@@ -31,6 +31,7 @@ const WINDOW = 2u;
 const SLOPES = 4u;
 const AHEAD = 8u;
 const RELATIVE = 16u;
+const CHUNKED = 32u;
 
 // [slot][key]
 var<workgroup> shared_s: array<f32, {{ slots * 64 }}>;
@@ -67,6 +68,11 @@ fn seen(position: u32, len: u32, flags: u32, used: bool) -> vec2<u32> {
     if ((flags & WINDOW) != 0u) {
         let window = bitcast<u32>(scores[3]);
         lo = min(position + 1u - min(window, position + 1u), hi);
+    }
+    if ((flags & CHUNKED) != 0u) {
+        // The chunk's first position; of a row without a position 0.
+        let size = bitcast<u32>(scores[3]);
+        lo = min((max(position + 1u, 1u) - 1u) / size * size, hi);
     }
     return vec2<u32>(lo, hi);
 }

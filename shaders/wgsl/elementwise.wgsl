@@ -1,21 +1,43 @@
-{#- Element by element: sum, activation, gated activation, scale and cap, conversion (with a bias). -#}
+{#- Element by element: sum, activation, xIELU, gated activation, limit, scale and cap, conversion (with a
+bias). -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
 {%- if how == "scale" %}
 {{ it.params(carrier, ["rows", "cols", "out_offset", "out_pitch", "factor", "capped", "cap", "inverse"]) }}
 {%- else %}
-{{ it.params(carrier, ["rows", "cols", "x_offset", "x_pitch", "out_offset", "out_pitch", "act"] + (
+{{ it.params(carrier, ["rows", "cols", "x_offset", "x_pitch", "out_offset", "out_pitch", "limit" if how == "limit" else "act"] + (
     ["slope", "limit", "shift"] if how == "gate" else []
 )) }}
 {%- endif %}
-{%- if how in ["activate", "gate", "scale"] %}
+{%- if how in ["activate", "xielu", "gate", "limit", "scale"] %}
 {{ math.functions() }}
 {%- endif %}
-{%- if how in ["activate", "scale"] %}
+{%- if how in ["activate", "xielu", "limit", "scale"] %}
 {{ it.writes(0, "out", out) }}
 {%- else %}
 {{ it.reads(0, "x", x) }}
 {{ it.writes(1, "out", out) }}
+{%- endif %}
+{%- if how == "xielu" %}
+@group(0) @binding(1) var<storage, read> constants: array<f32>;
+
+fn exp_remainder(x: f32) -> f32 {
+    var q = madd(x, 1.9790347e-4, 1.394466e-3);
+    q = madd(x, q, 8.333497e-3);
+    q = madd(x, q, 4.1666295e-2);
+    q = madd(x, q, 0.16666666);
+    q = madd(x, q, 0.5);
+    let near = og(x * x) * q;
+    let far = og(og(exp_of(x)) - 1.0) - x;
+    return select(far, near, x > -0.34375);
+}
+
+fn xielu_of(x: f32) -> f32 {
+    let m = select(constants[3], x, x < constants[3]);
+    let straight = og(constants[2] * x);
+    let below = madd(constants[1], og(og(exp_remainder(m)) + og(m - x)), straight);
+    return select(below, madd(og(constants[0] * x), x, straight), x > 0.0);
+}
 {%- endif %}
 {%- if how == "add_bias" %}
 @group(0) @binding(2) var<storage, read> bias: array<f32>;
@@ -30,6 +52,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         let to = p.out_offset + row * p.out_pitch + col;
 {%- if how == "activate" %}
         out_put(to, act_of(p.act, out_at(to)));
+{%- elif how == "xielu" %}
+        out_put(to, xielu_of(out_at(to)));
+{%- elif how == "limit" %}
+        out_put(to, clamp_to(out_at(to), -p.limit, p.limit));
 {%- elif how == "scale" %}
         var y = og(out_at(to) * p.factor);
         if (p.capped != 0u) {

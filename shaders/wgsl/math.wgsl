@@ -105,6 +105,20 @@ fn sigmoid_of(x: f32) -> f32 {
     return 1.0 / og(1.0 + og(exp_of(sigmoid_power(x))));
 }
 
+// ln(1 + e^x), from e = e^-|x|.
+fn softplus_from(x: f32, e: f32) -> f32 {
+    let z = og(e / og(2.0 + e));
+    let u = og(z * z);
+    var s = madd(u, 1.0 / 15.0, 1.0 / 13.0);
+    s = madd(u, s, 1.0 / 11.0);
+    s = madd(u, s, 1.0 / 9.0);
+    s = madd(u, s, 1.0 / 7.0);
+    s = madd(u, s, 0.2);
+    s = madd(u, s, 1.0 / 3.0);
+    let half = og(madd(og(z * u), s, z));
+    return select(0.0, x, x > 0.0) + og(half + half);
+}
+
 // The numbers are those of `Act` in the crate's root.
 fn act_of(act: u32, x: f32) -> f32 {
     // What the function of the middle takes.
@@ -122,6 +136,9 @@ fn act_of(act: u32, x: f32) -> f32 {
         power = erf_power(y);
     } else if (act == 3u || act == 5u) {
         power = tanh_power(y);
+    }
+    if (act == 8u) {
+        power = -magnitude(x);
     }
     let e = exp_of(power);
     switch (act) {
@@ -146,6 +163,9 @@ fn act_of(act: u32, x: f32) -> f32 {
         }
         case 7u: {
             return 1.0 / og(1.0 + og(e));
+        }
+        case 8u: {
+            return softplus_from(x, og(e));
         }
         default: {
             return tanh_from(y, e);

@@ -9,7 +9,7 @@ them. -#}
 {%- if how in ["route", "route_by_score"] %}
 {%- set by_score = how == "route_by_score" %}
 {{ it.params(carrier, [
-    "tokens", "experts", "top_k", "flags", "factor", "x_offset", "x_pitch", "experts_offset",
+    "tokens", "experts", "top_k", "flags", "factor", "near", "x_offset", "x_pitch", "experts_offset",
     "weights_offset", "weights_pitch",
 ] + (["groups", "open_groups"] if by_score else [])) }}
 {{ it.leaves() }}
@@ -23,6 +23,9 @@ them. -#}
 
 const SIGMOID = 1u;
 const RENORMALISE = 2u;
+{%- if not by_score %}
+const ONE_BY_ONE = 16u;
+{%- endif %}
 {%- if by_score %}
 const BIAS = 4u;
 const BEST_TWO = 8u;
@@ -78,6 +81,30 @@ fn leaf_of_scores(base: u32, max: f32, l: u32) -> f32 {
     }
     return acc;
 }
+{%- if not by_score %}
+
+// The sum of a softmax over the logits that are left when expert `c` is chosen, and near its own.
+fn left(base: u32, c: u32) -> f32 {
+    let best = logits[base + c];
+    let own = key(base + c);
+    var sums = array<f32, 8>();
+    for (var l = 0u; l < 8u; l += 1u) {
+        var acc = 0.0;
+        let end = leaf_start(p.experts, 1u, l + 1u);
+        for (var i = leaf_start(p.experts, 1u, l); i < end; i += 1u) {
+            let s = logits[base + i];
+            let other = key(base + i);
+            let before = other > own || (other == own && i < c);
+            let size = magnitude(s);
+            if (!(before || og(best - s) > og(p.near * select(best, size, size > best)))) {
+                acc = og(acc + og(exp_of(og(s - best))));
+            }
+        }
+        sums[l] = acc;
+    }
+    return tree(sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7]);
+}
+{%- endif %}
 {%- if by_score %}
 
 // What group `g` is ranked by.
@@ -207,7 +234,13 @@ fn main(
                 total = 1.0;
             }
             experts[p.experts_offset + token * p.top_k + t] = chosen[t];
-            weights[p.weights_offset + token * p.weights_pitch + t] = og(scores[t] / total) * p.factor;
+            var weight = og(scores[t] / total) * p.factor;
+{%- if not by_score %}
+            if ((p.flags & ONE_BY_ONE) != 0u) {
+                weight = p.factor / left(base, chosen[t]);
+            }
+{%- endif %}
+            weights[p.weights_offset + token * p.weights_pitch + t] = weight;
         }
         workgroupBarrier();
     }

@@ -1,7 +1,7 @@
 {#- What every kernel begins with: parameters, the guard, elements of 16 bits.
 
 `params(carrier, fields)`: the template that calls it is the one place that names a kernel's parameters;
-`eps`, `factor`, `cap`, `inverse`, `slope`, `limit` and `shift` are f32, all others u32.
+`eps`, `factor`, `near`, `cap`, `inverse`, `slope`, `limit` and `shift` are f32, all others u32.
 
 The guard `og` makes a value opaque: an exclusive or with a parameter that is always zero. A compiler that
 may reassociate or contract cannot see through it, so a product stays a product and a sum a sum
@@ -10,7 +10,7 @@ may reassociate or contract cannot see through it, so a product stays a product 
 struct Params {
     zero: u32,
 {%- for field in fields %}
-    {{ field }}: {{ "f32" if field in ["eps", "factor", "cap", "inverse", "slope", "limit", "shift"] else "u32" }},
+    {{ field }}: {{ "f32" if field in ["eps", "factor", "near", "cap", "inverse", "slope", "limit", "shift"] else "u32" }},
 {%- endfor %}
 }
 {%- if carrier == "immediate" %}

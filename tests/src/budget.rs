@@ -74,6 +74,12 @@ pub fn activation(x: f64, value: f64) -> f64 {
     8.0 * U * value.abs() + 8.0 * U * x.abs().min(8.0) + f64::from(f32::MIN_POSITIVE)
 }
 
+/// `e^m - 1 - m`, within 8 U of m as `core::math` promises, plus `gap`, itself a difference, which becomes
+/// `sum`: two roundings.
+pub fn exp_remainder(m: f64, gap: f64, sum: f64) -> f64 {
+    8.0 * U * m.abs() + U * (gap.abs() + sum.abs())
+}
+
 /// How an error `off` of the argument passes on: the largest slope of any activation but one (GELU's 1.129,
 /// SiLU's 1.100); that of a square is twice the argument's.
 pub fn of_argument(act: Act, x: f64, off: f64) -> f64 {

@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 72] = [
+const DECODERS: [&str; 78] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -95,6 +95,12 @@ const DECODERS: [&str; 72] = [
     "ministral3",
     "mistral4",
     "afmoe",
+    "apertus",
+    "olmoe",
+    "cohere2_moe",
+    "phimoe",
+    "laguna",
+    "llama4_text",
 ];
 
 const ENCODERS: [&str; 13] = [

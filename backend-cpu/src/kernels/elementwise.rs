@@ -10,7 +10,9 @@ use engraft_core::{Result, math};
 enum Step<'a> {
     Add(RawMat),
     Activate(Activation),
+    Xielu([f32; 4]),
     Gate(Activation, Option<Clamp>),
+    Limit(f32),
     Scale(f32, Option<f32>),
     Convert(Option<&'a [f32]>),
 }
@@ -24,6 +26,19 @@ pub fn add(machine: &Machine, acc: RawMatMut, x: RawMat) -> Result<()> {
 /// `x = act(x)`.
 pub fn activate(machine: &Machine, x: RawMatMut, act: Activation) -> Result<()> {
     each_row(machine, x.as_raw(), x, Step::Activate(act))
+}
+
+/// `x = xielu(x)` of four constants.
+pub fn xielu(machine: &Machine, x: RawMatMut, constants: &[f32]) -> Result<()> {
+    same("xielu", "length of the constants", constants.len(), 4)?;
+    let mut four = [0.0; 4];
+    four.copy_from_slice(constants);
+    each_row(machine, x.as_raw(), x, Step::Xielu(four))
+}
+
+/// `x` within `limit` of 0.
+pub fn limit(machine: &Machine, x: RawMatMut, limit: f32) -> Result<()> {
+    each_row(machine, x.as_raw(), x, Step::Limit(limit))
 }
 
 /// `y = factor * x`, then `cap * tanh(y * (1 / cap))` where a cap is given.
@@ -87,6 +102,9 @@ impl Kernel for Part<'_> {
                         values.iter_mut().zip(other).for_each(|(v, o)| *v += o);
                     }
                     Step::Activate(act) => act.apply::<V::M>(values),
+                    Step::Xielu(constants) => {
+                        values.iter_mut().for_each(|v| *v = math::xielu::<V::M>(*v, constants));
+                    }
                     Step::Gate(act, clamp) => {
                         let (gate, up) = values.split_at_mut(cols / 2);
                         match clamp {
@@ -101,6 +119,9 @@ impl Kernel for Part<'_> {
                             }
                         }
                         written = cols / 2;
+                    }
+                    Step::Limit(limit) => {
+                        values.iter_mut().for_each(|v| *v = math::clamp(*v, -limit, limit));
                     }
                     Step::Scale(factor, cap) => {
                         values.iter_mut().for_each(|v| *v *= factor);

@@ -412,6 +412,8 @@ pub enum Activation {
     Tanh,
     /// `1 / (1 + e^-x)`.
     Sigmoid,
+    /// `ln(1 + e^x)`.
+    Softplus,
 }
 
 impl Activation {
@@ -432,6 +434,7 @@ impl Activation {
             Activation::QuickGelu => each(v, math::quick_gelu::<M>),
             Activation::Tanh => each(v, math::tanh::<M>),
             Activation::Sigmoid => each(v, math::sigmoid::<M>),
+            Activation::Softplus => each(v, math::softplus::<M>),
         }
     }
 }

@@ -104,7 +104,14 @@ impl Kernel for Choose<'_> {
                 }
                 false => choose(row, 0..n as u32, chosen),
             }
-            weigh(&self.router, scores, chosen, &mut weights[..k]);
+            match self.router.near {
+                None => weigh(&self.router, scores, chosen, &mut weights[..k]),
+                Some(near) => {
+                    for (weight, c) in weights.iter_mut().zip(&*chosen) {
+                        *weight = self.router.scale / left::<V::M>(row, *c as usize, near, scores);
+                    }
+                }
+            }
             // SAFETY: as above.
             unsafe { self.weights.narrow::<V>(r, 0, k, weights.as_ptr()) };
         }
@@ -197,6 +204,20 @@ fn weigh(router: &Router, scores: &[f32], chosen: &[u32], out: &mut [f32]) {
     for (out, c) in out.iter_mut().zip(chosen) {
         *out = scores[*c as usize] / total * router.scale;
     }
+}
+
+/// The sum of a softmax over the logits that are left when expert `c` is chosen, and near its own; `scores`
+/// holds its terms.
+#[inline(always)]
+fn left<M: MulAdd>(logits: &[f32], c: usize, near: f32, scores: &mut [f32]) -> f32 {
+    let (best, key) = (logits[c], comparable(logits[c]));
+    for (i, (score, s)) in scores.iter_mut().zip(logits).enumerate() {
+        let before = comparable(*s) > key || comparable(*s) == key && i < c;
+        let size = if s.abs() > best { s.abs() } else { best };
+        let out = before || best - *s > near * size;
+        *score = if out { 0.0 } else { math::exp::<M>(*s - best) };
+    }
+    sum::sum_ref(scores, &leaf_bounds(scores.len(), 1))
 }
 
 /// Slots by expert: `groups` holds `count + 1` bounds, then the slots of expert 0, of expert 1, ..., each

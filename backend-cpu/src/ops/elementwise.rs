@@ -5,7 +5,7 @@ use crate::mem::SharedMat;
 use crate::select::unsupported;
 use crate::{Cpu, CpuStream};
 use engraft_core::Result;
-use engraft_core::ops::{Activate, Add, Convert, ElementwiseOp, Gate, Scale};
+use engraft_core::ops::{Activate, Add, Convert, ElementwiseOp, Gate, Limit, Scale, Xielu};
 use engraft_core::params::Act;
 
 pub(super) fn run(stream: &mut CpuStream, op: ElementwiseOp<'_, Cpu>) -> Result<()> {
@@ -18,9 +18,17 @@ pub(super) fn run(stream: &mut CpuStream, op: ElementwiseOp<'_, Cpu>) -> Result<
             let (x, act) = (SharedMat::from(x), activation(act)?);
             stream.enqueue(move |cpu| kernel::activate(cpu.machine(), x.write(), act))
         }
+        ElementwiseOp::Xielu(Xielu { x, constants }) => {
+            let (x, constants) = (SharedMat::from(x), constants.vector()?);
+            stream.enqueue(move |cpu| kernel::xielu(cpu.machine(), x.write(), &constants))
+        }
         ElementwiseOp::Gate(Gate { gate_up, act, clamp, out }) => {
             let (gate_up, act, out) = (SharedMat::from(gate_up), activation(act)?, SharedMat::from(out));
             stream.enqueue(move |cpu| kernel::gate(cpu.machine(), gate_up.read(), (act, clamp), out.write()))
+        }
+        ElementwiseOp::Limit(Limit { x, limit }) => {
+            let x = SharedMat::from(x);
+            stream.enqueue(move |cpu| kernel::limit(cpu.machine(), x.write(), limit))
         }
         ElementwiseOp::Scale(Scale { x, factor, cap }) => {
             let x = SharedMat::from(x);
@@ -46,6 +54,7 @@ pub(super) fn activation(act: Act) -> Result<kernels::Activation> {
         Act::QuickGelu => A::QuickGelu,
         Act::Tanh => A::Tanh,
         Act::Sigmoid => A::Sigmoid,
+        Act::Softplus => A::Softplus,
         other => return Err(unsupported(format!("activation {other:?}"), "no kernel")),
     })
 }

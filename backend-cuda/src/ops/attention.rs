@@ -82,8 +82,9 @@ fn scores_of(
         sinks: stream.vector(sinks)?,
         scale: scores.scale,
         cap: scores.soft_cap.unwrap_or(1.0),
-        window: scores.window.unwrap_or(0),
+        window: scores.window.or(scores.chunk).unwrap_or(0),
         flags: flag(scores.window.is_some(), strict::Scores::WINDOW)
+            | flag(scores.chunk.is_some(), strict::Scores::CHUNKED)
             | flag(scores.soft_cap.is_some(), strict::Scores::CAPPED),
         ahead: if scores.causal { 0 } else { scores.ahead.unwrap_or(strict::Scores::ALL) },
         bias: stream.vector(bias)?,

@@ -13,7 +13,9 @@ pub(super) fn kernel(op: Kind, signature: &Signature) -> Kernel {
     Kernel::Entry(match op {
         Kind::Add => kernels::Add::entry(x),
         Kind::Activate => kernels::Activate::entry(x),
+        Kind::Xielu => kernels::Xielu::entry(x),
         Kind::Gate => kernels::Gate::entry(x),
+        Kind::Limit => kernels::Limit::entry(x),
         Kind::Scale => kernels::Scale::entry(x),
         Kind::Convert => kernels::Convert::entry(x, out),
     })
@@ -31,12 +33,22 @@ pub(super) fn run(stream: &mut CudaStream, op: ElementwiseOp<'_, Cuda>) -> Resul
             let p = kernels::Activate { x, elem: elem(op.x.dtype()), act };
             stream.launch(&p.launch(), &p)
         }
+        ElementwiseOp::Xielu(op) => {
+            let (x, constants) = (stream.matrix_mut(&op.x)?, stream.vector(Some(op.constants))?);
+            let p = kernels::Xielu { x, constants, elem: elem(op.x.dtype()), reserved: 0 };
+            stream.launch(&p.launch(), &p)
+        }
         ElementwiseOp::Gate(op) => {
             let (gate_up, out) = (stream.matrix(op.gate_up)?, stream.matrix_mut(&op.out)?);
             let Clamp { slope, limit, shift } =
                 op.clamp.unwrap_or(Clamp { slope: 0.0, limit: 0.0, shift: 0.0 });
             let (elem, act) = (elem(op.out.dtype()), activation(op.act)?);
             let p = kernels::Gate { gate_up, out, elem, act, slope, limit, shift, reserved: 0 };
+            stream.launch(&p.launch(), &p)
+        }
+        ElementwiseOp::Limit(op) => {
+            let x = stream.matrix_mut(&op.x)?;
+            let p = kernels::Limit { x, elem: elem(op.x.dtype()), limit: op.limit };
             stream.launch(&p.launch(), &p)
         }
         ElementwiseOp::Scale(op) => {

@@ -71,6 +71,8 @@ fn route(stream: &mut CudaStream, op: Route<'_, Cuda>) -> Result<()> {
         groups: word(router.groups.map_or(0, |groups| groups.count))?,
         open_groups: word(router.groups.map_or(0, |groups| groups.chosen))?,
         best_two: u32::from(router.groups.is_some_and(|groups| groups.rank == GroupRank::BestTwo)),
+        one_by_one: u32::from(router.near.is_some()),
+        near: router.near.unwrap_or(0.0),
     };
     stream.launch(&p.launch(), &p)?;
     let p = kernels::Group { experts, groups, count: word(router.experts)?, slots };

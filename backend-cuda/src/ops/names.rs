@@ -46,6 +46,7 @@ pub(super) fn activation(act: Act) -> Result<Activation> {
         Act::QuickGelu => Activation::QUICK_GELU,
         Act::Tanh => Activation::TANH,
         Act::Sigmoid => Activation::SIGMOID,
+        Act::Softplus => Activation::SOFTPLUS,
         other => {
             return Err(Error::Unsupported {
                 op: format!("activation {other:?}"),

@@ -15,11 +15,19 @@ pub(super) fn run(stream: &mut WgpuStream, op: ElementwiseOp<'_, Wgpu>) -> Resul
             let x = op.x.as_ref();
             each(stream, Entry::Activate, (x, None), x, &[activation(op.act)?])
         }
+        ElementwiseOp::Xielu(op) => {
+            let x = op.x.as_ref();
+            each(stream, Entry::Xielu, (x, Some(op.constants)), x, &[0])
+        }
         ElementwiseOp::Gate(op) => {
             let Clamp { slope, limit, shift } =
                 op.clamp.unwrap_or(Clamp { slope: 0.0, limit: 0.0, shift: 0.0 });
             let rest = [activation(op.act)?, slope.to_bits(), limit.to_bits(), shift.to_bits()];
             each(stream, Entry::Gate, (op.gate_up, None), op.out.as_ref(), &rest)
+        }
+        ElementwiseOp::Limit(op) => {
+            let x = op.x.as_ref();
+            each(stream, Entry::Limit, (x, None), x, &[op.limit.to_bits()])
         }
         ElementwiseOp::Scale(op) => scale(stream, op),
         ElementwiseOp::Convert(op) => {
@@ -55,7 +63,7 @@ fn scale(stream: &mut WgpuStream, op: Scale<'_, Wgpu>) -> Result<()> {
 fn each(
     stream: &mut WgpuStream,
     how: Entry,
-    (x, bias): (MatRef<'_, WgpuMem>, Option<&WgpuWeight>),
+    (x, vector): (MatRef<'_, WgpuMem>, Option<&WgpuWeight>),
     out: MatRef<'_, WgpuMem>,
     rest: &[u32],
 ) -> Result<()> {
@@ -71,9 +79,10 @@ fn each(
     let kernel = Kernel::Elementwise(how, elem(x.dtype()), elem(out.dtype()));
     let grid = groups(&limits, total, FLAT);
     let mut call = |slots: &[Slot<'_>]| stream.call(&Call { kernel, slots, words: &words, grid });
-    match bias.map(WgpuWeight::vector).transpose()?.map(WgpuMem::share) {
+    match vector.map(WgpuWeight::vector).transpose()?.map(WgpuMem::share) {
+        Some(four) if how == Entry::Xielu => call(&[to.slot, Slot::whole(&limits, &four, "constants")?]),
         Some(bias) => call(&[from.slot, to.slot, Slot::whole(&limits, &bias, "a bias")?]),
-        None if how == Entry::Activate => call(&[to.slot]),
+        None if matches!(how, Entry::Activate | Entry::Limit) => call(&[to.slot]),
         None => call(&[from.slot, to.slot]),
     }
 }

@@ -34,7 +34,8 @@ fn route(stream: &mut WgpuStream, op: Route<'_, Wgpu>) -> Result<()> {
     let flags = u32::from(router.score == RouterScore::Sigmoid)
         | u32::from(router.renormalise) << 1
         | u32::from(choice_bias.is_some()) << 2
-        | u32::from(best_two) << 3;
+        | u32::from(best_two) << 3
+        | u32::from(router.near.is_some()) << 4;
     let (count, open) = router.groups.map_or((1, 1), |groups| (groups.count, groups.chosen));
     let words = [
         word(logits.rows())?,
@@ -42,6 +43,7 @@ fn route(stream: &mut WgpuStream, op: Route<'_, Wgpu>) -> Result<()> {
         word(router.top_k)?,
         flags,
         router.scale.to_bits(),
+        router.near.unwrap_or(0.0).to_bits(),
         from.offset,
         word(logits.pitch())?,
         experts.offset,

@@ -104,6 +104,9 @@ impl<B: Backend> Runner<B> {
         if let Some(zeros) = state.scratch.experts.as_mut().and_then(|experts| experts.zeros()) {
             stream.upload(&vec![-0.0f32; zeros.rows() * zeros.cols()], zeros.into_f32()?)?;
         }
+        if let Some(ones) = state.scratch.experts.as_mut().and_then(|experts| experts.ones()) {
+            stream.upload(&vec![1.0f32; ones.rows() * ones.cols()], ones.into_f32()?)?;
+        }
         let words = sizes.step.words().max(1);
         let source = match model.encoder {
             Some(_) => Some(Buf::new(backend.alloc(words * 4)?, words)?),

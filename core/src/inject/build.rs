@@ -210,7 +210,7 @@ fn build_block<D: Device>(
             None => None,
         },
         sinks: if heads { t.take_opt(l, Slot::Sinks, Part::Weight) } else { None },
-        attn_gate: if heads && spec.attn_gate { Some(t.linear(l, Slot::AttnGate)?) } else { None },
+        attn_gate: spec.attn_gate.filter(|_| heads).map(|_| t.linear(l, Slot::AttnGate)).transpose()?,
         attn_out: t.row_parallel(l, Slot::AttnOut, heads)?,
         attn_post: t.norm_opt(spec.attn_post, l, Slot::AttnPostNorm)?,
         cross: match &spec.cross {
@@ -222,6 +222,7 @@ fn build_block<D: Device>(
             false => None,
             true => Some(Mlp {
                 up: if inner { t.fused(l, Slot::Up)? } else { Fused::new(Vec::new()) },
+                constants: t.take_opt(l, Slot::ActConstants, Part::Weight),
                 down: t.row_parallel(l, Slot::Down, inner)?,
             }),
         },
@@ -332,7 +333,7 @@ fn build_experts<D: Device>(
         router: t.linear(l, Slot::Router)?,
         choice_bias: t.take_opt(l, Slot::ChoiceBias, Part::Weight),
         join: match spec.join {
-            Join::Add => None,
+            Join::Add | Join::Mean => None,
             _ => Some(t.linear(l, Slot::Join)?),
         },
     })

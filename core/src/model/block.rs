@@ -7,11 +7,10 @@ use super::{
 };
 use crate::mem::{Device, Mat, MatMut, MatRef, copied};
 use crate::ops::{
-    self, Add, AddNorm, AttendDense, Combine, Convert, Gate, HeadNorm, Linear, QkvRopeAppend, Rope, RopeView,
-    Scale,
+    self, Add, AddNorm, AttendDense, Combine, Convert, Gate, HeadNorm, Limit, Linear, QkvRopeAppend, Rope,
+    RopeView, Scale, Xielu,
 };
-use crate::params::Act;
-use crate::policy::{BlockSpec, Placement, QkSpan};
+use crate::policy::{BlockSpec, HeadGate, Placement, QkSpan};
 use crate::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,7 +33,7 @@ pub struct Block<D: Device> {
     pub bias: Option<Arc<D::Weight>>,
     /// Scores without a key or a value `[heads]`.
     pub sinks: Option<D::Weight>,
-    /// What the heads' values are multiplied with, through a sigmoid.
+    /// What the heads' values are multiplied with, through an activation.
     pub attn_gate: Option<Projection<D>>,
     /// Attention output.
     pub attn_out: RowParallel<D>,
@@ -65,6 +64,8 @@ pub type HeadNorms<D> = Vec<Norm<D>>;
 pub struct Mlp<D: Device> {
     /// Up, or gate | up.
     pub up: Fused<D>,
+    /// Of an activation that has some.
+    pub constants: Option<D::Weight>,
     /// Down.
     pub down: RowParallel<D>,
 }
@@ -100,8 +101,10 @@ impl<D: Device> Block<D> {
         };
         replace_residual(x, tokens, placement, s)?;
         self.attention(x, step, at, input(&self.attn_norm), s)?;
-        if placement == Placement::Parallel {
-            return self.parallel_mlp(x, tokens, next, s);
+        match (placement, &self.experts) {
+            (Placement::Parallel, None) => return self.parallel_mlp(x, tokens, next, s),
+            (Placement::Parallel, Some(_)) => return self.parallel_experts(x, tokens, next, s),
+            _ => {}
         }
         let cross_norm = self.cross.as_ref().and_then(|cross| cross.norm.as_ref());
         let (first, middle, last) = match (placement, &self.cross) {
@@ -118,6 +121,24 @@ impl<D: Device> Block<D> {
         replace_residual(x, tokens, placement, s)?;
         self.feed_forward(x, tokens, input(&self.mlp_norm), s)?;
         self.add_to_residual(x, tokens, placement, (self.mlp_post.as_ref(), last), s)
+    }
+
+    /// Experts parallel to attention, whose result is in `partial`: it joins the residual stream first, which
+    /// experts do not read.
+    fn parallel_experts(
+        &self,
+        x: &mut Exec<'_, D>,
+        tokens: usize,
+        next: Option<&Norm<D>>,
+        s: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
+        if let Some(norm) = &self.mlp_norm {
+            let (residual, normed) = (s.residual.view(tokens)?, s.normed.view_mut(tokens)?);
+            x.run(ops::Norm { x: residual, norm: norm.weights(), out: normed })?;
+        }
+        self.add_to_residual(x, tokens, Placement::Parallel, (None, None), s)?;
+        self.feed_forward(x, tokens, Input::Normed, s)?;
+        self.add_to_residual(x, tokens, Placement::Parallel, (None, next), s)
     }
 
     /// The feed-forward part parallel to attention, whose result is in `partial`, or its node in the first
@@ -189,6 +210,9 @@ impl<D: Device> Block<D> {
             }
         }
         let normed = self.separate_norms(x, tokens, s)?;
+        if let Some(limit) = self.spec.qkv_limit {
+            x.run(Limit { x: s.qkv.shaped_mut(tokens, heads.qkv_cols())?, limit })?;
+        }
         if step.kv.is_empty() {
             self.attend_dense(x, step, at, normed, s)?;
         } else {
@@ -277,7 +301,7 @@ impl<D: Device> Block<D> {
         })
     }
 
-    /// Where attention leaves what the heads give: beside their gate, where there is one.
+    /// Where attention leaves what the heads give: beside their gates, where every value has one.
     fn values_of_heads<'a>(
         &self,
         tokens: usize,
@@ -285,13 +309,14 @@ impl<D: Device> Block<D> {
         gate_up: &'a mut Mat<D::Mem>,
     ) -> Result<MatMut<'a, D::Mem>> {
         let cols = self.spec.heads.out_cols();
-        match &self.attn_gate {
+        match self.spec.attn_gate {
+            Some(gate) if gate.per_head => gate_up.shaped_mut(tokens, cols),
             Some(_) => gate_up.shaped_mut(tokens, 2 * cols)?.columns(cols..2 * cols),
             None => attn.shaped_mut(tokens, cols),
         }
     }
 
-    /// `attn = sigmoid(W x) * values`, where there is a gate.
+    /// `attn = act(W x) * values`, where there is a gate.
     fn gate_heads(
         &self,
         x: &mut Exec<'_, D>,
@@ -299,12 +324,24 @@ impl<D: Device> Block<D> {
         input: Input,
         s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
-        let (Some(gate), cols) = (&self.attn_gate, self.spec.heads.out_cols()) else { return Ok(()) };
+        let (heads, cols) = (self.spec.heads, self.spec.heads.out_cols());
+        let (Some(gate), Some(HeadGate { act, per_head, .. })) = (&self.attn_gate, self.spec.attn_gate)
+        else {
+            return Ok(());
+        };
         let from = input.read(&s.residual, &s.normed, tokens)?;
+        if per_head {
+            let Some(gates) = &mut s.head_gates else { return Err(Error::internal("no room for gates")) };
+            x.run(gate.linear(from, gates.shaped_mut(tokens, heads.heads)?).act(act))?;
+            // A row for every head.
+            let rows = tokens * heads.heads;
+            let (values, gates) = (s.gate_up.shaped(rows, heads.v_dim)?, gates.shaped(rows, 1)?);
+            return x.run(Combine::chain(values, gates, false, s.attn.shaped_mut(rows, heads.v_dim)?));
+        }
         let out = s.gate_up.shaped_mut(tokens, 2 * cols)?.columns(0..cols)?;
         x.run(gate.linear(from, out))?;
         let (gate_up, out) = (s.gate_up.shaped(tokens, 2 * cols)?, s.attn.shaped_mut(tokens, cols)?);
-        x.run(Gate { gate_up, act: Act::Sigmoid, clamp: None, out })
+        x.run(Gate { gate_up, act, clamp: None, out })
     }
 
     /// Norms, with `norms`, and rotates the heads of queries and keys in place, in the order of the model.
@@ -336,11 +373,12 @@ impl<D: Device> Block<D> {
         Ok(())
     }
 
-    /// Norms of all query heads at once and of all key heads, or with values of their own for every head:
-    /// those that no fused op takes. Whether they were of that kind.
+    /// Norms of all query heads at once and of all key heads, with values of their own for every head, or
+    /// before limits: those that no fused op takes. Whether they were of that kind.
     fn separate_norms(&self, x: &mut Exec<'_, D>, tokens: usize, s: &mut Scratch<D::Mem>) -> Result<bool> {
         let h = self.spec.heads;
-        let separate = self.spec.qk_norm.is_some_and(|n| n.span != QkSpan::Head);
+        let limited = self.spec.qkv_limit.is_some();
+        let separate = self.spec.qk_norm.is_some_and(|n| n.span != QkSpan::Head || limited);
         if let (Some(columns), Some(norms)) = (&self.whole_norms, &self.qk_norm) {
             for (part, norms) in [&norms.0, &norms.1].into_iter().enumerate() {
                 self.norm_of_all_ranks(x, tokens, (part, &columns[part]), norms, s)?;
@@ -350,10 +388,12 @@ impl<D: Device> Block<D> {
         if let (true, Some((q, k))) = (separate, &self.qk_norm) {
             let k_end = h.q_cols() + h.k_cols();
             for (norms, columns) in [(q, 0..h.q_cols()), (k, h.q_cols()..k_end)] {
-                let width = columns.len() / norms.len().max(1);
+                let span = columns.len() / norms.len().max(1);
+                let each = self.spec.qk_norm.is_some_and(|n| n.span == QkSpan::Head);
+                let width = if each { h.k_dim } else { span };
                 for (i, norm) in norms.iter().enumerate() {
-                    let from = columns.start + i * width;
-                    let part = s.qkv.shaped_mut(tokens, h.qkv_cols())?.columns(from..from + width)?;
+                    let from = columns.start + i * span;
+                    let part = s.qkv.shaped_mut(tokens, h.qkv_cols())?.columns(from..from + span)?;
                     x.run(HeadNorm { x: part, width, norm: norm.weights() })?;
                 }
             }
@@ -435,6 +475,10 @@ impl<D: Device> Block<D> {
             return Ok(());
         }
         let input = input.read(&s.residual, &s.normed, tokens)?;
+        if let (true, Some(constants)) = (mlp.xielu, &weights.constants) {
+            weights.up.run(x, input, s.inner.shaped_mut(tokens, mlp.inner)?)?;
+            return x.run(Xielu { x: s.inner.shaped_mut(tokens, mlp.inner)?, constants });
+        }
         let out = s.inner.shaped_mut(tokens, mlp.inner)?;
         match (mlp.gated, weights.up.whole()) {
             (false, Some(up)) => x.run(up.linear(input, out).act(mlp.act)),

@@ -26,6 +26,9 @@ pub struct ExpertScratch<M> {
     /// The experts' sum, where the dense part waits in `partial`: `[tokens, hidden]`.
     pub(super) sum: Mat<M>,
     pub(super) join_weights: Mat<M>,
+    /// Where weights multiply what experts read: that `[slots, hidden]`, and ones `[tokens, top_k]`, f32, in
+    /// the place of the weights.
+    pub(super) weighted: Option<(Mat<M>, Mat<M>)>,
 }
 
 impl<M: DeviceMem> ExpertScratch<M> {
@@ -33,6 +36,13 @@ impl<M: DeviceMem> ExpertScratch<M> {
     pub(crate) fn zeros(&mut self) -> Option<MatMut<'_, M>> {
         let rows = self.zeros.as_ref()?.rows();
         self.zeros.as_mut()?.view_mut(rows).ok()
+    }
+
+    /// What must be 1 in every element before the first step, if there is any.
+    pub(crate) fn ones(&mut self) -> Option<MatMut<'_, M>> {
+        let (_, ones) = self.weighted.as_mut()?;
+        let rows = ones.rows();
+        ones.view_mut(rows).ok()
     }
 
     /// Buffers for steps of up to `tokens` rows; none for models without experts.
@@ -66,6 +76,10 @@ impl<M: DeviceMem> ExpertScratch<M> {
         let biased = nodes.is_some() && spec.blocks.iter().any(|b| b.moe.is_some_and(|moe| moe.bias));
         let bias_rows = biased.then(|| mat(rows, spec.hidden, Float::F32)).transpose()?;
         let join_weights = mat(tokens, 2, Float::F32)?;
+        let weighted = match most(&|_, m| usize::from(m.input_weighted)) {
+            0 => None,
+            _ => Some((mat(rows, spec.hidden, dtype)?, mat(tokens, top_k, Float::F32)?)),
+        };
         let words = |n: usize, alloc: &mut dyn FnMut(usize) -> Result<M>| Buf::new(alloc(4 * n)?, n);
         Ok(Some(Self {
             logits,
@@ -80,6 +94,7 @@ impl<M: DeviceMem> ExpertScratch<M> {
             bias_rows,
             sum,
             join_weights,
+            weighted,
         }))
     }
 }

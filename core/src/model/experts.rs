@@ -9,7 +9,7 @@ use super::expert_scratch::ExpertScratch;
 use super::input::Input;
 use super::{Exec, Projection, Scratch};
 use crate::mem::{Device, DeviceMem, MatMut, MatRef};
-use crate::ops::{Activate, Add, Chosen, Combine, Convert, Embed, ExpertLinear, Gate, Groups, Route};
+use crate::ops::{Activate, Add, Chosen, Combine, Convert, Embed, ExpertLinear, Gate, Groups, Route, Scale};
 use crate::params::{ExpertShare, Router, RouterScore};
 use crate::policy::{BlockSpec, Join, MoeSpec};
 use crate::{Error, Result};
@@ -97,12 +97,19 @@ impl<D: Device> Experts<D> {
             x.run(Convert { x: zeros.shaped(slots, hidden)?, bias: None, out })?;
         }
         if let (Some(up), Some(down)) = (&self.up, &self.down) {
+            if self.spec.input_weighted {
+                self.weigh_inputs(x, rows, e)?;
+            }
             self.chosen(x, block, rows, (up, down), e)?;
         }
         if self.parts {
             self.exchange(x, slots, hidden, others || self.up.is_some(), e)?;
         }
-        let (y, weights) = (e.out.shaped(slots, hidden)?, e.weights.shaped(tokens, router.top_k)?);
+        let weights = match &e.weighted {
+            Some((_, ones)) if self.spec.input_weighted => ones,
+            _ => &e.weights,
+        };
+        let (y, weights) = (e.out.shaped(slots, hidden)?, weights.shaped(tokens, router.top_k)?);
         // Sums of parts are on every rank.
         let share = if self.parts { ExpertShare::whole(router.experts) } else { self.share };
         let chosen = Some(Chosen { experts: e.experts.view().slice(0..slots)?, share });
@@ -147,6 +154,25 @@ impl<D: Device> Experts<D> {
         x.run(Convert { x: sums.as_ref(), bias: None, out: e.out.shaped_mut(slots, hidden)? })
     }
 
+    /// Leaves what every slot's expert reads, times its weight, in `e.weighted`.
+    fn weigh_inputs(
+        &self,
+        x: &mut Exec<'_, D>,
+        rows: MatRef<'_, D::Mem>,
+        e: &mut ExpertScratch<D::Mem>,
+    ) -> Result<()> {
+        let (tokens, hidden, top_k) = (rows.rows(), rows.cols(), self.spec.router.top_k);
+        let Some((inputs, _)) = &mut e.weighted else { return Err(Error::internal("no room for inputs")) };
+        for choice in 0..top_k {
+            let weights = e.weights.shaped(tokens, top_k)?.columns(choice..choice + 1)?;
+            // The slots of a token lie side by side.
+            let out = inputs.shaped_mut(tokens, top_k * hidden)?;
+            let out = out.columns(choice * hidden..(choice + 1) * hidden)?;
+            x.run(Combine::chain(rows, weights, false, out))?;
+        }
+        Ok(())
+    }
+
     /// Leaves what every slot's expert gives in `e.out`, a rank's part of it in `e.nodes`.
     fn chosen(
         &self,
@@ -165,6 +191,10 @@ impl<D: Device> Experts<D> {
             count: router.experts,
         };
         let first = self.share.experts().start;
+        let rows = match &e.weighted {
+            Some((inputs, _)) if self.spec.input_weighted => inputs.shaped(slots, hidden)?,
+            _ => rows,
+        };
         if block.mlp.gated {
             x.run(up.experts(rows, (groups, first), e.up.shaped_mut(slots, 2 * inner)?))?;
             let gate_up = e.up.shaped(slots, 2 * inner)?;
@@ -191,9 +221,13 @@ impl<D: Device> Experts<D> {
     ) -> Result<()> {
         let hidden = s.residual.cols();
         let (experts, score) = match self.spec.join {
-            Join::Add => {
+            Join::Add | Join::Mean => {
                 let (acc, sum) = (s.partial.view_mut(tokens)?, e.sum.shaped(tokens, hidden)?);
-                return x.run(Add { acc, x: sum });
+                x.run(Add { acc, x: sum })?;
+                if self.spec.join == Join::Mean {
+                    x.run(Scale { x: s.partial.view_mut(tokens)?, factor: 0.5, cap: None })?;
+                }
+                return Ok(());
             }
             Join::Gated => (1, RouterScore::Sigmoid),
             Join::Mixed => (2, RouterScore::Softmax),

@@ -35,6 +35,8 @@ pub struct Scratch<M> {
     pub all_heads: Option<Mat<M>>,
     /// `[tokens, q | k | v]`.
     pub qkv: Mat<M>,
+    /// Gates of heads `[tokens, heads]` f32, where any block has one for a head.
+    pub head_gates: Option<Mat<M>>,
     /// Attention output `[tokens, heads * v_dim]`.
     pub attn: Mat<M>,
     /// `[tokens, gate | up]`; one row where nothing is gated.
@@ -102,9 +104,22 @@ impl<M> GrowthScratch<M> {
     }
 }
 
+/// A buffer, unless it has no columns.
+fn unless_empty<M>(
+    mat: &mut dyn FnMut(usize, usize, Float) -> Result<Mat<M>>,
+    (rows, cols): (usize, usize),
+    dtype: Float,
+) -> Result<Option<Mat<M>>> {
+    if cols > 0 { mat(rows, cols, dtype).map(Some) } else { Ok(None) }
+}
+
 /// Columns of the gates of a block's heads or feed-forward part, beside what they are multiplied with.
 fn gate_columns(b: &BlockSpec) -> usize {
-    let heads = if b.attn_gate { 2 * b.out_cols() } else { 0 };
+    let heads = match b.attn_gate {
+        None => 0,
+        Some(gate) if gate.per_head => b.out_cols(),
+        Some(_) => 2 * b.out_cols(),
+    };
     heads.max(if b.mlp.gated { 2 * b.mlp.inner } else { 0 })
 }
 
@@ -125,6 +140,7 @@ impl<M: DeviceMem> Scratch<M> {
         };
         let most = |f: &dyn Fn(&BlockSpec) -> usize| spec.blocks.iter().map(f).max().unwrap_or(0);
         let gated = most(&gate_columns);
+        let head_gates = most(&|b| b.attn_gate.filter(|gate| gate.per_head).map_or(0, |_| b.heads.heads));
         let grown = most(&|b| if b.query_growth.is_some() { b.heads.q_cols() } else { 0 });
         let wide = spec.embed.width.max(spec.out_width());
         let projects = spec.embed.width != spec.hidden || spec.project_out.is_some();
@@ -141,6 +157,7 @@ impl<M: DeviceMem> Scratch<M> {
             partial: mat(tokens, spec.hidden, dtype)?,
             nodes: spec.group.as_ref().map(|_| mat(tokens, nodes * spec.hidden, Float::F32)).transpose()?,
             all_heads: gathered.map(|columns| mat(tokens, columns, Float::F32)).transpose()?,
+            head_gates: unless_empty(&mut mat, (tokens, head_gates), Float::F32)?,
             qkv: mat(tokens, most(&|b| b.heads.qkv_cols()), dtype)?,
             attn: mat(tokens, most(&|b| b.heads.out_cols()), dtype)?,
             gate_up: mat(if gated > 0 { tokens } else { 1 }, gated, dtype)?,
@@ -159,14 +176,8 @@ impl<M: DeviceMem> Scratch<M> {
             head_in: mat(rows, before_head, dtype)?,
             head_width: spec.out_width(),
             head_other: if other { Some(mat(rows, before_head, dtype)?) } else { None },
-            pooled: match spec.pooled_cols() {
-                0 => None,
-                cols => Some(mat(rows, cols, dtype)?),
-            },
-            logits: match spec.logit_cols() {
-                0 => None,
-                cols => Some(mat(rows, cols, Float::F32)?),
-            },
+            pooled: unless_empty(&mut mat, (rows, spec.pooled_cols()), dtype)?,
+            logits: unless_empty(&mut mat, (rows, spec.logit_cols()), Float::F32)?,
         })
     }
 

@@ -1,4 +1,12 @@
 //! Attention over pages and over plain rows.
+//!
+//! Whatever hides keys leaves a row one run of them, `lo..hi`, and both bounds ascend with the position: `hi`
+//! is the mask's (causal, so many ahead, none), `lo` the window's or the chunk's. Kernels know nothing else
+//! of masks: they walk the run by chunks of 64 keys from a multiple of 64 on, share keys among rows whose
+//! runs overlap, and read no key outside. So a mask by chunks of positions (Llama 4) is another way to
+//! compute `lo`, in one place of each kernel, and sums keep the order of the keys' positions: a row has the
+//! bits of one with a window that begins where its chunk does. Pages before `lo` are kept, as those before a
+//! window are.
 
 use super::check::Check;
 use super::stem::stem;
@@ -139,6 +147,10 @@ fn queries_fit<W: Weight>(
     check.same("columns of the output", out.cols, heads.out_cols())?;
     check.same("rows of the output", out.rows, q.rows)?;
     check.dtype("element type of the output", out.dtype, q.dtype)?;
+    if let Some(chunk) = scores.chunk {
+        check.at_least("positions of a chunk", chunk as usize, 1)?;
+        check.absent("window next to chunks", scores.window.is_some())?;
+    }
     scores.alibi.as_ref().map_or(Ok(()), |slopes| check.same("slopes", slopes.len(), heads.heads))
 }
 

@@ -23,6 +23,15 @@ pub struct Activate<'a, D: Device> {
     pub act: Act,
 }
 
+/// `x = xielu(x)` in place, of `constants = [p, n, b, e]`: `p x^2 + b x` for `x > 0`, else
+/// `n (e^m - 1 - x) + b x` with `m = min(x, e)`; NaN stays NaN.
+pub struct Xielu<'a, D: Device> {
+    /// `[rows, cols]`.
+    pub x: MatMut<'a, D::Mem>,
+    /// `[4]`.
+    pub constants: &'a D::Weight,
+}
+
 /// `out = act(g) * u` of `gate_up = [g | u]`: gate_up `[rows, 2 inner]`, out `[rows, inner]`; act(g) is
 /// rounded to f32 only. With a clamp `out = (clamp(u, -limit, limit) + shift) * (g' * sigmoid(slope * g'))`,
 /// `g' = min(g, limit)`: NaN stays NaN.
@@ -35,6 +44,14 @@ pub struct Gate<'a, D: Device> {
     pub clamp: Option<Clamp>,
     /// `[rows, inner]`.
     pub out: MatMut<'a, D::Mem>,
+}
+
+/// `x = max(min(x, limit), -limit)` in place; NaN stays NaN.
+pub struct Limit<'a, D: Device> {
+    /// `[rows, cols]`.
+    pub x: MatMut<'a, D::Mem>,
+    /// Largest size; above 0.
+    pub limit: f32,
 }
 
 /// `y = factor * x`, then `cap * tanh(y / cap)` where a cap is given, in place; one rounding at the end.
@@ -62,7 +79,9 @@ stem!(
     ElementwiseOp,
     ElementwiseOpKind: Add = "add",
     Activate = "activate",
+    Xielu = "xielu",
     Gate = "gate",
+    Limit = "limit",
     Scale = "scale",
     Convert = "convert",
 );
@@ -92,19 +111,47 @@ impl<'a, D: Device> Rules<'a, D> for Activate<'a, D> {
     }
 }
 
+impl<'a, D: Device> Rules<'a, D> for Xielu<'a, D> {
+    rules!(ElementwiseOpKind::Xielu: x, constants);
+
+    fn check(&self, check: &Check) -> Result<()> {
+        check.vector("length of the constants", self.constants, 4)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::of_rows(self.kind(), self.x.layout())
+    }
+}
+
 impl<'a, D: Device> Rules<'a, D> for Gate<'a, D> {
     rules!(ElementwiseOpKind::Gate: gate_up, out; act, clamp);
 
     fn check(&self, check: &Check) -> Result<()> {
         check.same("rows", self.out.rows(), self.gate_up.rows())?;
         check.factors("columns of gate and up", self.gate_up.cols(), &[2, self.out.cols()])?;
-        let limit = self.clamp.map_or(1.0, |clamp| clamp.limit);
-        check.same("limits of a gate that are above 0", usize::from(limit > 0.0 && limit.is_finite()), 1)?;
+        check_limit(check, self.clamp.map_or(1.0, |clamp| clamp.limit))?;
         check.dtype("element type", self.out.dtype(), self.gate_up.dtype())
     }
 
     fn signature(&self) -> Signature {
         Signature::new(self.kind(), self.out.dtype(), self.gate_up.cols(), self.out.cols())
+    }
+}
+
+/// Refuses a limit that nothing is within.
+fn check_limit(check: &Check, limit: f32) -> Result<()> {
+    check.same("limits that are above 0", usize::from(limit > 0.0 && limit.is_finite()), 1)
+}
+
+impl<'a, D: Device> Rules<'a, D> for Limit<'a, D> {
+    rules!(ElementwiseOpKind::Limit: x; limit);
+
+    fn check(&self, check: &Check) -> Result<()> {
+        check_limit(check, self.limit)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::of_rows(self.kind(), self.x.layout())
     }
 }
 

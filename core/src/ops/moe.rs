@@ -7,7 +7,7 @@ use super::stem::stem;
 use super::{Rules, Signature, SumPart, groups, rules};
 use crate::Result;
 use crate::mem::{BufMut, BufRef, Device, Float, MatMut, MatRef, Weight, copied};
-use crate::params::{ExpertGroups, ExpertShare, Router};
+use crate::params::{ExpertGroups, ExpertShare, Router, RouterScore};
 
 /// Chooses experts: the `top_k` largest logits of a row are chosen, ties go to the lowest expert, NaN counts
 /// as the smallest.
@@ -19,7 +19,8 @@ use crate::params::{ExpertGroups, ExpertShare, Router};
 /// Softmax: `w = e / s`, `e = exp(logit - max)`, `s` the sum over all experts in the order of
 /// `docs/numerics.md` (grain 1), or over the chosen in ascending order where renormalised. Sigmoid:
 /// `w = sigmoid(logit)`, divided by the sum of the chosen where renormalised (by 1 where that is 0). Then
-/// times the router's scale.
+/// times the router's scale. One after the other: see [`Router::near`]; the sum of a chosen expert's softmax
+/// has the order of that over all, without what is not left or not near.
 pub struct Route<'a, D: Device> {
     /// `[tokens, experts]` f32.
     pub logits: MatRef<'a, D::Mem>,
@@ -146,6 +147,11 @@ impl<D: Device> Route<'_, D> {
             check.at_least("groups of experts", groups.count, groups.chosen)?;
             let open = groups.chosen.saturating_mul(router.experts / groups.count);
             check.at_least("experts of chosen groups", open, router.top_k)?;
+        }
+        if let Some(near) = router.near {
+            let plain = router.score == RouterScore::Softmax && !router.renormalise && !router.is_by_score();
+            check.same("choices one after the other by a plain softmax", usize::from(plain), 1)?;
+            check.same("distances of logits from 0 on", usize::from(near >= 0.0 && near.is_finite()), 1)?;
         }
         match self.choice_bias {
             Some(bias) => {

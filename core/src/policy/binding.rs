@@ -61,7 +61,7 @@ pub enum Slot {
     KNorm,
     /// Scores without a key or a value, one for each head.
     Sinks,
-    /// What attention's heads are multiplied with, through a sigmoid.
+    /// What attention's heads are multiplied with, through an activation.
     AttnGate,
     /// Attention output.
     AttnOut,
@@ -81,6 +81,9 @@ pub enum Slot {
     MlpNorm,
     /// First linear layer of the feed-forward part: up, or gate | up.
     Up,
+    /// Constants of an activation: xIELU's `[p, n, b, e]`, of which p and n are stored as the inverse of
+    /// softplus, n without b.
+    ActConstants,
     /// Second linear layer.
     Down,
     /// Scores of experts.
@@ -123,7 +126,7 @@ impl Part {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 47] = [
+    pub const ALL: [Slot; 48] = [
         Slot::TokenEmbed,
         Slot::PatchEmbed,
         Slot::PositionEmbed,
@@ -157,6 +160,7 @@ impl Slot {
         Slot::CrossOut,
         Slot::MlpNorm,
         Slot::Up,
+        Slot::ActConstants,
         Slot::Down,
         Slot::Router,
         Slot::ChoiceBias,
@@ -202,6 +206,7 @@ impl Slot {
                 | Slot::CrossOut
                 | Slot::MlpNorm
                 | Slot::Up
+                | Slot::ActConstants
                 | Slot::Down
                 | Slot::Sinks
                 | Slot::Router
@@ -269,6 +274,7 @@ impl Slot {
             Slot::CrossOut => "cross_out",
             Slot::MlpNorm => "mlp_norm",
             Slot::Up => "up",
+            Slot::ActConstants => "act_constants",
             Slot::Down => "down",
             Slot::Sinks => "sinks",
             Slot::Router => "router",
@@ -325,7 +331,7 @@ impl Role {
 
     /// Whether the operand is a vector: a bias, what a norm multiplies with, or divisors of frequencies.
     pub fn is_vector(&self) -> bool {
-        let vectors = [Slot::RopeFactors, Slot::Sinks, Slot::ChoiceBias];
+        let vectors = [Slot::RopeFactors, Slot::Sinks, Slot::ChoiceBias, Slot::ActConstants];
         self.slot.is_norm() || vectors.contains(&self.slot) || self.part == Part::Bias
     }
 }

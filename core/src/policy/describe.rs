@@ -295,6 +295,15 @@ impl ModelSpec {
         Ok(())
     }
 
+    /// Holds queries, keys and values within the limit that the configuration has, if any.
+    pub(crate) fn limit_heads(&mut self, config: &ModelConfig, field: &'static str) -> Result<()> {
+        let Some(value) = config.get(field) else { return Ok(()) };
+        let limit = value.as_f64().map(|limit| limit as f32).filter(|l| *l > 0.0 && l.is_finite());
+        let limit = limit.ok_or_else(|| Error::config(field, value, "a number above 0"))?;
+        self.each(|_, b| b.qkv_limit = Some(limit));
+        Ok(())
+    }
+
     /// Slopes of the linear position bias on every head, their largest exponent `max_bias`, times `factor`.
     pub(crate) fn alibi(&mut self, max_bias: f64, factor: f64) -> Result<()> {
         let heads = self.blocks.first().map_or(0, |b| b.heads.heads);

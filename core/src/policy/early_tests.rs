@@ -196,7 +196,8 @@ fn hostile_counts_are_refused_before_anything_is_made_of_them() {
         ("roberta", "pad_token_id", json!(1.5)),
         ("clip_vision", "patch_size", json!(25)),
         ("albert", "inner_group_num", json!(2)),
-        ("mpt", "attn_config", json!({"clip_qkv": 6.0})),
+        ("mpt", "attn_config", json!({"qk_ln": true})),
+        ("mpt", "attn_config", json!({"clip_qkv": -6.0})),
     ] {
         let mut case = Case::load(name).set(field, value);
         let e = match case.spec() {

@@ -107,6 +107,7 @@ const HARMLESS: &[&str] = &[
     "router_aux_loss*",
     "enable_*_fp32*",
     "router_jitter_noise",
+    "input_jitter_noise",
     "sparse_pred*",
     "chunk_size_feed_forward",
     "id2label",

@@ -1,7 +1,7 @@
 //! What the description of models lacks for families that are known by name: the word that their error names.
 
 /// A word, and the values of `model_type` that need it before anything else.
-const WORDS: [(&str, &[&str]); 13] = [
+const WORDS: [(&str, &[&str]); 7] = [
     ("experts without weights", &["longcat_flash"]),
     ("a choice of keys by an index of its own", &["deepseek_v32", "deepseek_v4", "glm_moe_dsa"]),
     (
@@ -26,13 +26,7 @@ const WORDS: [(&str, &[&str]); 13] = [
     ),
     ("short convolutions", &["lfm2", "lfm2_moe", "lfm3"]),
     ("keys and values that blocks share", &["gemma3n", "gemma3n_text", "gemma4_text"]),
-    ("keys of the query's chunk alone", &["llama4_text"]),
-    ("gates of attention's output by head", &["laguna"]),
     ("keys and values of different widths for kinds of blocks", &["mimo_v2_flash"]),
-    ("the activation xIELU", &["apertus"]),
-    ("limits of queries, keys and values", &["olmoe"]),
-    ("a choice of experts one after the other", &["phimoe"]),
-    ("a mean of experts and the shared part", &["cohere2_moe"]),
     ("score terms by relative position", &["deberta-v2"]),
 ];
 

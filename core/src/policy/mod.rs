@@ -26,12 +26,16 @@ mod moe;
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod moe_tests;
 mod names;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod newer_tests;
 mod origin;
 mod positions;
 mod registry;
 mod resolve;
 mod roles;
 mod rope;
+mod rope_spec;
 mod shares;
 mod spec;
 mod table;
@@ -55,14 +59,15 @@ pub use families::{
 pub use group::{Group, GroupBlock, Rank};
 pub use names::{ExpertLayout, Names, QkvLayout};
 pub use origin::{Filled, Origin};
-pub use positions::{BucketSpec, LearnedPositions, QueryGrowth, RopeScaling, RopeSpec, Sinusoids};
+pub use positions::{BucketSpec, LearnedPositions, QueryGrowth, Sinusoids};
 pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
+pub use rope_spec::{RopeScaling, RopeSpec};
 pub use shares::{Grains, Shares, expert_parts};
 pub use spec::{
-    BlockSpec, CrossSpec, EmbedSpec, EncoderSpec, Family, FilterSpec, HeadSpec, HeadTransform, Join,
-    LatentSpec, MlpSpec, ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project,
-    QkNorm, QkSpan, TokenHead,
+    BlockSpec, CrossSpec, EmbedSpec, EncoderSpec, Family, FilterSpec, HeadGate, HeadSpec, HeadTransform,
+    Join, LatentSpec, MlpSpec, ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec,
+    Project, QkNorm, QkSpan, TokenHead,
 };
 pub use table::TablePolicy;
 
@@ -224,6 +229,7 @@ pub(crate) fn block_shard(slot: Slot, block: &BlockSpec) -> Shard {
         Slot::Value => Shard::Columns { unit: block.heads.v_dim },
         Slot::QueryUp => Shard::Columns { unit: block.latent.map_or(1, |latent| latent.query(block.heads)) },
         Slot::KeyUp => Shard::Columns { unit: block.heads.v_dim },
+        Slot::AttnGate if block.attn_gate.is_some_and(|gate| gate.per_head) => Shard::Columns { unit: 1 },
         Slot::ValueUp | Slot::AttnGate => Shard::Columns { unit: block.head_out() },
         Slot::AttnOut | Slot::CrossOut => Shard::Rows { grain: block.head_out() },
         Slot::Up | Slot::ExpertUp => Shard::Columns { unit: 64 },

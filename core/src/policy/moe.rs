@@ -16,10 +16,14 @@ pub(super) struct Routing {
     pub renormalise: bool,
     /// Whether a bias is added to scores for the choice.
     pub choice_bias: bool,
+    /// See [`Router::near`].
+    pub near: Option<f32>,
     /// How groups are ranked; none where the family has no groups.
     pub groups: Option<GroupRank>,
     /// Groups, and chosen ones, where the configuration does not say.
     pub in_groups: [usize; 2],
+    /// See [`MoeSpec::input_weighted`].
+    pub input_weighted: bool,
     /// Factor of the weights, where the configuration does not say.
     pub scale: f64,
     /// Columns of a dense part next to the experts.
@@ -35,8 +39,10 @@ pub(super) const BY_LOGIT: Routing = Routing {
     score: RouterScore::Softmax,
     renormalise: false,
     choice_bias: false,
+    near: None,
     groups: None,
     in_groups: [1, 1],
+    input_weighted: false,
     scale: 1.0,
     shared: 0,
     join: Join::Add,
@@ -55,6 +61,8 @@ pub(super) const BY_BIASED_SIGMOID: Routing = Routing {
 const EXPERTS: &[&str] = &["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
 const CHOSEN: &[&str] = &["num_experts_per_tok", "moe_topk", "moe_k"];
 const INNER: &[&str] = &["moe_intermediate_size", "expert_hidden_dim", "intermediate_size"];
+const ROUTED_SCALE: &[&str] =
+    &["routed_scaling_factor", "router_scaling_factor", "route_scale", "moe_routed_scaling_factor"];
 const SHARED: &[&str] = &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"];
 
 /// Gives the sparse blocks their experts.
@@ -68,7 +76,7 @@ pub(super) fn routed(config: &ModelConfig, spec: &mut ModelSpec, own: Routing) -
     if top_k > most {
         return Err(Error::config("num_experts_per_tok", top_k, format!("at most {most}")));
     }
-    let score = match config.text_opt(&["scoring_func", "score_func"])? {
+    let score = match config.text_opt(&["scoring_func", "score_func", "expert_selection_fn"])? {
         None => own.score,
         Some("softmax") => RouterScore::Softmax,
         // dots.llm1 names its way to choose in the place of its scores.
@@ -79,16 +87,19 @@ pub(super) fn routed(config: &ModelConfig, spec: &mut ModelSpec, own: Routing) -
     };
     let router = Router {
         renormalise: config.flag(&["norm_topk_prob", "route_norm"], own.renormalise)?,
-        scale: config
-            .positive(&["routed_scaling_factor", "router_scaling_factor", "route_scale"], own.scale)?
-            as f32,
+        scale: config.positive(ROUTED_SCALE, own.scale)? as f32,
         choice_bias: own.choice_bias,
+        near: own.near,
         groups: match own.groups {
             Some(rank) => groups(config, (experts, top_k), rank, own.in_groups)?,
             None => None,
         },
         ..Router::new(experts, top_k, score)
     };
+    if own.near.is_some() && (router.score != RouterScore::Softmax || router.renormalise) {
+        let allowed = "a plain softmax, where experts are chosen one after the other";
+        return Err(Error::config("norm_topk_prob", router.renormalise, allowed));
+    }
     let most = Router::MAX_BY_SCORE;
     if router.is_by_score() && experts > most {
         return Err(Error::config(EXPERTS[0], experts, format!("at most {most}, chosen by score")));
@@ -98,7 +109,8 @@ pub(super) fn routed(config: &ModelConfig, spec: &mut ModelSpec, own: Routing) -
     spec.each(|i, b| {
         if sparse[i] {
             b.mlp.inner = own.shared;
-            b.moe = Some(MoeSpec { join: own.join, ..MoeSpec::new(router, inner) });
+            let (join, input_weighted) = (own.join, own.input_weighted);
+            b.moe = Some(MoeSpec { join, input_weighted, ..MoeSpec::new(router, inner) });
         }
     });
     Ok(())

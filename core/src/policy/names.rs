@@ -48,6 +48,8 @@ pub enum ExpertLayout {
     Rows,
     /// Outputs of gate and up by turns; where they are not packed, `[experts, inputs, outputs]` (gpt-oss).
     ByTurns,
+    /// Gate before up; where they are not packed, `[experts, inputs, outputs]` (Llama 4).
+    Transposed,
 }
 
 impl Names<'_> {
@@ -187,7 +189,7 @@ impl Names<'_> {
         match binding.role.slot {
             _ if binding.role.part != Part::Weight => false,
             Slot::Qkv | Slot::AttnOut | Slot::Up | Slot::Down => self.transposed,
-            Slot::ExpertUp | Slot::ExpertDown if self.experts == ExpertLayout::ByTurns => {
+            Slot::ExpertUp | Slot::ExpertDown if self.experts != ExpertLayout::Rows => {
                 binding.sources.iter().flat_map(|source| &source.names).any(plain)
             }
             _ => false,

@@ -1,6 +1,6 @@
-//! What a model knows of positions: tables, rotations, factors, biases of scores.
+//! What a model knows of positions: tables, factors of queries, biases of scores. Rotations: `rope_spec`.
 
-use crate::params::{Relative, RopeStyle};
+use crate::params::Relative;
 
 /// A table of learned positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,94 +45,22 @@ impl Sinusoids {
     }
 }
 
-/// How rotary frequencies are stretched.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum RopeScaling {
-    /// Not at all.
-    None,
-    /// Positions divided by `factor`.
-    Linear {
-        /// The factor.
-        factor: f64,
-    },
-    /// Llama 3: low frequencies divided, high ones kept, a ramp between.
-    Llama3 {
-        /// The factor.
-        factor: f64,
-        /// Wavelengths above `original / low` are divided.
-        low: f64,
-        /// Wavelengths below `original / high` are kept.
-        high: f64,
-        /// Original context length.
-        original: f64,
-    },
-    /// YaRN (arXiv 2309.00071).
-    Yarn {
-        /// The factor.
-        factor: f64,
-        /// Rotations above which frequencies are kept.
-        beta_fast: f64,
-        /// Rotations below which they are divided.
-        beta_slow: f64,
-        /// Original context length.
-        original: f64,
-        /// Multiplies cos and sin.
-        attention_factor: f64,
-        /// Whether the ramp's ends are rounded to whole dimensions.
-        truncate: bool,
-    },
-    /// LongRoPE (arXiv 2402.13753): each frequency divided by its own factor, by one list for prompts within
-    /// the original context and another one for longer ones. A sequence keeps the list it began with.
-    Long {
-        /// Divisors for prompts of up to `original` tokens.
-        short: Vec<f64>,
-        /// Divisors for longer ones.
-        long: Vec<f64>,
-        /// Original context length.
-        original: usize,
-        /// Multiplies cos and sin.
-        attention_factor: f64,
-    },
-    /// Each frequency divided by its own factor, from [`Slot::RopeFactors`](super::Slot::RopeFactors) (GGUF's
-    /// `rope_freqs`).
-    Stored,
-}
-
-/// A rotary embedding.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct RopeSpec {
-    /// How pairs lie.
-    pub style: RopeStyle,
-    /// Rotated columns of a head.
-    pub columns: usize,
-    /// Base of the frequencies.
-    pub theta: f64,
-    /// Stretching.
-    pub scaling: RopeScaling,
-}
-
-impl RopeSpec {
-    /// Rotation of so many columns of every head, unstretched.
-    pub fn new(style: RopeStyle, columns: usize, theta: f64) -> Self {
-        Self { style, columns, theta, scaling: RopeScaling::None }
-    }
-}
-
-/// Factors of queries by their position `p`, after the rotation: `1 + beta ln(1 + floor(p / every))`.
+/// Factors of queries by their position `p`, after the rotation:
+/// `1 + beta ln(1 + floor((p + from) / every))`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueryGrowth {
     /// Factor of the logarithm.
     pub beta: f64,
     /// Positions that share a factor, at least 1.
     pub every: usize,
+    /// What the first position counts as.
+    pub from: usize,
 }
 
 impl QueryGrowth {
     /// The factor at a position.
     pub fn at(&self, position: usize) -> f32 {
-        (1.0 + self.beta * libm::log(1.0 + (position / self.every.max(1)) as f64)) as f32
+        (1.0 + self.beta * libm::log(1.0 + ((position + self.from) / self.every.max(1)) as f64)) as f32
     }
 }
 

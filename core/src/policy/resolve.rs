@@ -150,6 +150,7 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
         let expected = if per_part { parts[i] } else { whole };
         let got = match (role.is_vector(), &tensor.shape[..]) {
             (true, [n] | [1, n]) => Some(*n),
+            (true, []) => Some(1),
             (true, [count, n]) if experts == Some(*count) => count.checked_mul(*n),
             (false, [n]) if whole == 1 && *n == cols => Some(1),
             (false, [k, n]) if binding.transposed => (*k == cols).then_some(*n),

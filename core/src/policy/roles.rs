@@ -2,7 +2,7 @@
 //! on.
 
 use super::binding::{Part, Role, Slot};
-use super::positions::RopeScaling;
+use super::rope_spec::RopeScaling;
 use super::spec::{BlockSpec, Family, HeadSpec, Join, ModelSpec, NormSpec, Project, QkSpan};
 
 impl ModelSpec {
@@ -156,6 +156,7 @@ impl ModelSpec {
                 Some((block.heads.heads, buckets.relative().span()))
             }
             Slot::Sinks => self.block_of(role)?.sinks.then_some((1, self.block_of(role)?.heads.heads)),
+            Slot::ActConstants => self.block_of(role)?.mlp.xielu.then_some((1, 4)),
             Slot::ChoiceBias => {
                 let router = self.block_of(role)?.moe?.router;
                 router.choice_bias.then_some((1, router.experts))
@@ -197,6 +198,7 @@ impl ModelSpec {
                 parts[..if block()?.filter.is_some() { 2 } else { 3 }].to_vec()
             }
             Slot::CrossKeyValue => vec![block()?.heads.k_cols(), block()?.heads.v_cols()],
+            Slot::ActConstants => vec![1; cols],
             Slot::Up if block()?.mlp.gated => vec![block()?.mlp.inner; 2],
             Slot::ExpertUp => {
                 let moe = block()?.moe?;
@@ -261,7 +263,7 @@ fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usiz
         Slot::ValueUp => (b.heads.heads * b.latent?.value, b.heads.v_dim, false),
         Slot::Qkv if b.latent.is_some() => return None,
         Slot::Qkv => (b.heads.qkv_cols(), hidden, b.bias[0]),
-        Slot::AttnGate => (b.attn_gate.then_some(b.out_cols())?, hidden, false),
+        Slot::AttnGate => (if b.attn_gate?.per_head { b.heads.heads } else { b.out_cols() }, hidden, false),
         Slot::AttnOut => (hidden, b.out_cols(), b.bias[1]),
         Slot::CrossQuery => (b.heads.q_cols(), hidden, b.cross.as_ref()?.bias[0]),
         Slot::CrossKeyValue => (b.heads.k_cols() + b.heads.v_cols(), hidden, b.cross.as_ref()?.bias[1]),
@@ -272,7 +274,7 @@ fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usiz
         Slot::ExpertUp => (b.moe?.router.experts * b.moe?.inner * halves, hidden, b.moe?.bias),
         Slot::ExpertDown => (b.moe?.router.experts * hidden, b.moe?.inner, b.moe?.bias),
         Slot::Join => match b.moe?.join {
-            Join::Add => return None,
+            Join::Add | Join::Mean => return None,
             Join::Gated => (1, hidden, false),
             Join::Mixed => (2, hidden, true),
         },

@@ -1,7 +1,7 @@
 //! Rotary settings as published: `rope_theta` and `rope_scaling`, or the newer `rope_parameters`.
 
 use super::Catalog;
-use super::positions::{RopeScaling, RopeSpec};
+use super::rope_spec::{RopeScaling, RopeSpec};
 use crate::config::ModelConfig;
 use crate::params::RopeStyle;
 use crate::{Error, Result};

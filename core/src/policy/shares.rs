@@ -241,7 +241,9 @@ impl Shares {
         let adds = |r: Rank| !shares.heads(block, r).is_empty() && !r.of(&shares.inner_leaves).is_empty();
         GroupBlock {
             dense: block.mlp.inner > 0,
-            one_exchange: spec.placement == Placement::Parallel && rank.all().all(adds),
+            one_exchange: spec.placement == Placement::Parallel
+                && block.moe.is_none()
+                && rank.all().all(adds),
             experts: self.experts(block, rank),
             expert_parts: self.expert_parts > 1,
             whole_norms: whole.then(|| [of(0), of(1)]),

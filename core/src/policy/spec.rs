@@ -4,7 +4,8 @@
 //! means for a step is in `model`. A family that needs a word that is not here adds it here first.
 
 use super::group::Group;
-use super::positions::{BucketSpec, LearnedPositions, QueryGrowth, RopeSpec, Sinusoids};
+use super::positions::{BucketSpec, LearnedPositions, QueryGrowth, Sinusoids};
+use super::rope_spec::RopeSpec;
 use crate::params::{Act, Clamp, Heads, NormKind, Router, Scores};
 
 /// Which way tokens see each other.
@@ -170,12 +171,15 @@ pub struct MlpSpec {
     pub gated: bool,
     /// Limits of gate and up, in the place of `act(gate) * up`.
     pub clamp: Option<Clamp>,
+    /// xIELU in the place of the activation, by four constants of the block's own
+    /// ([`Slot::ActConstants`](super::Slot::ActConstants)); not gated, and not of experts.
+    pub xielu: bool,
 }
 
 impl MlpSpec {
     /// `down(act(up(x)))`, with `gated` `down(act(gate(x)) * up(x))`.
     pub fn new(inner: usize, act: Act, gated: bool) -> Self {
-        Self { inner, act, gated, clamp: None }
+        Self { inner, act, gated, clamp: None, xielu: false }
     }
 }
 
@@ -185,6 +189,8 @@ impl MlpSpec {
 pub enum Join {
     /// `e + d`; without a dense part `e`.
     Add,
+    /// `(e + d) / 2` (Command A+).
+    Mean,
     /// `e + sigmoid(w x) d` (Qwen2-MoE's shared expert).
     Gated,
     /// `c0 e + c1 d`, `c = softmax(w x + b)` (DeepSpeed's residual MoE).
@@ -203,12 +209,14 @@ pub struct MoeSpec {
     pub bias: bool,
     /// How the dense part joins.
     pub join: Join,
+    /// Whether a weight multiplies what its expert reads, and not what it gives (Llama 4).
+    pub input_weighted: bool,
 }
 
 impl MoeSpec {
     /// Experts without biases; a dense part, where there is one, is added.
     pub fn new(router: Router, inner: usize) -> Self {
-        Self { router, inner, bias: false, join: Join::Add }
+        Self { router, inner, bias: false, join: Join::Add, input_weighted: false }
     }
 }
 
@@ -287,6 +295,23 @@ impl EncoderSpec {
     }
 }
 
+/// What the heads' values are multiplied with before the attention output: `act(W x)`, `x` what queries read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeadGate {
+    /// The activation.
+    pub act: Act,
+    /// Whether a head has one for all of its values (Laguna), not one for each (AFMoE).
+    pub per_head: bool,
+}
+
+impl HeadGate {
+    /// A gate of every value, or one of every head.
+    pub fn new(act: Act, per_head: bool) -> Self {
+        Self { act, per_head }
+    }
+}
+
 /// One block.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -303,9 +328,11 @@ pub struct BlockSpec {
     pub sinks: bool,
     /// Norms of queries and keys.
     pub qk_norm: Option<QkNorm>,
-    /// Whether what the heads give is multiplied with `sigmoid(W x)` before the attention output, `x` what
-    /// queries read (AFMoE); none with a latent.
-    pub attn_gate: bool,
+    /// Largest size of queries, keys and values, behind the norms and before the rotation (OLMo's
+    /// `clip_qkv`); none with a latent, or with norms after the rotation.
+    pub qkv_limit: Option<f32>,
+    /// Gates of what the heads give; none with a latent.
+    pub attn_gate: Option<HeadGate>,
     /// What queries and keys read; with a filter, values have a matmul of their own.
     pub filter: Option<FilterSpec>,
     /// Keys and values of one row for all heads; queries, keys and values have matmuls of their own, then.
@@ -353,7 +380,8 @@ impl BlockSpec {
             cross: None,
             sinks: false,
             qk_norm: None,
-            attn_gate: false,
+            qkv_limit: None,
+            attn_gate: None,
             filter: None,
             latent: None,
             rope: None,

@@ -37,6 +37,7 @@ cases! {
     "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "olmo", "modernbert", "modernbert_embed", "afmoe",
     "embeddinggemma", "ministral3", "mistral4", "t5", "t5_encoder", "umt5", "bart", "mbart", "pegasus",
     "marian", "m2m_100", "mpnet",
+    "apertus", "olmoe", "cohere2_moe", "phimoe", "laguna", "llama4_text",
 }
 
 fn tensor(name: impl Into<String>, shape: &[usize]) -> TensorInfo {
@@ -49,7 +50,8 @@ impl Case {
         let line = |l: &str| {
             let mut words = l.split(' ');
             let (name, _, dims) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
-            tensor(name, &dims.split('x').map(|d| d.parse().unwrap()).collect::<Vec<usize>>())
+            let sizes = dims.split('x').filter(|d| *d != "scalar");
+            tensor(name, &sizes.map(|d| d.parse().unwrap()).collect::<Vec<usize>>())
         };
         Self { config: serde_json::from_str(config).unwrap(), tensors: names.lines().map(line).collect() }
     }

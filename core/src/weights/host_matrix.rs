@@ -322,6 +322,25 @@ impl<'a> HostMatrix<'a> {
         Ok(Self { format: WeightFormat::Plain(Float::F32), ..self.with(rows, cols, bytes) })
     }
 
+    /// xIELU's constants of `[p, n, b, e]` as stored: `[softplus(p), b + softplus(n), b, e]`, in f32.
+    ///
+    /// # Errors
+    /// `Tensor` for another number of them.
+    pub fn softplus_of_two(self) -> Result<Self> {
+        let values: Vec<f64> = self.to_f32()?.into_iter().map(f64::from).collect();
+        let [p, n, b, e] = values[..] else {
+            return Err(Error::tensor(
+                &self.name,
+                format!("{} constants of xIELU; 4 are expected", values.len()),
+            ));
+        };
+        // ln(1 + e^v), without an exponential that overflows.
+        let softplus = |v: f64| v.max(0.0) + libm::log1p(libm::exp(-v.abs()));
+        let constants = [softplus(p), b + softplus(n), b, e];
+        let bytes = constants.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect();
+        Ok(Self { format: WeightFormat::Plain(Float::F32), ..self.with(1, 4, bytes) })
+    }
+
     /// A vector of as many rows, one after the other, as rows.
     pub fn in_rows(self, count: usize) -> Self {
         Self { rows: count, cols: self.outputs() / count.max(1), ..self }

@@ -70,6 +70,10 @@ pub(super) fn read<'a>(
         (Slot::FilterIn | Slot::FilterOut, Part::Weight) => rows.taps_apart(2)?,
         _ => rows,
     };
+    let rows = match role.slot {
+        Slot::ActConstants => rows.softplus_of_two()?,
+        _ => rows,
+    };
     let rows = match spec.head {
         HeadSpec::Tokens { unit_rows: true, .. } if role.slot == Slot::Head => rows.unit_rows()?,
         _ => rows,

@@ -37,7 +37,8 @@ pub struct Scores {
     pub scale: f32,
     /// Soft cap, where [`Scores::CAPPED`].
     pub cap: f32,
-    /// Keys at `query - window` and before are hidden, where [`Scores::WINDOW`].
+    /// Keys at `query - window` and before are hidden, where [`Scores::WINDOW`]; positions of a chunk, above
+    /// 0, where [`Scores::CHUNKED`].
     pub window: u32,
     /// Which of these hold.
     pub flags: u32,
@@ -60,6 +61,8 @@ impl Scores {
     pub const WINDOW: u32 = 2;
     /// There is a soft cap.
     pub const CAPPED: u32 = 4;
+    /// Keys before the query's chunk are hidden.
+    pub const CHUNKED: u32 = 8;
     /// Further ahead than there are keys.
     pub const ALL: u32 = u32::MAX;
 }

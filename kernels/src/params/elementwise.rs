@@ -61,6 +61,33 @@ impl Activate {
     }
 }
 
+/// `x = xielu(x)` in place.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Xielu {
+    /// `[rows, cols]`, read and written.
+    pub x: MatView,
+    /// `[4]` f32.
+    pub constants: u64,
+    /// Element type.
+    pub elem: Elem,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Xielu {
+    /// The entry for this element type.
+    pub fn entry(elem: Elem) -> &'static str {
+        by_elem(elem, ["elementwise_xielu_f32", "elementwise_xielu_f16", "elementwise_xielu_bf16"])
+    }
+
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let entry = Self::entry(self.elem);
+        over_rows(entry, self.x.rows, self.x.cols, wide(self.elem))
+    }
+}
+
 /// `out = act(g) * u` of `[g | u]`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -93,6 +120,31 @@ impl Gate {
     pub fn launch(&self) -> Launch {
         let entry = Self::entry(self.elem);
         over_rows(entry, self.out.rows, self.out.cols, wide(self.elem))
+    }
+}
+
+/// `x` within `limit` of 0, in place.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Limit {
+    /// `[rows, cols]`, read and written.
+    pub x: MatView,
+    /// Element type.
+    pub elem: Elem,
+    /// Largest size.
+    pub limit: f32,
+}
+
+impl Limit {
+    /// The entry for this element type.
+    pub fn entry(elem: Elem) -> &'static str {
+        by_elem(elem, ["elementwise_limit_f32", "elementwise_limit_f16", "elementwise_limit_bf16"])
+    }
+
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let entry = Self::entry(self.elem);
+        over_rows(entry, self.x.rows, self.x.cols, wide(self.elem))
     }
 }
 

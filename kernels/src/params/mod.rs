@@ -157,6 +157,8 @@ impl Activation {
     pub const RELU_SQUARED: Activation = Activation(7);
     /// `1 / (1 + e^-x)`.
     pub const SIGMOID: Activation = Activation(8);
+    /// `ln(1 + e^x)`.
+    pub const SOFTPLUS: Activation = Activation(9);
 }
 
 /// What a weight is stored in (`weight.cuh` says how each is laid out).

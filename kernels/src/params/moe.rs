@@ -38,6 +38,10 @@ pub struct Route {
     pub open_groups: u32,
     /// 1: groups are ranked by the sum of their two best, 0: by their best.
     pub best_two: u32,
+    /// 1: chosen one after the other, each weighed among the logits left and near its own.
+    pub one_by_one: u32,
+    /// How near.
+    pub near: f32,
 }
 
 impl Route {

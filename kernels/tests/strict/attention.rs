@@ -62,7 +62,12 @@ fn model(
     let (k_dim, len) = (q.len(), v.len() / v_dim);
     let hi = (position + 1).saturating_add(scores.ahead as usize).min(len);
     let windowed = scores.flags & Scores::WINDOW != 0;
-    let lo = if windowed { (position + 1).saturating_sub(scores.window as usize).min(hi) } else { 0 };
+    let chunked = scores.flags & Scores::CHUNKED != 0;
+    let lo = match scores.window as usize {
+        window if windowed => (position + 1).saturating_sub(window).min(hi),
+        chunk if chunked => (position / chunk * chunk).min(hi),
+        _ => 0,
+    };
     let mut all: Option<(f32, f32, Vec<f32>)> = None;
     let mut chunk = lo / CHUNK as usize * CHUNK as usize;
     while chunk < hi {
@@ -117,7 +122,7 @@ fn head_of(x: &[f32], heads: usize, dim: usize, head: usize) -> Vec<f32> {
 }
 
 /// Every score rule once; slopes, sinks and biases are put where a test has as many heads.
-fn rules() -> [Scores; 6] {
+fn rules() -> [Scores; 7] {
     let plain = Scores { ahead: Scores::ALL, scale: 0.3, ..Zeroable::zeroed() };
     [
         Scores { ahead: 0, ..plain },
@@ -126,6 +131,7 @@ fn rules() -> [Scores; 6] {
         Scores { sinks: 1, ..plain },
         Scores { flags: Scores::WINDOW, window: 9, ahead: 70, ..plain },
         Scores { bias: 1, bias_behind: 3, bias_ahead: 5, ..plain },
+        Scores { flags: Scores::CHUNKED, window: 70, ahead: 0, ..plain },
     ]
 }
 

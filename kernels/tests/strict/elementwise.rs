@@ -2,7 +2,7 @@
 
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{self, FusedMadd as F};
-use engraft_kernels::params::elementwise::{Activate, Add, Convert, Gate, Scale};
+use engraft_kernels::params::elementwise::{Activate, Add, Convert, Gate, Limit, Scale, Xielu};
 use engraft_kernels::params::{Activation, Elem};
 
 /// An activation and what it is to compute.
@@ -10,7 +10,7 @@ pub type Known = (Activation, fn(f32) -> f32);
 
 pub const SILU: Known = (Activation::SILU, math::silu::<F>);
 
-pub const ACTS: [Known; 8] = [
+pub const ACTS: [Known; 9] = [
     (Activation::RELU, math::relu),
     (Activation::RELU_SQUARED, math::relu_squared),
     SILU,
@@ -19,6 +19,7 @@ pub const ACTS: [Known; 8] = [
     (Activation::QUICK_GELU, math::quick_gelu::<F>),
     (Activation::TANH, math::tanh::<F>),
     (Activation::SIGMOID, math::sigmoid::<F>),
+    (Activation::SOFTPLUS, math::softplus::<F>),
 ];
 
 /// Shapes `(rows, cols, pitch, offset)`: whole units, odd, off alignment.
@@ -86,6 +87,42 @@ fn activations_are_the_contracts() {
                     .map(|(g, u)| round(math::clamped::<F>(*g, u, (slope, limit, shift)), elem))
                     .collect();
                 same(&gpu.values(out, elem), &want, "a clamped gate");
+            });
+        }
+    }
+}
+
+#[test]
+fn xielu_is_the_contracts() {
+    let constants = [0.8, 0.6, 0.5, -1e-6];
+    for elem in Elem::ALL {
+        for (rows, cols, pitch, offset) in SHAPES {
+            let x = wild(rows * cols, 7);
+            let want: Vec<f32> =
+                rounded(&x, elem).iter().map(|v| round(math::xielu::<F>(*v, constants), elem)).collect();
+            Machine::each(&mut |gpu| {
+                let m = gpu.matrix(&x, cols, elem, pitch, offset);
+                let four = gpu.dense(&constants, 4, Elem::F32);
+                let p = Xielu { x: m, constants: four.ptr, elem, reserved: 0 };
+                gpu.run(&p, &p.launch());
+                same(&gpu.values(m, elem), &want, "xielu");
+            });
+        }
+    }
+}
+
+#[test]
+fn limits_hold_and_nan_passes() {
+    for elem in Elem::ALL {
+        for (rows, cols, pitch, offset) in SHAPES {
+            let x = wild(rows * cols, 8);
+            let want: Vec<f32> =
+                rounded(&x, elem).iter().map(|v| round(math::clamp(*v, -1.3, 1.3), elem)).collect();
+            Machine::each(&mut |gpu| {
+                let m = gpu.matrix(&x, cols, elem, pitch, offset);
+                let p = Limit { x: m, elem, limit: 1.3 };
+                gpu.run(&p, &p.launch());
+                same(&gpu.values(m, elem), &want, "limit");
             });
         }
     }

@@ -26,6 +26,7 @@ struct Way<'a> {
     renormalise: bool,
     bias: Option<&'a [f32]>,
     groups: Option<(usize, usize, bool)>,
+    near: Option<f32>,
 }
 
 /// Experts of a row, ascending, and their weights.
@@ -53,6 +54,10 @@ fn routed(row: &[f32], way: Way<'_>, scale: f32) -> (Vec<u32>, Vec<f32>) {
         from.retain(|e| open.contains(&(e / size)));
     }
     let chosen = largest(&keys, from, top_k);
+    if let Some(near) = way.near {
+        let weights = chosen.iter().map(|c| scale / left(row, *c, near)).collect();
+        return (chosen.iter().map(|c| *c as u32).collect(), weights);
+    }
     let total = match (renormalise, softmax) {
         (true, _) => chosen.iter().fold(0.0, |a, c| a + score[*c]),
         (false, true) => all,
@@ -61,6 +66,17 @@ fn routed(row: &[f32], way: Way<'_>, scale: f32) -> (Vec<u32>, Vec<f32>) {
     let total = if total == 0.0 { 1.0 } else { total };
     let weights = chosen.iter().map(|c| score[*c] / total * scale).collect();
     (chosen.iter().map(|c| *c as u32).collect(), weights)
+}
+
+/// The sum of a softmax over the logits left when `c` is chosen and near its own, in the contract's order.
+fn left(row: &[f32], c: usize, near: f32) -> f32 {
+    let (best, b) = (row[c], leaf_bounds(row.len(), 1));
+    let term = |i: usize| {
+        let before = row[i] > best || row[i] == best && i < c;
+        let out = before || best - row[i] > near * row[i].abs().max(best);
+        if out { 0.0 } else { exp::<F>(row[i] - best) }
+    };
+    tree(std::array::from_fn(|l| (b[l]..b[l + 1]).map(term).fold(0.0, |a, v| a + v)))
 }
 
 /// Slots by expert.
@@ -85,11 +101,16 @@ fn routes_and_groups_are_the_contracts() {
         (70, 33, 3, Some((14, 7, false))),
         (32, 3, 5, Some((32, 3, true))),
     ] {
-        for (softmax, renormalise, biased) in
-            [(true, false, false), (true, true, true), (false, false, true), (false, true, false)]
-        {
+        for (softmax, renormalise, biased, near) in [
+            (true, false, false, None),
+            (true, true, true, None),
+            (false, false, true, None),
+            (false, true, false, None),
+            (true, false, false, Some(0.2)),
+        ] {
+            let groups = groups.filter(|_| near.is_none());
             let bias = numbers(experts, 3);
-            let way = Way { top_k, softmax, renormalise, bias: biased.then_some(&bias[..]), groups };
+            let way = Way { top_k, softmax, renormalise, bias: biased.then_some(&bias[..]), groups, near };
             let mut logits: Vec<f32> =
                 numbers(tokens * experts, 1).iter().map(|v| (v * 12.0).round() / 3.0).collect();
             logits[experts + 1] = f32::NEG_INFINITY;
@@ -113,6 +134,8 @@ fn routes_and_groups_are_the_contracts() {
                     groups: groups.map_or(0, |groups| groups.0 as u32),
                     open_groups: groups.map_or(0, |groups| groups.1 as u32),
                     best_two: u32::from(groups.is_some_and(|groups| groups.2)),
+                    one_by_one: u32::from(near.is_some()),
+                    near: near.unwrap_or(0.0),
                 };
                 gpu.run(&p, &p.launch());
                 assert_eq!(gpu.get::<u32>(experts_at, chosen.len()), chosen);

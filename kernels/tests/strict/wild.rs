@@ -35,7 +35,7 @@ fn biased(gpu: &mut Machine, seed: u64, scores: Scores) -> Scores {
 }
 
 fn scores(seed: u64) -> Scores {
-    let flags = [0, 0, Scores::WINDOW, Scores::WINDOW];
+    let flags = [0, Scores::CHUNKED, Scores::WINDOW, Scores::WINDOW];
     let ahead = [Scores::ALL, 0, 0, 3];
     Scores {
         ahead: ahead[seed as usize % 4],

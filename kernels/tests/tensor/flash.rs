@@ -20,6 +20,7 @@ pub struct Heads {
     width: usize,
     causal: bool,
     window: Option<u32>,
+    chunk: Option<u32>,
     cap: Option<f32>,
     slopes: Option<Vec<f32>>,
     sinks: Option<Vec<f32>>,
@@ -35,6 +36,7 @@ pub fn heads(ty: Type, heads: usize, kv_heads: usize, width: usize) -> Heads {
         width,
         causal: true,
         window: None,
+        chunk: None,
         cap: None,
         slopes: None,
         sinks: None,
@@ -101,11 +103,16 @@ impl Heads {
         (!self.causal || j <= p)
             && self.ahead.is_none_or(|ahead| self.causal || j <= p + ahead as usize)
             && self.window.is_none_or(|w| j + w as usize > p)
+            && self.chunk.is_none_or(|size| j >= p / size as usize * size as usize)
     }
 
     fn params(&self, device: &mut Device) -> Scores {
         let (bias, bias_behind, bias_ahead) = self.bias.as_ref().map_or((0, 0, 0), |b| b.put(device));
-        let flags = [(self.window.is_some(), Scores::WINDOW), (self.cap.is_some(), Scores::CAPPED)];
+        let flags = [
+            (self.window.is_some(), Scores::WINDOW),
+            (self.chunk.is_some(), Scores::CHUNKED),
+            (self.cap.is_some(), Scores::CAPPED),
+        ];
         Scores {
             slopes: self.slopes.as_ref().map_or(0, |s| device.put(&Type::F32.write(s))),
             sinks: self.sinks.as_ref().map_or(0, |s| device.put(&Type::F32.write(s))),
@@ -116,7 +123,7 @@ impl Heads {
             reserved: 0,
             scale: self.scale(),
             cap: self.cap.unwrap_or(1.0),
-            window: self.window.unwrap_or(0),
+            window: self.window.or(self.chunk).unwrap_or(0),
             flags: flags.iter().map(|(on, flag)| if *on { *flag } else { 0 }).sum(),
         }
     }
@@ -376,6 +383,7 @@ fn masks() {
     for h in [
         Heads { causal: false, ..base.clone() },
         Heads { window: Some(10), ..base.clone() },
+        Heads { chunk: Some(70), ..base.clone() },
         Heads { window: Some(70), cap: Some(3.0), ..base.clone() },
         Heads { slopes: Some(vec![0.5, 0.25, 0.0625, 1.0]), ..base.clone() },
         Heads { sinks: Some(vec![-2.0, 0.5, 3.0, 20.0]), ..base.clone() },
@@ -554,6 +562,7 @@ fn hopper_masks() {
     for h in [
         Heads { causal: false, ..base.clone() },
         Heads { window: Some(70), cap: Some(3.0), sinks: Some(vec![2.0, -1.0]), ..base.clone() },
+        Heads { chunk: Some(33), ..base.clone() },
         Heads { window: Some(10), slopes: Some(vec![0.5, 0.0625]), ..base.clone() },
         Heads { causal: false, window: Some(33), ahead: Some(64), ..base.clone() },
         Heads { causal: false, bias: Bias::new(2, 3, 70), ..base.clone() },

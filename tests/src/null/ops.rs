@@ -156,7 +156,10 @@ impl NullStream {
             }
             ElementwiseOp::Gate(Gate { gate_up, out, .. }) => self.pass(gate_up, &out),
             ElementwiseOp::Convert(Convert { x, out, .. }) => self.pass(x, &out),
-            ElementwiseOp::Activate(_) | ElementwiseOp::Scale(_) => Ok(()),
+            ElementwiseOp::Activate(_)
+            | ElementwiseOp::Xielu(_)
+            | ElementwiseOp::Limit(_)
+            | ElementwiseOp::Scale(_) => Ok(()),
         }
     }
 

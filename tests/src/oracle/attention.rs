@@ -22,7 +22,9 @@ impl Head<'_> {
         let ahead = self.scores.ahead.map_or(i64::MAX, |ahead| self.position + i64::from(ahead));
         let after = key > if self.scores.causal { self.position } else { ahead };
         let before = self.scores.window.is_some_and(|w| key <= self.position - i64::from(w));
-        !after && !before
+        let chunk = |size: u32| self.position.div_euclid(i64::from(size)) * i64::from(size);
+        let outside = self.scores.chunk.is_some_and(|size| key < chunk(size));
+        !after && !before && !outside
     }
 
     /// The score of a key and how far f32 may be off it.

@@ -21,6 +21,7 @@ pub fn act(act: Act, x: f64) -> f64 {
         Act::QuickGelu => x * sigmoid(1.702 * x),
         Act::Tanh => libm::tanh(x),
         Act::Sigmoid => sigmoid(x),
+        Act::Softplus => x.max(0.0) + libm::log1p(libm::exp(-x.abs())),
         // A new activation has no oracle until it is written here: NaN fails every comparison.
         _ => f64::NAN,
     }
@@ -37,6 +38,26 @@ pub fn activate(case: &Case) -> Want {
     let values: Vec<f64> = case.x.values.iter().map(|x| act(case.act, f64::from(*x))).collect();
     let slack = values.iter().zip(&case.x.values).map(|(v, x)| budget::activation(f64::from(*x), *v));
     let slack = slack.collect();
+    Want::Near { values, slack }
+}
+
+/// `xielu(x)` of the case's constants.
+pub fn xielu(case: &Case) -> Want {
+    let [p, n, b, e] = [0, 1, 2, 3].map(|i| f64::from(case.constants[i]));
+    let (mut values, mut slack) = (Vec::new(), Vec::new());
+    for x in &case.x.values {
+        let (x, line) = (f64::from(*x), b * f64::from(*x));
+        let m = x.min(e);
+        // What the bent part and the line are made of, and how far off the bent part is.
+        let (bent, off) = if x > 0.0 {
+            (p * x * x, 2.0 * budget::U * (p * x * x))
+        } else {
+            let inner = libm::expm1(m) - x;
+            (n * inner, n.abs() * budget::exp_remainder(m, m - x, inner) + budget::U * (n * inner).abs())
+        };
+        values.push(bent + line);
+        slack.push(off + budget::U * (line.abs() + (bent + line).abs()) + f64::from(f32::MIN_POSITIVE));
+    }
     Want::Near { values, slack }
 }
 
@@ -62,6 +83,12 @@ pub fn gate(case: &Case) -> Want {
         }
     }
     Want::Near { values, slack }
+}
+
+/// `x` within the case's factor of 0; a limit that the element type lacks rounds once.
+pub fn limit(case: &Case) -> Want {
+    let within = |x: &f32| round(x.clamp(-case.factor, case.factor), case.x.dtype);
+    Want::Exact(case.x.values.iter().map(within).collect())
 }
 
 /// `factor * x`, capped where a cap is given.

@@ -42,8 +42,11 @@ pub fn route(case: &RouteCase) -> Vec<Want> {
         let of_chosen: f64 = chosen.iter().map(|c| score(*c)).sum();
         let total = if router.renormalise { of_chosen } else { all };
         for c in &chosen {
-            let weight = score(*c) / total * f64::from(router.scale);
-            let spread = f64::from(max - logits[*c]).abs();
+            let (weight, spread) = match router.near {
+                None => (score(*c) / total, f64::from(max - logits[*c]).abs()),
+                Some(near) => one_of_those_left(logits, *c, f64::from(near)),
+            };
+            let weight = weight * f64::from(router.scale);
             values.push(weight);
             slack.push(budget::routed(weight, spread, logits.len(), f64::from(router.scale)));
         }
@@ -51,6 +54,19 @@ pub fn route(case: &RouteCase) -> Vec<Want> {
     }
     let groups = groups(&experts, router.experts);
     vec![Want::Words(experts), Want::Near { values, slack }, Want::Words(groups)]
+}
+
+/// The part that expert `c` has of a softmax over the logits left when it is chosen and near its own, and how
+/// far apart those are.
+fn one_of_those_left(logits: &[f32], c: usize, near: f64) -> (f64, f64) {
+    let best = f64::from(logits[c]);
+    let there = |(i, s): (usize, &f32)| {
+        let s = f64::from(*s);
+        let before = s > best || s == best && i < c;
+        (!before && best - s <= near * s.abs().max(best)).then_some(s - best)
+    };
+    let steps: Vec<f64> = logits.iter().enumerate().filter_map(there).collect();
+    (1.0 / steps.iter().map(|s| libm::exp(*s)).sum::<f64>(), steps.iter().fold(0.0, |m, s| s.abs().max(m)))
 }
 
 /// Of `from`, the `count` with the largest keys, ascending; of equals the lowest.

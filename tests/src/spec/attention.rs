@@ -125,10 +125,13 @@ fn biases(dice: &mut Dice, heads: Heads, scores: &Scores) -> Option<Vec<f32>> {
 
 fn scores(dice: &mut Dice, heads: Heads, causal: bool) -> Scores {
     let slopes = |dice: &mut Dice| (0..heads.heads).map(|_| dice.unit().abs() * 0.5).collect::<Arc<[f32]>>();
+    let window = dice.once_in(3).then(|| dice.pick(&[0, 1, 2, 7, 33, 1000]));
+    let chunk = (window.is_none() && dice.once_in(3)).then(|| dice.pick(&[1, 2, 7, 33, 64, 1000]));
     Scores {
         scale: dice.pick(&[1.0, 0.125, (1.0 / (heads.k_dim as f64).sqrt()) as f32]),
         causal,
-        window: dice.once_in(3).then(|| dice.pick(&[0, 1, 2, 7, 33, 1000])),
+        window,
+        chunk,
         ahead: (!causal && dice.once_in(2)).then(|| dice.pick(&[0, 1, 7, 64, 1000])),
         soft_cap: dice.once_in(4).then(|| dice.pick(&[2.0, 30.0])),
         alibi: if dice.once_in(3) { Some(slopes(dice)) } else { None },
@@ -471,6 +474,7 @@ impl OpSpec for AttendDense {
 /// Planted in attention.
 pub const BUGS: &[Bug] = &[
     Bug::new("AttendScaleOnePercent", "attend", ORACLE, scale_one_percent),
+    Bug::new("AttendIgnoresChunks", "attend", ORACLE, ignores_chunks),
     Bug::new("AttendIgnoresWindow", "attend", ORACLE, ignores_window),
     Bug::new("AttendNotCausal", "attend", ORACLE, not_causal),
     Bug::new("AttendIgnoresSlopes", "attend", ORACLE, ignores_slopes),
@@ -494,6 +498,10 @@ fn scored(s: &mut Strike<'_>, op: Op<'_, Cpu>, wrong: impl Fn(&mut Scores)) -> R
 
 fn scale_one_percent(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     scored(s, op, |scores| scores.scale *= 1.01)
+}
+
+fn ignores_chunks(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    scored(s, op, |scores| scores.chunk = None)
 }
 
 fn ignores_window(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! `add`, `activate`, `gate`, `scale`, `convert`.
+//! `add`, `activate`, `xielu`, `gate`, `limit`, `scale`, `convert`.
 
 use super::linear::other_act;
 use crate::bug::{Bug, Strike};
@@ -22,7 +22,9 @@ use engraft_cpu::Cpu;
 pub fn each(visitor: &mut impl Visitor) {
     visitor.visit(Add);
     visitor.visit(Activate);
+    visitor.visit(Xielu);
     visitor.visit(Gate);
+    visitor.visit(Limit);
     visitor.visit(Scale);
     visitor.visit(Convert);
 }
@@ -36,6 +38,8 @@ pub struct Case {
     pub other: Grid,
     /// The activation.
     pub act: Act,
+    /// Those of xIELU.
+    pub constants: Vec<f32>,
     /// Limits of a gate.
     pub clamp: Option<Clamp>,
     /// A factor.
@@ -55,6 +59,7 @@ fn generate(dtype: Float, dice: &mut Dice, scale: f32, unit: usize) -> Case {
         x: Grid::random(dice, rows, cols, dtype, scale),
         other: Grid::random(dice, rows, cols, dtype, scale),
         act: dice.pick(&Act::ALL),
+        constants: Vec::new(),
         clamp: None,
         factor: dice.pick(&[1.0, 0.37, 11.3]),
         cap: dice.once_in(2).then(|| dice.pick(&[0.8, 30.0, 50.0])),
@@ -133,6 +138,42 @@ impl OpSpec for Activate {
     }
 }
 
+/// `xielu`.
+#[derive(Debug, Clone, Copy)]
+pub struct Xielu;
+
+impl OpSpec for Xielu {
+    type Case = Case;
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Xielu.into()
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
+        // 1e-6 reaches around the largest exponent.
+        let scale = match dtype {
+            // The square of a spike stays below the largest f16.
+            Float::F16 => dice.pick(&[1e-6, 1e-3, 0.3, 1.0]),
+            _ => dice.pick(&[1e-6, 1e-3, 0.3, 1.0, 4.0, 40.0]),
+        };
+        let case = generate(dtype, dice, scale, 1);
+        let (p, n) = (dice.pick(&[0.05, 0.8, 3.0]), dice.pick(&[0.5, 0.8, 4.0]));
+        Case { constants: vec![p, n, dice.pick(&[0.5, 0.0, 1.3]), dice.pick(&[-1e-6, -0.2])], ..case }
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
+        let (mut x, constants) = (dev.grid(&case.x)?, dev.vector(&case.constants)?);
+        dev.launch(|to| to.run(ops::Xielu { x: x.view_mut()?, constants: &constants }))?;
+        Ok(vec![dev.read(&x, "x")?])
+    }
+    fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
+        vec![oracle::xielu(case)]
+    }
+    fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
+        alone(case, dice)
+    }
+    fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
+        relaid(case, dice)
+    }
+}
+
 /// `gate`.
 #[derive(Debug, Clone, Copy)]
 pub struct Gate;
@@ -163,6 +204,35 @@ impl OpSpec for Gate {
     }
     fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
         vec![oracle::gate(case)]
+    }
+    fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
+        alone(case, dice)
+    }
+    fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
+        relaid(case, dice)
+    }
+}
+
+/// `limit`, by the case's factor.
+#[derive(Debug, Clone, Copy)]
+pub struct Limit;
+
+impl OpSpec for Limit {
+    type Case = Case;
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Limit.into()
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
+        let scale = dice.pick(&[0.3, 1.0, 4.0, 40.0]);
+        generate(dtype, dice, scale, 1)
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
+        let mut x = dev.grid(&case.x)?;
+        dev.launch(|to| to.run(ops::Limit { x: x.view_mut()?, limit: case.factor }))?;
+        Ok(vec![dev.read(&x, "x")?])
+    }
+    fn oracle(&self, case: &Case, _: Madd) -> Vec<Want> {
+        vec![oracle::limit(case)]
     }
     fn alone(&self, case: &Case, dice: &mut Dice) -> Option<Part<Case>> {
         alone(case, dice)
@@ -239,10 +309,13 @@ impl OpSpec for Convert {
 pub const BUGS: &[Bug] = &[
     Bug::new("AddsTwice", "add", ORACLE, adds_twice),
     Bug::new("ActivateSkipsLastRow", "activate", ORACLE, skips_last_row),
+    Bug::new("XieluTwice", "xielu", ORACLE, xielu_twice),
+    Bug::new("XieluIsSilu", "xielu", ORACLE, xielu_is_silu),
     Bug::new("GateWrongActivation", "gate", ORACLE, wrong_activation),
     Bug::new("GateForgetsLimits", "gate", ORACLE, forgets_limits),
     Bug::new("GateForgetsShift", "gate", ORACLE, forgets_shift),
     Bug::new("GateBitsChangeFromCallToCall", "gate", TWICE, bits_change_from_call_to_call),
+    Bug::new("LimitHoldsOneSideAlone", "limit", ORACLE, one_side_alone),
     Bug::new("ScaleForgetsCap", "scale", ORACLE, forgets_cap),
     Bug::new("ConvertTruncates", "convert", ORACLE, truncates),
     Bug::new("ConvertForgetsBias", "convert", ORACLE, forgets_bias),
@@ -258,6 +331,17 @@ fn skips_last_row(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Elementwise(ElementwiseOp::Activate(ops::Activate { x, act })) = op else { return s.run(op) };
     let rows = x.rows();
     s.run(ops::Activate { x: x.row_range(0..rows - 1)?, act })
+}
+
+fn xielu_twice(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Xielu(ops::Xielu { mut x, constants })) = op else { return s.run(op) };
+    s.run(ops::Xielu { x: x.reborrow(), constants })?;
+    s.run(ops::Xielu { x, constants })
+}
+
+fn xielu_is_silu(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Xielu(ops::Xielu { x, .. })) = op else { return s.run(op) };
+    s.run(ops::Activate { x, act: Act::Silu })
 }
 
 fn wrong_activation(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
@@ -286,6 +370,13 @@ fn bits_change_from_call_to_call(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<
     let out = s.spot(op.out.as_ref())?;
     s.run(op)?;
     if s.second_call() { s.nudge_all(out) } else { Ok(()) }
+}
+
+fn one_side_alone(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Limit(op)) = op else { return s.run(op) };
+    let (mut x, limit) = (s.spot(op.x.as_ref())?, op.limit);
+    let held: Vec<f32> = s.values(&x)?.iter().map(|v| v.min(limit)).collect();
+    s.store(&mut x, &held)
 }
 
 fn forgets_cap(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
@@ -328,6 +419,14 @@ pub const LAWFUL: &[Lawful] = &[
     Lawful::new("activate", "x", Field::Cols, "in place"),
     Lawful::new("activate", "x", Field::Transposed, "in place"),
     Lawful::new("activate", "x", Field::Dtype, "in place"),
+    Lawful::new("xielu", "x", Field::Rows, "in place"),
+    Lawful::new("xielu", "x", Field::Cols, "in place"),
+    Lawful::new("xielu", "x", Field::Transposed, "in place"),
+    Lawful::new("xielu", "x", Field::Dtype, "in place"),
+    Lawful::new("limit", "x", Field::Rows, "in place"),
+    Lawful::new("limit", "x", Field::Cols, "in place"),
+    Lawful::new("limit", "x", Field::Transposed, "in place"),
+    Lawful::new("limit", "x", Field::Dtype, "in place"),
     Lawful::new("scale", "x", Field::Rows, "in place"),
     Lawful::new("scale", "x", Field::Cols, "in place"),
     Lawful::new("scale", "x", Field::Transposed, "in place"),

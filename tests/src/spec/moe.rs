@@ -77,6 +77,13 @@ impl OpSpec for Route {
         (router.renormalise, router.scale) = (dice.once_in(2), dice.pick(&[1.0, 2.5]));
         (router.choice_bias, router.groups) =
             (dice.once_in(3), rank.map(|rank| groups_of(dice, (experts, top_k), rank)));
+        if dice.turn(&[false, false, true, false]) {
+            // Of logits on a grid none is as near as this to the bit.
+            let near = Some(dice.pick(&[0.02, 0.2, 1.7]));
+            router =
+                Router { near, scale: router.scale, ..Router::new(experts, top_k, RouterScore::Softmax) };
+            far_apart(dice, router, &mut logits);
+        }
         let choice_bias = match router.is_by_score() {
             true => far_apart(dice, router, &mut logits),
             false => None,
@@ -338,6 +345,7 @@ pub const BUGS: &[Bug] = &[
     Bug::new("RouteNextExpert", "route", ORACLE, next_expert),
     Bug::new("RouteForgetsScale", "route", ORACLE, forgets_scale),
     Bug::new("RouteChoosesWithoutBias", "route", ORACLE, forgets_bias),
+    Bug::new("RouteForgetsWhatIsNear", "route", ORACLE, forgets_near),
     Bug::new("RouteForgetsGroups", "route", ORACLE, forgets_groups),
     Bug::new("RouteRanksByTheBest", "route", ORACLE, ranks_by_best),
     Bug::new("ExpertLinearDropsBias", "expert_linear", ORACLE, drops_bias),
@@ -365,6 +373,12 @@ fn forgets_scale(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
 fn forgets_bias(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Moe(MoeOp::Route(mut op)) = op else { return s.run(op) };
     (op.router.choice_bias, op.choice_bias) = (false, None);
+    s.run(op)
+}
+
+fn forgets_near(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Moe(MoeOp::Route(mut op)) = op else { return s.run(op) };
+    op.router.near = None;
     s.run(op)
 }
 

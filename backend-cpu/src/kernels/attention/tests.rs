@@ -94,6 +94,7 @@ fn cases() -> Vec<Case> {
         scale: 0.3,
         causal,
         window,
+        chunk: None,
         ahead: window.map(|_| 3),
         soft_cap,
         alibi: alibi.map(Into::into),

@@ -209,7 +209,11 @@ impl<'a> Tile<'a> {
             (false, Some(ahead)) => (p + 1).saturating_add(ahead as usize).min(self.len),
             (false, None) => self.len,
         };
-        let lo = self.scores.window.map_or(0, |w| (p + 1).saturating_sub(w as usize));
+        let lo = match (self.scores.window, self.scores.chunk) {
+            (Some(window), _) => (p + 1).saturating_sub(window as usize),
+            (None, Some(chunk)) => p - p % (chunk as usize).max(1),
+            (None, None) => 0,
+        };
         (lo.min(hi), hi)
     }
 

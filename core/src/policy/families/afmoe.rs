@@ -3,6 +3,7 @@
 
 use super::deepseek;
 use super::llama::llama_as;
+use crate::params::Act;
 use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf, with_window};
 use crate::policy::moe::{BY_BIASED_SIGMOID, Routing, routed, shared_columns};
 use crate::policy::*;
@@ -35,7 +36,7 @@ fn afmoe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     spec.each(|_, b| {
         b.qk_norm = b.attn_norm.map(|norm| QkNorm::new(norm, QkSpan::Head));
         (b.attn_post, b.mlp_post) = (b.attn_norm, b.mlp_norm);
-        b.attn_gate = true;
+        b.attn_gate = Some(HeadGate::new(Act::Sigmoid, false));
         b.rope = b.rope.filter(|_| b.scores.window.is_some());
     });
     if config.flag(&["mup_enabled"], false)? {

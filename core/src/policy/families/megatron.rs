@@ -83,7 +83,7 @@ fn spec(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
             let inner = b.mlp.inner;
             let join = if residual { Join::Mixed } else { Join::Add };
             b.mlp.inner = if residual { inner } else { 0 };
-            b.moe = Some(MoeSpec { router, inner, bias: true, join });
+            b.moe = Some(MoeSpec { bias: true, join, ..MoeSpec::new(router, inner) });
         }
     });
     Ok(spec)

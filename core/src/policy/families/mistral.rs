@@ -31,7 +31,7 @@ fn grow(config: &ModelConfig, spec: &mut ModelSpec) -> Result<()> {
         "rope_parameters.original_max_position_embeddings",
         "rope_scaling.original_max_position_embeddings",
     ])?;
-    spec.each(|_, b| b.query_growth = Some(QueryGrowth { beta, every }));
+    spec.each(|_, b| b.query_growth = Some(QueryGrowth { beta, every, from: 0 }));
     Ok(())
 }
 

@@ -28,7 +28,7 @@ pub const MPT: Described = Described::new(
 );
 
 fn mpt(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    for field in ["attn_config.clip_qkv", "attn_config.prefix_lm", "attn_config.qk_ln", "logit_scale"] {
+    for field in ["attn_config.prefix_lm", "attn_config.qk_ln", "logit_scale"] {
         if let Some(value) = config.get(field).filter(|v| v.as_bool() != Some(false)) {
             return Err(Error::config(field, value, "null or false"));
         }
@@ -60,6 +60,7 @@ fn mpt(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         b.scores.scale = scale.map_or(b.scores.scale, |s| s as f32);
     });
     plain(&mut spec.final_norm);
+    spec.limit_heads(config, "attn_config.clip_qkv")?;
     spec.alibi(config.positive(&["attn_config.alibi_bias_max"], 8.0)?, 1.0)?;
     Ok(spec)
 }

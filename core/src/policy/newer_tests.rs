@@ -1,0 +1,126 @@
+//! What families with a word of their own read of their configurations, beyond what their fixtures say.
+
+use super::tests::Case;
+use super::{HeadGate, Join, QkSpan};
+use crate::params::{Act, NormKind, RouterScore};
+use serde_json::{Value, json};
+
+#[test]
+fn apertus_has_xielu_unless_another_activation_is_named() {
+    let mlp = |mut case: Case| case.spec().unwrap().blocks[0].mlp;
+    assert!(mlp(Case::load("apertus")).xielu && !mlp(Case::load("apertus")).gated);
+    assert!(mlp(Case::load("apertus").set("hidden_act", Value::Null)).xielu);
+    let plain = mlp(Case::load("apertus").set("hidden_act", json!("relu2")));
+    assert!(!plain.xielu && plain.act == Act::ReluSquared);
+    assert!(Case::load("apertus").set("hidden_act", json!("elu")).error().contains("hidden_act"));
+}
+
+#[test]
+fn limits_of_heads_are_numbers_above_0() {
+    let limit = |mut case: Case| case.spec().unwrap().blocks[0].qkv_limit;
+    assert_eq!(limit(Case::load("olmoe")), Some(1.2));
+    assert_eq!(limit(Case::load("olmoe").set("clip_qkv", Value::Null)), None);
+    assert_eq!(limit(Case::load("olmo").set("clip_qkv", json!(8))), Some(8.0));
+    assert_eq!(limit(Case::load("mpt").set("attn_config", json!({"clip_qkv": 6.0}))), Some(6.0));
+    for wrong in [json!(0), json!(-1.0), json!("much"), json!(1e300)] {
+        assert!(Case::load("olmoe").set("clip_qkv", wrong).error().contains("clip_qkv"));
+    }
+}
+
+#[test]
+fn command_a_plus_has_a_mean_and_a_prefix_of_its_own() {
+    let of = |mut case: Case| case.spec().unwrap();
+    let listed = of(Case::load("cohere2_moe"));
+    assert_eq!(listed.blocks[1].moe.unwrap().join, Join::Mean);
+    assert_eq!((listed.blocks[0].mlp.inner, listed.blocks[1].mlp.inner), (40, 24));
+    let sum = Case::load("cohere2_moe").set("shared_expert_combination_strategy", json!("sum"));
+    assert_eq!(of(sum).blocks[1].moe.unwrap().join, Join::Add);
+    let other = Case::load("cohere2_moe").set("shared_expert_combination_strategy", json!("product"));
+    assert!(other.error().contains("shared_expert_combination_strategy"));
+    // Without lists: a dense block that sees all and turns, then three with windows and one without.
+    let counted =
+        Case::load("cohere2_moe").set("layer_types", Value::Null).set("mlp_layer_types", Value::Null);
+    let counted = of(counted.set("first_k_dense_replace", json!(1)));
+    let seen: Vec<_> = counted.blocks.iter().map(|b| (b.scores.window, b.rope.is_some())).collect();
+    assert_eq!(seen, [(None, true), (Some(6), true), (Some(6), true), (Some(6), true)]);
+    assert!(counted.blocks[0].moe.is_none() && counted.blocks[1].moe.is_some());
+    // A softmax of the chosen adds up to 1 whatever else is said, sigmoids do as told.
+    let router = |name: &str| {
+        let case = Case::load("cohere2_moe").set("norm_topk_prob", json!(false));
+        of(case.set("expert_selection_fn", json!(name))).blocks[1].moe.unwrap().router
+    };
+    assert!(router("softmax").renormalise && !router("sigmoid").renormalise);
+    assert_eq!(router("sigmoid").score, RouterScore::Sigmoid);
+    let rms = of(Case::load("cohere2_moe").set("rms_norm_eps", json!(1e-6)));
+    assert_eq!(rms.final_norm.map(|norm| (norm.kind, norm.eps)), Some((NormKind::Rms, 1e-6)));
+}
+
+#[test]
+fn phi_moe_is_near_within_twice_the_noise() {
+    let router = |mut case: Case| case.spec().unwrap().blocks[0].moe.unwrap().router;
+    assert_eq!(router(Case::load("phimoe")).near, Some(0.2));
+    assert_eq!(router(Case::load("phimoe").set("router_jitter_noise", Value::Null)).near, Some(0.02));
+    let wrong = Case::load("phimoe").set("router_jitter_noise", json!(-0.1));
+    assert!(wrong.error().contains("router_jitter_noise"));
+    let factors = |short: f64, long: f64| {
+        Case::load("phimoe").set(
+            "rope_scaling",
+            json!({"type": "longrope", "short_factor": [1.0, 1.0, 1.0, 1.0],
+                "long_factor": [2.0, 2.0, 2.0, 2.0], "short_mscale": short, "long_mscale": long}),
+        )
+    };
+    assert!(factors(1.2, 1.2).spec().is_ok());
+    assert!(factors(1.2, 1.3).error().contains("short_mscale"));
+}
+
+#[test]
+fn laguna_has_heads_and_gates_of_each_block() {
+    let of = |mut case: Case| case.spec().unwrap();
+    let spec = of(Case::load("laguna"));
+    assert_eq!(spec.blocks.iter().map(|b| b.heads.heads).collect::<Vec<_>>(), [4, 6, 6]);
+    assert_eq!(spec.ropes.iter().map(|r| (r.theta, r.columns)).collect::<Vec<_>>(), [(5e5, 4), (2500.0, 8)]);
+    assert_eq!(spec.blocks[0].attn_gate, Some(HeadGate::new(Act::Softplus, true)));
+    let values = of(Case::load("laguna").set("gating", json!("per-element")));
+    assert_eq!(values.blocks[0].attn_gate, Some(HeadGate::new(Act::Softplus, false)));
+    for (field, wrong) in [
+        ("gating", json!(false)),
+        ("num_attention_heads_per_layer", json!([4, 6])),
+        ("num_attention_heads_per_layer", json!([4, 6, 0])),
+        ("moe_router_logit_softcapping", json!(30.0)),
+        ("moe_apply_router_weight_on_input", json!(true)),
+    ] {
+        assert!(Case::load("laguna").set(field, wrong).error().contains(field), "{field}");
+    }
+    let odd = Case::load("laguna").set("num_attention_heads_per_layer", json!([4, 5, 6]));
+    assert!(odd.error().contains("num_key_value_heads"));
+}
+
+#[test]
+fn llama_4_goes_by_lists_or_by_numbers() {
+    let of = |mut case: Case| case.spec().unwrap();
+    let listed = of(Case::load("llama4_text"));
+    let plain = Case::load("llama4_text").set("layer_types", Value::Null).set("moe_layers", Value::Null);
+    assert_eq!(of(plain.set("no_rope_layers", json!([]))), listed);
+    let chunks = |b: &super::BlockSpec| (b.scores.chunk, b.rope.is_some(), b.query_growth.is_some());
+    assert_eq!(chunks(&listed.blocks[0]), (Some(7), true, false));
+    assert_eq!(chunks(&listed.blocks[3]), (None, false, true));
+    assert!(listed.blocks[1].moe.unwrap().input_weighted);
+    // Positions count from 1: the fifth has another factor.
+    let factors = listed.query_factors().unwrap();
+    assert_eq!(factors[3..5], [1.0, (1.0 + 0.1 * 2f64.ln()) as f32]);
+    let normed = of(Case::load("llama4_text").set("use_qk_norm", json!(true)));
+    let norm = normed.blocks[0].qk_norm.unwrap();
+    assert!(norm.after_rope && !norm.norm.weighted && norm.span == QkSpan::Head);
+    assert!(normed.blocks[3].qk_norm.is_none());
+    let off = of(Case::load("llama4_text").set("attn_temperature_tuning", json!(0)));
+    assert!(off.blocks[3].query_growth.is_none());
+    for (field, wrong) in [
+        ("attention_chunk_size", json!(0)),
+        ("moe_layers", json!([9])),
+        ("no_rope_layers", json!([1])),
+        ("layer_types", json!(["full_attention"])),
+        ("attn_temperature_tuning", json!("yes")),
+    ] {
+        assert!(Case::load("llama4_text").set(field, wrong).error().contains(field), "{field}");
+    }
+}
