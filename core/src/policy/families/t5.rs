@@ -74,7 +74,8 @@ fn of_stacks(config: &ModelConfig, catalog: Catalog<'_>, owner: fn(usize) -> usi
     // The decoder's settings are held to what they may be where the encoder is alone, too.
     let layers = config.size_opt(&["num_decoder_layers"])?.unwrap_or(encoder.blocks.len());
     let shared = config.flag(&["tie_word_embeddings"], true)?;
-    let scaled = config.flag(&["scale_decoder_outputs"], shared)?;
+    // No published mT5 shares its table, and the reference scales none.
+    let scaled = config.flag(&["scale_decoder_outputs"], shared && config.model_type() != "mt5")?;
     if config.architecture().ends_with("EncoderModel") {
         return Ok(ModelSpec { embed: EmbedSpec { shared: false, ..encoder.embed }, ..encoder });
     }
