@@ -19,6 +19,7 @@ mod meter;
 mod model;
 mod mutate;
 mod packed;
+mod pieces;
 #[path = "../../core/tests/support/samples.rs"]
 mod samples;
 #[path = "../../engraft/src/sentence.rs"]

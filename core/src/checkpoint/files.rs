@@ -53,15 +53,67 @@ pub enum TokenizerFiles {
         tokenizer_config: serde_json::Value,
         /// `chat_template.jinja`, else the (default) template of `tokenizer_config.json`.
         chat_template: Option<String>,
+        /// A SentencePiece model and what belongs to it, where there is no `tokenizer.json`.
+        sentencepiece: Option<Box<SentencePieceFiles>>,
     },
     /// The tokenizer part of GGUF metadata.
     Gguf(Box<gguf::Tokenizer>),
 }
 
+/// A tokenizer as SentencePiece and transformers' older tokenizers keep it, in several files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SentencePieceFiles {
+    /// What stands in front of file names in messages: the folder, with a slash.
+    pub place: String,
+    /// `model_type` of `config.json`, for folders that name no tokenizer class; empty if unknown.
+    pub model_type: String,
+    files: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl SentencePieceFiles {
+    /// Names that the model's file goes by.
+    pub const MODELS: [&'static str; 4] =
+        ["spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "source.spm"];
+    /// Files that belong to a model.
+    pub const OTHERS: [&'static str; 3] = ["vocab.json", "target.spm", "added_tokens.json"];
+
+    /// From the contents of files by their usual names; none if there is no model among them.
+    pub fn new(
+        place: impl Into<String>,
+        model_type: impl Into<String>,
+        files: impl IntoIterator<Item = (&'static str, Vec<u8>)>,
+    ) -> Option<Self> {
+        let (place, model_type) = (place.into(), model_type.into());
+        let found = Self { place, model_type, files: files.into_iter().collect() };
+        found.model().is_some().then_some(found)
+    }
+
+    /// Name and bytes of the model.
+    pub fn model(&self) -> Option<(&'static str, &[u8])> {
+        Self::MODELS.iter().find_map(|name| Some((*name, self.bytes(name)?)))
+    }
+
+    /// The bytes of a file.
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        self.files.iter().find(|(known, _)| *known == name).map(|(_, bytes)| bytes.as_slice())
+    }
+
+    /// All files by their names.
+    pub(super) fn all(&self) -> &[(&'static str, Vec<u8>)] {
+        &self.files
+    }
+}
+
 impl TokenizerFiles {
     /// No tokenizer: token ids go in and out.
     pub fn none() -> Self {
-        Self::HuggingFace { tokenizer_json: None, tokenizer_config: json::empty(), chat_template: None }
+        Self::HuggingFace {
+            tokenizer_json: None,
+            tokenizer_config: json::empty(),
+            chat_template: None,
+            sentencepiece: None,
+        }
     }
 
     /// From file contents: `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`.
@@ -93,7 +145,7 @@ impl TokenizerFiles {
             Some(text) => Some(text),
             None => template(&file, &tokenizer_config)?,
         };
-        Ok(Self::HuggingFace { tokenizer_json, tokenizer_config, chat_template })
+        Ok(Self::HuggingFace { tokenizer_json, tokenizer_config, chat_template, sentencepiece: None })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Text at both ends of the engine: prompts to token ids, token ids to text as they arrive.
 //!
-//! Here are the tokenizer ([`Tokenizer`], from `tokenizer.json` or from a GGUF file's metadata), the
+//! Here are the tokenizer ([`Tokenizer`], from `tokenizer.json`, a SentencePiece model or a GGUF file's metadata), the
 //! incremental detokenizer ([`Detokenizer`]), stop strings on the stream ([`StopMatcher`]) and chat templates
 //! ([`ChatTemplate`]). No model, no scheduling, no files: bytes and plain values come from `checkpoint`, ids
 //! go to `schedule`, ids come back from `sample`. The invariant: pieces of a stream put together equal the
@@ -13,6 +13,7 @@ mod jinja;
 mod limits;
 mod pair;
 mod pieces;
+mod sentencepiece;
 mod shield;
 mod stages;
 pub mod stop;
