@@ -116,7 +116,7 @@ fn a_folder_with_a_sentencepiece_model() {
     for (name, bytes) in &files[2..] {
         assert_eq!(&fs::read(copy.join(name)).unwrap(), bytes, "{name}");
     }
-    let TokenizerFiles::HuggingFace { sentencepiece: Some(found), .. } = model.tokenizer else { panic!() };
+    let TokenizerFiles::HuggingFace { vocabulary: Some(found), .. } = model.tokenizer else { panic!() };
     assert_eq!(
         (found.model(), found.bytes("vocab.json")),
         (Some(("source.spm", &b"source"[..])), Some(&b"{}"[..]))
@@ -124,8 +124,8 @@ fn a_folder_with_a_sentencepiece_model() {
     assert_eq!(found.model_type, "marian");
     // A folder with tokenizer.json needs no other file.
     fs::write(path.join("tokenizer.json"), "{}").unwrap();
-    let TokenizerFiles::HuggingFace { sentencepiece, .. } = same_bytes(&path).tokenizer else { panic!() };
-    assert!(sentencepiece.is_none());
+    let TokenizerFiles::HuggingFace { vocabulary, .. } = same_bytes(&path).tokenizer else { panic!() };
+    assert!(vocabulary.is_none());
 }
 
 #[test]

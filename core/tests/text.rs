@@ -7,7 +7,7 @@ mod hostile_text;
 #[path = "support/meter.rs"]
 mod meter;
 
-use engraft_core::checkpoint::SentencePieceFiles;
+use engraft_core::checkpoint::VocabularyFiles;
 use engraft_core::text::{ChatTemplate, Message, Tokenizer};
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -113,8 +113,8 @@ fn hostile_models() -> Vec<(&'static str, Vec<u8>, &'static str)> {
 fn hostile_sentencepiece_models_are_refused_by_name() {
     let config = serde_json::json!({"tokenizer_class": "LlamaTokenizer"});
     for (what, model, word) in hostile_models() {
-        let files = SentencePieceFiles::new("", "", [("tokenizer.model", model)]).unwrap();
-        let read = || Tokenizer::from_sentencepiece(&files, &config).map(drop).map_err(|e| e.to_string());
+        let files = VocabularyFiles::new("", "", [("tokenizer.model", model)]).unwrap();
+        let read = || Tokenizer::from_vocabulary(&files, &config).map(drop).map_err(|e| e.to_string());
         match bounded(what, read) {
             Err(error) => {
                 assert!(error.contains(word) && error.contains("tokenizer.model"), "{what}: {error}")

@@ -52,7 +52,7 @@ impl TextProcessor {
     }
 }
 
-/// The tokenizer of a checkpoint, from `tokenizer.json`, a SentencePiece model or GGUF metadata; `name` is the
+/// The tokenizer of a checkpoint, from `tokenizer.json`, older tokenizers' files or GGUF metadata; `name` is the
 /// model's, for messages.
 ///
 /// # Errors
@@ -62,11 +62,12 @@ pub fn tokenizer(name: &str, files: TokenizerFiles) -> Result<Tokenizer> {
         TokenizerFiles::HuggingFace { tokenizer_json: Some(json), tokenizer_config, .. } => {
             Tokenizer::from_json(&json, &tokenizer_config)
         }
-        TokenizerFiles::HuggingFace { sentencepiece: Some(files), tokenizer_config, .. } => {
-            Tokenizer::from_sentencepiece(&files, &tokenizer_config)
+        TokenizerFiles::HuggingFace { vocabulary: Some(files), tokenizer_config, .. } => {
+            Tokenizer::from_vocabulary(&files, &tokenizer_config)
         }
         TokenizerFiles::HuggingFace { .. } => {
-            let what = "no tokenizer.json and no SentencePiece model: text cannot go in or out";
+            let what =
+                "no tokenizer.json, no SentencePiece model and no vocabulary: text cannot go in or out";
             Err(Error::text(format!("{name} has {what}")))
         }
         TokenizerFiles::Gguf(found) if found.model.is_empty() => {

@@ -1,6 +1,6 @@
 //! SentencePiece models: read as each tokenizer class does, and used.
 
-use engraft_core::{Result, checkpoint::SentencePieceFiles, text::Tokenizer};
+use engraft_core::{Result, checkpoint::VocabularyFiles, text::Tokenizer};
 use serde_json::json;
 
 /// A unigram model and one of BPE, each with a table of replacements.
@@ -27,9 +27,9 @@ pub fn read(input: Vec<u8>) -> bool {
     let mut accepted = false;
     for class in CLASSES {
         let files = [("tokenizer.model", input.clone()), ("vocab.json", VOCAB.to_vec())];
-        let files = SentencePieceFiles::new("", "", files);
+        let files = VocabularyFiles::new("", "", files);
         let config = json!({"tokenizer_class": class, "clean_up_tokenization_spaces": true, "extra_ids": 3});
-        let tokenizer = files.and_then(|files| Tokenizer::from_sentencepiece(&files, &config).ok());
+        let tokenizer = files.and_then(|files| Tokenizer::from_vocabulary(&files, &config).ok());
         let Some(tokenizer) = tokenizer else { continue };
         accepted = true;
         if let Ok(ids) = tokenizer.encode_at_most(&text, true, 10_000) {

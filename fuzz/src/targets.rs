@@ -296,7 +296,7 @@ fn no_tokenizer() -> TokenizerFiles {
         tokenizer_json: None,
         tokenizer_config: serde_json::Value::Null,
         chat_template: None,
-        sentencepiece: None,
+        vocabulary: None,
     }
 }
 

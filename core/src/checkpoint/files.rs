@@ -53,17 +53,18 @@ pub enum TokenizerFiles {
         tokenizer_config: serde_json::Value,
         /// `chat_template.jinja`, else the (default) template of `tokenizer_config.json`.
         chat_template: Option<String>,
-        /// A SentencePiece model and what belongs to it, where there is no `tokenizer.json`.
-        sentencepiece: Option<Box<SentencePieceFiles>>,
+        /// The files of older tokenizers, where there is no `tokenizer.json`.
+        vocabulary: Option<Box<VocabularyFiles>>,
     },
     /// The tokenizer part of GGUF metadata.
     Gguf(Box<gguf::Tokenizer>),
 }
 
-/// A tokenizer as SentencePiece and transformers' older tokenizers keep it, in several files.
+/// A tokenizer as transformers' older ones keep it, in several files: a SentencePiece model, or the vocabulary
+/// and the merges of byte-level BPE.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct SentencePieceFiles {
+pub struct VocabularyFiles {
     /// What stands in front of file names in messages: the folder, with a slash.
     pub place: String,
     /// `model_type` of `config.json`, for folders that name no tokenizer class; empty if unknown.
@@ -71,14 +72,15 @@ pub struct SentencePieceFiles {
     files: Vec<(&'static str, Vec<u8>)>,
 }
 
-impl SentencePieceFiles {
-    /// Names that the model's file goes by.
+impl VocabularyFiles {
+    /// Names that a SentencePiece model's file goes by.
     pub const MODELS: [&'static str; 4] =
         ["spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "source.spm"];
-    /// Files that belong to a model.
-    pub const OTHERS: [&'static str; 3] = ["vocab.json", "target.spm", "added_tokens.json"];
+    /// The other files.
+    pub const OTHERS: [&'static str; 4] = ["vocab.json", "merges.txt", "target.spm", "added_tokens.json"];
 
-    /// From the contents of files by their usual names; none if there is no model among them.
+    /// From the contents of files by their usual names; none if there is neither a SentencePiece model nor
+    /// `vocab.json` with `merges.txt` among them.
     pub fn new(
         place: impl Into<String>,
         model_type: impl Into<String>,
@@ -86,10 +88,12 @@ impl SentencePieceFiles {
     ) -> Option<Self> {
         let (place, model_type) = (place.into(), model_type.into());
         let found = Self { place, model_type, files: files.into_iter().collect() };
-        found.model().is_some().then_some(found)
+        let enough = found.model().is_some()
+            || ["vocab.json", "merges.txt"].iter().all(|name| found.bytes(name).is_some());
+        enough.then_some(found)
     }
 
-    /// Name and bytes of the model.
+    /// Name and bytes of the SentencePiece model.
     pub fn model(&self) -> Option<(&'static str, &[u8])> {
         Self::MODELS.iter().find_map(|name| Some((*name, self.bytes(name)?)))
     }
@@ -112,7 +116,7 @@ impl TokenizerFiles {
             tokenizer_json: None,
             tokenizer_config: json::empty(),
             chat_template: None,
-            sentencepiece: None,
+            vocabulary: None,
         }
     }
 
@@ -145,7 +149,7 @@ impl TokenizerFiles {
             Some(text) => Some(text),
             None => template(&file, &tokenizer_config)?,
         };
-        Ok(Self::HuggingFace { tokenizer_json, tokenizer_config, chat_template, sentencepiece: None })
+        Ok(Self::HuggingFace { tokenizer_json, tokenizer_config, chat_template, vocabulary: None })
     }
 }
 

@@ -7,7 +7,7 @@
 //! Anything ambiguous is an error that lists what is there.
 
 use super::{
-    Access, Layout, ModelFiles, SentencePieceFiles, Source, TokenizerFiles,
+    Access, Layout, ModelFiles, Source, TokenizerFiles, VocabularyFiles,
     contents::pytorch,
     deepspeed::{self, Description, Files, Order},
     gguf, index, json, packed,
@@ -25,7 +25,7 @@ use std::{
 
 /// Largest `tokenizer.json`.
 const MAX_TOKENIZER: usize = 256 << 20;
-/// A SentencePiece model, and the vocabulary next to it.
+/// A file of an older tokenizer: a SentencePiece model, a vocabulary, merges.
 const MAX_PIECES: usize = 64 << 20;
 /// Largest `chat_template.jinja`.
 const MAX_TEMPLATE: usize = 4 << 20;
@@ -330,8 +330,8 @@ fn hugging_face(
         read_optional(&folder.join("tokenizer_config.json"), json::MAX_CONFIG)?.as_deref(),
         template,
     )?;
-    if let TokenizerFiles::HuggingFace { tokenizer_json: None, sentencepiece, .. } = &mut tokenizer {
-        *sentencepiece = sentencepiece_files(folder, named(""), &config)?;
+    if let TokenizerFiles::HuggingFace { tokenizer_json: None, vocabulary, .. } = &mut tokenizer {
+        *vocabulary = vocabulary_files(folder, named(""), &config)?;
     }
     let source = weights(&config)?;
     let source = packed::unpacked(&mut config, source)?;
@@ -345,24 +345,14 @@ fn hugging_face(
     })
 }
 
-/// A SentencePiece model and its other files, where they are there.
-fn sentencepiece_files(
-    folder: &Path,
-    place: String,
-    config: &Value,
-) -> Result<Option<Box<SentencePieceFiles>>> {
+/// The files of an older tokenizer, where they are there.
+fn vocabulary_files(folder: &Path, place: String, config: &Value) -> Result<Option<Box<VocabularyFiles>>> {
     let mut files = Vec::new();
-    for name in SentencePieceFiles::MODELS {
-        files.extend(read_optional(&folder.join(name), MAX_PIECES)?.map(|bytes| (name, bytes)));
-    }
-    if files.is_empty() {
-        return Ok(None);
-    }
-    for name in SentencePieceFiles::OTHERS {
+    for name in VocabularyFiles::MODELS.into_iter().chain(VocabularyFiles::OTHERS) {
         files.extend(read_optional(&folder.join(name), MAX_PIECES)?.map(|bytes| (name, bytes)));
     }
     let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
-    Ok(SentencePieceFiles::new(place, model_type, files).map(Box::new))
+    Ok(VocabularyFiles::new(place, model_type, files).map(Box::new))
 }
 
 /// A file's bytes, where it is there.
@@ -391,7 +381,7 @@ pub(super) fn copy_companions(files: &ModelFiles, to: &Path) -> Result<()> {
     write("config.json", files.config.to_string().as_bytes())?;
     write("generation_config.json", files.generation.to_string().as_bytes())?;
     match &files.tokenizer {
-        TokenizerFiles::HuggingFace { tokenizer_json, tokenizer_config, chat_template, sentencepiece } => {
+        TokenizerFiles::HuggingFace { tokenizer_json, tokenizer_config, chat_template, vocabulary } => {
             if let Some(bytes) = tokenizer_json {
                 write("tokenizer.json", bytes)?;
             }
@@ -401,7 +391,7 @@ pub(super) fn copy_companions(files: &ModelFiles, to: &Path) -> Result<()> {
             if let Some(text) = chat_template {
                 write("chat_template.jinja", text.as_bytes())?;
             }
-            for (name, bytes) in sentencepiece.iter().flat_map(|files| files.all()) {
+            for (name, bytes) in vocabulary.iter().flat_map(|files| files.all()) {
                 write(name, bytes)?;
             }
         }

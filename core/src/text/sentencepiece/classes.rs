@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::languages;
 use super::proto::{Model, PieceType};
-use crate::checkpoint::SentencePieceFiles;
+use crate::text::settings::Settings;
 use crate::text::vocabulary::Outside;
 use crate::{Error, Result};
 
@@ -19,8 +19,6 @@ use crate::{Error, Result};
 const EXTRA_IDS: u64 = 100;
 /// The most that a file may ask for; published ones have 300.
 const MOST_EXTRA_IDS: u64 = 1 << 12;
-/// Entries of `vocab.json`, and the number that ids must be below.
-const MOST_ENTRIES: u32 = 1 << 21;
 /// Ids in front of Pegasus's pieces.
 const PEGASUS_OFFSET: u64 = 103;
 
@@ -38,8 +36,9 @@ pub(super) enum Class {
     Marian,
 }
 
-const CLASSES: [(&str, Class); 9] = [
+const CLASSES: [(&str, Class); 10] = [
     ("T5Tokenizer", Class::T5),
+    ("MT5Tokenizer", Class::T5),
     ("LlamaTokenizer", Class::Llama),
     ("MBartTokenizer", Class::MBart),
     ("MBart50Tokenizer", Class::MBart50),
@@ -71,42 +70,16 @@ impl Class {
     ///
     /// # Errors
     /// [`Error::Format`] with the name and those that are known.
-    pub fn of(files: &SentencePieceFiles, config: &Value) -> Result<Self> {
-        let known = |list: &[(&str, Class)], name: &str| {
-            list.iter().find(|(known, _)| *known == name).map(|(_, class)| *class)
-        };
-        let names =
-            |list: &[(&str, Class)]| list.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        if let Some(name) = config.get("tokenizer_class").and_then(Value::as_str) {
-            let class = match name.strip_suffix("Fast").unwrap_or(name) {
-                "MT5Tokenizer" => Some(Class::T5),
-                plain => known(&CLASSES, plain),
-            };
-            return class.ok_or_else(|| {
-                Error::format(
-                    format!("{}tokenizer_config.json", files.place),
-                    format!(
-                        "tokenizer_class is `{name}`; from a SentencePiece model are read {}",
-                        names(&CLASSES)
-                    ),
-                )
-            });
+    pub fn of(settings: &Settings<'_>) -> Result<Self> {
+        if settings.class().is_some() {
+            return settings.choose(&CLASSES, &MODEL_TYPES);
         }
-        let class = match files.model_type.as_str() {
+        match settings.files.model_type.as_str() {
             // Both are models of this type, and only one has a vocabulary of its own.
-            "m2m_100" if files.bytes("vocab.json").is_some() => Some(Class::M2m100),
-            "m2m_100" => Some(Class::Nllb),
-            name => known(&MODEL_TYPES, name),
-        };
-        class.ok_or_else(|| {
-            let what = format!(
-                "no tokenizer_class, and model_type `{}` has no tokenizer from a SentencePiece model; known are \
-                 m2m_100, {}",
-                files.model_type,
-                names(&MODEL_TYPES)
-            );
-            Error::format(format!("{}tokenizer_config.json", files.place), what)
-        })
+            "m2m_100" if settings.files.bytes("vocab.json").is_some() => Ok(Class::M2m100),
+            "m2m_100" => Ok(Class::Nllb),
+            _ => settings.choose(&CLASSES, &MODEL_TYPES),
+        }
     }
 }
 
@@ -140,40 +113,6 @@ pub(super) struct Plan {
     pub eos: Option<String>,
     /// Ids that are another file's.
     pub outside: Option<Outside>,
-}
-
-/// `tokenizer_config.json` and the other files of a folder.
-pub(super) struct Settings<'a> {
-    pub files: &'a SentencePieceFiles,
-    pub config: &'a Value,
-}
-
-impl Settings<'_> {
-    /// A special token: a string, or an object with `content`.
-    fn token(&self, name: &str, usual: &str) -> String {
-        let value = self.config.get(name);
-        let text = value.and_then(|v| v.as_str().or_else(|| v.get("content")?.as_str()));
-        text.unwrap_or(usual).to_owned()
-    }
-
-    fn flag(&self, name: &str, usual: bool) -> bool {
-        self.config.get(name).and_then(Value::as_bool).unwrap_or(usual)
-    }
-
-    fn broken(&self, what: String) -> Error {
-        Error::format(format!("{}tokenizer_config.json", self.files.place), what)
-    }
-
-    /// The language of texts, which must be one of `codes`.
-    fn language<'c>(&self, usual: &str, mut codes: impl Iterator<Item = &'c str>) -> Result<String> {
-        let code = self.token("src_lang", usual);
-        match codes.any(|known| known == code) {
-            true => Ok(code),
-            false => {
-                Err(self.broken(format!("src_lang is `{code}`, which is none of this class's languages")))
-            }
-        }
-    }
 }
 
 /// What `class` makes of a model.
@@ -360,7 +299,7 @@ fn fairseq(class: Class, model: &Model, settings: &Settings<'_>) -> Result<Plan>
     let usual = if class == Class::Nllb { "eng_Latn" } else { "en_XX" };
     let code = match codes.is_empty() {
         true => None,
-        false => Some(settings.language(usual, codes.iter().copied())?),
+        false => Some(language(settings, usual, codes.iter().copied())?),
     };
     let tokens = |list: &[&String]| list.iter().map(|&t| t.clone()).collect::<Vec<_>>();
     let (bos, eos) = (front[0].clone(), front[2].clone());
@@ -438,8 +377,8 @@ fn m2m_100(model: &Model, settings: &Settings<'_>) -> Result<Plan> {
         }
     };
     let spelled = |code: &str| format!("__{code}__");
-    let language = spelled(&settings.language("en", list.split(' '))?);
-    let mut vocab = vocab_json(settings)?;
+    let language = spelled(&language(settings, "en", list.split(' '))?);
+    let mut vocab = settings.vocab_json()?;
     let behind = vocab.len() as u32;
     vocab.extend(list.split(' ').zip(behind..).map(|(code, id)| (spelled(code), id)));
     let (bos, eos) = (settings.token("bos_token", "<s>"), settings.token("eos_token", "</s>"));
@@ -455,30 +394,28 @@ fn m2m_100(model: &Model, settings: &Settings<'_>) -> Result<Plan> {
 /// Marian: the source language's pieces with the ids of `vocab.json`, which has those of both languages.
 fn marian(model: &Model, settings: &Settings<'_>) -> Result<Plan> {
     if settings.flag("separate_vocabs", false) {
-        return Err(settings.broken("separate_vocabs is true; only one vocabulary is supported".into()));
+        return Err(settings.broken("separate_vocabs is true; only one vocabulary is supported"));
     }
     let eos = settings.token("eos_token", "</s>");
     let (pad, unk) = (settings.token("pad_token", "<pad>"), settings.token("unk_token", "<unk>"));
-    let outside = Outside { leading_codes: true, ..outside(settings, vocab_json(settings)?, &unk)? };
+    let outside = Outside { leading_codes: true, ..outside(settings, settings.vocab_json()?, &unk)? };
     let added = [eos.clone(), unk, pad].into_iter().map(special).collect();
     let plan = own_vocabulary(model, added, [vec![], vec![], vec![eos.clone()]], outside);
     Ok(Plan { eos: Some(eos), ..plan })
 }
 
-/// Ids by spelling as `vocab.json` has them.
-fn vocab_json(settings: &Settings<'_>) -> Result<BTreeMap<String, u32>> {
-    let name = format!("{}vocab.json", settings.files.place);
-    let Some(bytes) = settings.files.bytes("vocab.json") else {
-        return Err(Error::format(name, "is missing; this tokenizer's ids are in it"));
-    };
-    let vocab: BTreeMap<String, u32> =
-        serde_json::from_slice(bytes).map_err(|e| Error::format(&name, e.to_string()))?;
-    match vocab.iter().find(|(_, id)| **id >= MOST_ENTRIES) {
-        Some((token, id)) => Err(Error::format(
-            name,
-            format!("`{token}` has the id {id}; allowed are ids below {MOST_ENTRIES}"),
-        )),
-        None => Ok(vocab),
+/// The language of texts, which must be one of `codes`.
+fn language<'c>(
+    settings: &Settings<'_>,
+    usual: &str,
+    mut codes: impl Iterator<Item = &'c str>,
+) -> Result<String> {
+    let code = settings.token("src_lang", usual);
+    match codes.any(|known| known == code) {
+        true => Ok(code),
+        false => {
+            Err(settings.broken(format!("src_lang is `{code}`, which is none of this class's languages")))
+        }
     }
 }
 

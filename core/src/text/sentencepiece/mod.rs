@@ -8,7 +8,7 @@ mod classes;
 mod languages;
 mod proto;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashSet;
 
 use serde_json::{Value, json};
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
@@ -18,13 +18,13 @@ use tokenizers::{
     AddedToken, DecoderWrapper, ModelWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
 };
 
-use self::classes::{Class, Plan, Settings, Special};
+use self::classes::{Class, Plan, Special};
 use self::proto::{Algorithm, Model, PieceType};
 use super::limits;
+use super::settings::{Settings, part};
 use super::stages::segments;
-use super::tokenizer::{Marks, Tokenizer, template_field};
+use super::tokenizer::{Marks, Tokenizer};
 use super::vocabulary::{Outside, guarded};
-use crate::checkpoint::SentencePieceFiles;
 use crate::{Error, Result};
 
 /// Bytes that are looked up to find the pairs to merge, and bytes of all pairs. Published models take a fifth
@@ -34,44 +34,36 @@ const MOST_MERGES: usize = 1 << 25;
 /// Tokens that are looked for before a text is split into pieces. Published models have up to 6,300.
 const MOST_ADDED: usize = 1 << 16;
 
-impl Tokenizer {
-    /// Builds the tokenizer of a folder with a SentencePiece model and no `tokenizer.json`;
-    /// `tokenizer_config` is the content of `tokenizer_config.json`, or null.
-    ///
-    /// # Errors
-    /// [`Error::Format`] with the file, what is found in it and what is allowed: also for a tokenizer class
-    /// that is not known.
-    pub fn from_sentencepiece(files: &SentencePieceFiles, tokenizer_config: &Value) -> Result<Self> {
-        let class = Class::of(files, tokenizer_config)?;
-        let (name, bytes) =
-            files.model().ok_or_else(|| Error::internal("SentencePiece files without a model"))?;
-        let model = Model::parse(&format!("{}{name}", files.place), bytes)?;
-        let plan = classes::plan(class, &model, &Settings { files, config: tokenizer_config })?;
-        let chat_template = template_field(tokenizer_config);
-        let built = build(&model, &plan)?;
-        let built = with_files(built, &plan, files, tokenizer_config)?;
-        limits::check_steps(&model.file, &built)?;
-        let Plan { bos, eos, added, outside, .. } = plan;
-        let id = |token: &String| match &outside {
-            Some(Outside { ids, .. }) => ids.get(token).copied(),
-            None => built.token_to_id(token),
-        };
-        let eos_ids = eos.iter().filter_map(id).collect();
-        let marks = || added.into_iter().filter(|token| token.special).map(|token| token.text).collect();
-        // The reference writes a blank behind Marian's special tokens.
-        let behind = if class == Class::Marian { " " } else { "" };
-        let stages = outside.is_some().then(|| segments(marks(), behind));
-        let asks = tokenizer_config.get("clean_up_tokenization_spaces");
-        let (twins, clean_up) = (HashMap::new(), asks == Some(&Value::Bool(true)));
-        Tokenizer::assemble(
-            built,
-            Marks { bos, eos, eos_ids, chat_template, twins, outside, stages, clean_up },
-        )
+/// The tokenizer of a SentencePiece model and the files next to it.
+///
+/// # Errors
+/// [`Error::Format`] with the file, what is found in it and what is allowed.
+pub(super) fn read(settings: &Settings<'_>) -> Result<Tokenizer> {
+    let class = Class::of(settings)?;
+    let files = settings.files;
+    let (name, bytes) =
+        files.model().ok_or_else(|| Error::internal("SentencePiece files without a model"))?;
+    let model = Model::parse(&format!("{}{name}", files.place), bytes)?;
+    let plan = classes::plan(class, &model, settings)?;
+    let mut built = build(&model, &plan)?;
+    // A class with a vocabulary of its own has no place for more.
+    if plan.outside.is_none() {
+        let known = plan.added.iter().map(|token| token.text.as_str()).collect();
+        settings.add_tokens(&mut built, &known)?;
     }
-}
-
-fn part<T: serde::de::DeserializeOwned>(description: Value) -> Result<T> {
-    serde_json::from_value(description).map_err(|e| Error::internal(format!("tokenizer part: {e}")))
+    limits::check_steps(&model.file, &built)?;
+    let Plan { bos, eos, added, outside, .. } = plan;
+    let id = |token: &String| match &outside {
+        Some(Outside { ids, .. }) => ids.get(token).copied(),
+        None => built.token_to_id(token),
+    };
+    let eos_ids = eos.iter().filter_map(id).collect();
+    let marks = || added.into_iter().filter(|token| token.special).map(|token| token.text).collect();
+    // The reference writes a blank behind Marian's special tokens.
+    let behind = if class == Class::Marian { " " } else { "" };
+    let stages = outside.is_some().then(|| segments(marks(), behind));
+    let marks = Marks { bos, eos, eos_ids, outside, stages, ..settings.marks() };
+    Tokenizer::assemble(built, marks)
 }
 
 /// The model that splits texts, with the steps before and behind it.
@@ -179,56 +171,6 @@ fn merges(model: &Model) -> Result<Merges> {
         b.0.total_cmp(&a.0).then_with(|| (chars(b.1), chars(b.2)).cmp(&(chars(a.1), chars(a.2))))
     });
     Ok(merges.into_iter().map(|(_, left, right)| (left.to_owned(), right.to_owned())).collect())
-}
-
-/// Tokens that other files add: `added_tokens.json`, and three fields of `tokenizer_config.json`.
-fn with_files(
-    mut built: tokenizers::Tokenizer,
-    plan: &Plan,
-    files: &SentencePieceFiles,
-    config: &Value,
-) -> Result<tokenizers::Tokenizer> {
-    // A class with a vocabulary of its own has no place for more.
-    if plan.outside.is_some() {
-        return Ok(built);
-    }
-    let place = |name: &str| format!("{}{name}", files.place);
-    let mut added: BTreeMap<u64, (AddedToken, &str)> = BTreeMap::new();
-    if let Some(bytes) = files.bytes("added_tokens.json") {
-        let name = "added_tokens.json";
-        let tokens: BTreeMap<String, u64> =
-            serde_json::from_slice(bytes).map_err(|e| Error::format(place(name), e.to_string()))?;
-        added.extend(tokens.into_iter().map(|(text, id)| (id, (AddedToken::from(text, false), name))));
-    }
-    for (id, token) in config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten() {
-        let name = "tokenizer_config.json";
-        let id = id
-            .parse()
-            .map_err(|_| Error::format(place(name), format!("`{id}` in added_tokens_decoder is no id")))?;
-        let token = serde_json::from_value(token.clone())
-            .map_err(|e| Error::format(place(name), format!("added_tokens_decoder, token {id}: {e}")))?;
-        added.insert(id, (token, name));
-    }
-    let broken = |e: &dyn std::fmt::Display| Error::format(place("tokenizer_config.json"), e.to_string());
-    let tokens: Vec<AddedToken> = added.values().map(|(token, _)| token.clone()).collect();
-    built.add_tokens(tokens).map_err(|e| broken(&e))?;
-    for (id, (AddedToken { content: text, .. }, name)) in added {
-        let found = built.token_to_id(&text);
-        if found.map(u64::from) != Some(id) {
-            let found = found.map_or("none".into(), |id| id.to_string());
-            let what = format!("token `{text}` has the id {id}; behind the pieces its id is {found}");
-            return Err(Error::format(place(name), what));
-        }
-    }
-    let known: HashSet<&str> = plan.added.iter().map(|token| token.text.as_str()).collect();
-    let lists =
-        ["additional_special_tokens", "extra_special_tokens"].into_iter().filter_map(|l| config.get(l));
-    let listed = lists.filter_map(Value::as_array).flatten();
-    let texts = listed.filter_map(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
-    let more = texts.filter(|text| !text.is_empty() && !known.contains(text));
-    let more: Vec<AddedToken> = more.map(|text| AddedToken::from(text, true).normalized(false)).collect();
-    built.add_tokens(more).map_err(|e| broken(&e))?;
-    Ok(built)
 }
 
 #[cfg(test)]

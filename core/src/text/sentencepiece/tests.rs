@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
+use crate::checkpoint::VocabularyFiles;
 use std::path::PathBuf;
 
 const CASES: [&str; 5] = ["t5", "mbart", "nllb", "m2m_100", "marian"];
@@ -15,7 +16,7 @@ fn value(case: &str, name: &str) -> Value {
 }
 
 fn files(case: &str) -> Vec<(&'static str, Vec<u8>)> {
-    let names = SentencePieceFiles::MODELS.into_iter().chain(SentencePieceFiles::OTHERS);
+    let names = VocabularyFiles::MODELS.into_iter().chain(VocabularyFiles::OTHERS);
     names.filter_map(|name| Some((name, std::fs::read(folder(case).join(name)).ok()?))).collect()
 }
 
@@ -24,7 +25,7 @@ fn config(case: &str) -> Value {
 }
 
 fn read(files: Vec<(&'static str, Vec<u8>)>, config: &Value) -> Result<Tokenizer> {
-    Tokenizer::from_sentencepiece(&SentencePieceFiles::new("m/", "", files).unwrap(), config)
+    Tokenizer::from_vocabulary(&VocabularyFiles::new("m/", "", files).unwrap(), config)
 }
 
 fn published(case: &str) -> Tokenizer {
@@ -106,8 +107,8 @@ fn a_folder_without_a_class_goes_by_its_model_type() {
     {
         let mut config = config(case);
         config.as_object_mut().unwrap().remove("tokenizer_class");
-        let files = SentencePieceFiles::new("", model_type, files(case)).unwrap();
-        let tokenizer = Tokenizer::from_sentencepiece(&files, &config).unwrap();
+        let files = VocabularyFiles::new("", model_type, files(case)).unwrap();
+        let tokenizer = Tokenizer::from_vocabulary(&files, &config).unwrap();
         let text = "Hello, world!";
         assert_eq!(tokenizer.encode(text, true).unwrap(), published(case).encode(text, true).unwrap());
     }
