@@ -52,8 +52,8 @@ impl TextProcessor {
     }
 }
 
-/// The tokenizer of a checkpoint, from `tokenizer.json`, older tokenizers' files or GGUF metadata; `name` is the
-/// model's, for messages.
+/// The tokenizer of a checkpoint, from `tokenizer.json`, older tokenizers' files or GGUF metadata; `name` is
+/// the model's, for messages.
 ///
 /// # Errors
 /// `Text` if the checkpoint has none, `Format` if what it has is none.

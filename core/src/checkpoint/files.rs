@@ -60,8 +60,8 @@ pub enum TokenizerFiles {
     Gguf(Box<gguf::Tokenizer>),
 }
 
-/// A tokenizer as transformers' older ones keep it, in several files: a SentencePiece model, or the vocabulary
-/// and the merges of byte-level BPE.
+/// A tokenizer as transformers' older ones keep it, in several files: a SentencePiece model, or the
+/// vocabulary and the merges of byte-level BPE.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VocabularyFiles {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::{AddedToken, DecoderWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
-use super::settings::{Settings, part};
+use super::settings::{Settings, add, part};
 use super::tokenizer::{Marks, Tokenizer};
 use crate::{Error, Result};
 
@@ -62,7 +62,7 @@ pub(super) fn read(settings: &Settings<'_>) -> Result<Tokenizer> {
             .lstrip(field("lstrip"))
             .rstrip(field("rstrip"))
     });
-    built.add_tokens(special.collect::<Vec<_>>()).map_err(|e| settings.broken(e.to_string()))?;
+    add(&mut built, special).map_err(|what| settings.broken(what))?;
     let known: HashSet<&str> = tokens.iter().map(String::as_str).collect();
     settings.add_tokens(&mut built, &known)?;
     let named = |wanted: &str| {

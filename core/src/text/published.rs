@@ -13,8 +13,8 @@ impl Tokenizer {
     /// vocabulary with merges; `tokenizer_config` is the content of `tokenizer_config.json`, or null.
     ///
     /// # Errors
-    /// [`Error::Format`](crate::Error::Format) with the file, what is found in it and what is allowed: also for
-    /// a tokenizer class that is not known.
+    /// [`Error::Format`](crate::Error::Format) with the file, what is found in it and what is allowed: also
+    /// for a tokenizer class that is not known.
     pub fn from_vocabulary(files: &VocabularyFiles, tokenizer_config: &Value) -> Result<Self> {
         let settings = Settings { files, config: tokenizer_config };
         match files.model() {

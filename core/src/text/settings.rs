@@ -6,6 +6,7 @@ use serde_json::Value;
 use tokenizers::AddedToken;
 
 use super::tokenizer::{Marks, template_field};
+use super::vocabulary::guarded;
 use crate::checkpoint::VocabularyFiles;
 use crate::{Error, Result};
 
@@ -21,6 +22,15 @@ pub(super) struct Settings<'a> {
 /// A part of a tokenizer, from its description in JSON.
 pub(super) fn part<T: serde::de::DeserializeOwned>(description: Value) -> Result<T> {
     serde_json::from_value(description).map_err(|e| Error::internal(format!("tokenizer part: {e}")))
+}
+
+/// Adds tokens to a tokenizer, all at once: each call looks at all tokens again. Those that are looked for in
+/// the normalized text are normalized, and a table of replacements may lead nowhere.
+pub(super) fn add(
+    built: &mut tokenizers::Tokenizer,
+    tokens: impl IntoIterator<Item = AddedToken>,
+) -> Result<(), String> {
+    guarded(|| built.add_tokens(tokens).map(drop).map_err(|e| e.to_string()))
 }
 
 impl Settings<'_> {
@@ -119,7 +129,7 @@ impl Settings<'_> {
             added.insert(id, (token, "tokenizer_config.json"));
         }
         let tokens: Vec<AddedToken> = added.values().map(|(token, _)| token.clone()).collect();
-        built.add_tokens(tokens).map_err(|e| self.broken(e.to_string()))?;
+        add(built, tokens).map_err(|what| self.broken(what))?;
         for (id, (AddedToken { content: text, .. }, name)) in added {
             let found = built.token_to_id(&text);
             if found.map(u64::from) != Some(id) {
@@ -132,8 +142,7 @@ impl Settings<'_> {
         let listed = lists.into_iter().filter_map(|list| self.config.get(list)?.as_array()).flatten();
         let texts = listed.filter_map(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
         let more = texts.filter(|text| !text.is_empty() && !known.contains(text));
-        let more: Vec<AddedToken> = more.map(|text| AddedToken::from(text, true).normalized(false)).collect();
-        built.add_tokens(more).map_err(|e| self.broken(e.to_string()))?;
-        Ok(())
+        add(built, more.map(|text| AddedToken::from(text, true).normalized(false)))
+            .map_err(|what| self.broken(what))
     }
 }

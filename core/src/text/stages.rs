@@ -188,25 +188,14 @@ impl Stage {
                     next(before.replace(suffix.as_str(), " "));
                 }
             }
-            Stage::ReplaceText { from, to, held } => {
-                held.push_str(&piece);
-                let text = held.replace(*from, to);
-                // A match that was replaced is not the beginning of another.
-                let last = held.match_indices(*from).last();
-                let rest = last.map_or(held.as_str(), |(at, _)| &held[at + from.len()..]);
-                let begun = (1..from.len()).rev().find(|&n| rest.ends_with(&from[..n])).unwrap_or(0);
-                *held = rest[rest.len() - begun..].to_owned();
-                next(text[..text.len() - begun].to_owned());
-            }
-            Stage::Segments { marks, behind, empty } if marks.contains(&piece) => {
-                *empty = true;
-                next(piece + behind);
-            }
-            Stage::Segments { empty, .. } => {
-                let rest = piece.strip_prefix(BLANK).filter(|_| *empty).unwrap_or(&piece);
-                *empty &= rest.is_empty();
-                next(rest.replace(BLANK, " "));
-            }
+            Stage::ReplaceText { from, to, held } => next(replace_held(piece, from, to, held)),
+            Stage::Segments { marks, behind, empty } => match marks.contains(&piece) {
+                true => {
+                    *empty = true;
+                    next(piece + behind);
+                }
+                false => next(within_segment(&piece, empty)),
+            },
             Stage::Blanks { first } => {
                 next(if std::mem::take(first) { piece } else { format!(" {piece}") });
             }
@@ -338,6 +327,27 @@ fn hold_tail(text: &str, content: char, stop: usize, held: &mut usize) -> String
     out.extend(std::iter::repeat_n(content, held.saturating_sub(stop)));
     *held = (*held).min(stop);
     out
+}
+
+/// What was held and `piece` with `to` for `from`, but without an end that may be the beginning of `from`:
+/// this is held next.
+fn replace_held(piece: String, from: &str, to: &str, held: &mut String) -> String {
+    held.push_str(&piece);
+    let mut text = held.replace(from, to);
+    // A match that was replaced is not the beginning of another.
+    let last = held.match_indices(from).last();
+    let rest = last.map_or(held.as_str(), |(at, _)| &held[at + from.len()..]);
+    let begun = (1..from.len()).rev().find(|&n| rest.ends_with(&from[..n])).unwrap_or(0);
+    *held = rest[rest.len() - begun..].to_owned();
+    text.truncate(text.len() - begun);
+    text
+}
+
+/// A piece's text; without the blank in front of it as long as its segment is empty.
+fn within_segment(piece: &str, empty: &mut bool) -> String {
+    let rest = piece.strip_prefix(BLANK).filter(|_| *empty).unwrap_or(piece);
+    *empty &= rest.is_empty();
+    rest.replace(BLANK, " ")
 }
 
 /// The reference decoder's clean-up of English punctuation, on one piece.

@@ -3,15 +3,18 @@
 //! The lists are fairseq's, and their order is part of the vocabulary. Codes are separated by blanks.
 
 /// mBART's 25 codes, behind the pieces.
-pub(super) const MBART: &str = "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV \
+pub(super) const MBART: &str = "\
+    ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV \
     my_MM ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN";
 
 /// What mBART 50 has behind the codes of mBART.
-pub(super) const MBART_50: &str = "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX \
+pub(super) const MBART_50: &str = "\
+    af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX \
     sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI";
 
 /// NLLB's 202 codes, behind the pieces.
-pub(super) const NLLB: &str = "ace_Arab ace_Latn acm_Arab acq_Arab aeb_Arab afr_Latn ajp_Arab aka_Latn amh_Ethi apc_Arab arb_Arab \
+pub(super) const NLLB: &str = "\
+    ace_Arab ace_Latn acm_Arab acq_Arab aeb_Arab afr_Latn ajp_Arab aka_Latn amh_Ethi apc_Arab arb_Arab \
     ars_Arab ary_Arab arz_Arab asm_Beng ast_Latn awa_Deva ayr_Latn azb_Arab azj_Latn bak_Cyrl bam_Latn \
     ban_Latn bel_Cyrl bem_Latn ben_Beng bho_Deva bjn_Arab bjn_Latn bod_Tibt bos_Latn bug_Latn bul_Cyrl \
     cat_Latn ceb_Latn ces_Latn cjk_Latn ckb_Arab crh_Latn cym_Latn dan_Latn deu_Latn dik_Latn dyu_Latn \
@@ -32,10 +35,12 @@ pub(super) const NLLB: &str = "ace_Arab ace_Latn acm_Arab acq_Arab aeb_Arab afr_
     yue_Hant zho_Hans zho_Hant zul_Latn";
 
 /// M2M-100's 100 codes, which its vocabulary spells `__en__`.
-pub(super) const M2M_100: &str = "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi \
+pub(super) const M2M_100: &str = "\
+    af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi \
     hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns \
     oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh \
     zu";
 
 /// The codes of M2M-100's models for WMT 21.
-pub(super) const WMT_21: &str = "en ha is ja cs ru zh de";
+pub(super) const WMT_21: &str = "\
+    en ha is ja cs ru zh de";

@@ -1,8 +1,9 @@
 //! A tokenizer out of a SentencePiece model, as older folders and encoder-decoders have it.
 //!
-//! The file ([`proto`]) is a list of pieces with scores; a tokenizer class ([`classes`]) says what their ids are
-//! and what stands around a text. Here both become the same kind of model that a `tokenizer.json` gives, so
-//! that everything after this is one path. Pairs to merge are not in the file: they follow from the scores.
+//! The file ([`proto`]) is a list of pieces with scores; a tokenizer class ([`classes`]) says what their
+//! ids are and what stands around a text. Here both become the same kind of model that a `tokenizer.json`
+//! gives, so that everything after this is one path. Pairs to merge are not in the file: they follow from
+//! the scores.
 
 mod classes;
 mod languages;
@@ -21,7 +22,7 @@ use tokenizers::{
 use self::classes::{Class, Plan, Special};
 use self::proto::{Algorithm, Model, PieceType};
 use super::limits;
-use super::settings::{Settings, part};
+use super::settings::{Settings, add, part};
 use super::stages::segments;
 use super::tokenizer::{Marks, Tokenizer};
 use super::vocabulary::{Outside, guarded};
@@ -111,8 +112,7 @@ fn build(model: &Model, plan: &Plan) -> Result<tokenizers::Tokenizer> {
     let added = plan.added.iter().map(|Special { text, special, lstrip, normalized }| {
         AddedToken::from(text.clone(), *special).normalized(*normalized).lstrip(*lstrip)
     });
-    // All at once: each call looks at all tokens again.
-    built.add_tokens(added.collect::<Vec<_>>()).map_err(|e| broken(&e))?;
+    add(&mut built, added).map_err(|what| model.broken(what))?;
     around(&mut built, &plan.around)?;
     Ok(built)
 }
