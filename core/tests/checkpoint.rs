@@ -101,6 +101,34 @@ fn a_folder_with_one_file() {
 }
 
 #[test]
+fn a_folder_with_a_sentencepiece_model() {
+    let files: [(&str, &[u8]); 5] = [
+        ("config.json", br#"{"model_type": "marian"}"#),
+        ("model.safetensors", &samples::small_safetensors()),
+        ("source.spm", b"source"),
+        ("target.spm", b"target"),
+        ("vocab.json", b"{}"),
+    ];
+    let path = folder("pieces", &files);
+    let model = same_bytes(&path);
+    let copy = folder("pieces-copy", &[]);
+    checkpoint::copy_companions(&model, &copy).unwrap();
+    for (name, bytes) in &files[2..] {
+        assert_eq!(&fs::read(copy.join(name)).unwrap(), bytes, "{name}");
+    }
+    let TokenizerFiles::HuggingFace { vocabulary: Some(found), .. } = model.tokenizer else { panic!() };
+    assert_eq!(
+        (found.model(), found.bytes("vocab.json")),
+        (Some(("source.spm", &b"source"[..])), Some(&b"{}"[..]))
+    );
+    assert_eq!(found.model_type, "marian");
+    // A folder with tokenizer.json needs no other file.
+    fs::write(path.join("tokenizer.json"), "{}").unwrap();
+    let TokenizerFiles::HuggingFace { vocabulary, .. } = same_bytes(&path).tokenizer else { panic!() };
+    assert!(vocabulary.is_none());
+}
+
+#[test]
 fn shards_and_their_faults() {
     let one = tensor("a", 1.0);
     let config: (&str, &[u8]) = ("config.json", b"{}");

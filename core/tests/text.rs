@@ -7,6 +7,7 @@ mod hostile_text;
 #[path = "support/meter.rs"]
 mod meter;
 
+use engraft_core::checkpoint::VocabularyFiles;
 use engraft_core::text::{ChatTemplate, Message, Tokenizer};
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -82,6 +83,45 @@ fn hostile_tokenizers_are_refused_by_name() {
     }
     let honest = Tokenizer::from_json(hostile_text::honest_tokenizer().as_bytes(), &Value::Null).unwrap();
     assert_eq!(honest.encode("b a", true).unwrap(), [1, 1, 2, 1]);
+}
+
+/// SentencePiece models that ask for much, by what is said of them.
+fn hostile_models() -> Vec<(&'static str, Vec<u8>, &'static str)> {
+    let length = |n: usize| -> Vec<u8> { vec![n as u8 | 0x80, (n >> 7) as u8 | 0x80, (n >> 14) as u8] };
+    let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2][..], &length(bytes.len()), bytes].concat();
+    let piece = |text: &[u8], role: u8| field(1, &[&field(1, text)[..], &[0x18, role]].concat());
+    let unknown = piece(b"<unk>", 2);
+    let runs: Vec<u8> = (1..=512).flat_map(|n| piece(&vec![b'a'; n], 1)).collect();
+    let long = |from: u32| -> Vec<u8> {
+        let text = |i: u32| format!("{}{i:06}", "a".repeat(500)).into_bytes();
+        (from..from + 2000).flat_map(|i| piece(&text(i), 1)).collect()
+    };
+    let control: Vec<u8> = (0..70_000).flat_map(|i| piece(format!("<{i}>").as_bytes(), 3)).collect();
+    let array = [&field(2, &[0xFC, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0])[..]].concat();
+    let bpe = [0x12, 2, 0x18, 2];
+    vec![
+        ("runs that are all merges", [&unknown, &runs, &bpe[..]].concat(), "bytes"),
+        ("long pieces of BPE", [&unknown, &long(0), &bpe[..]].concat(), "add up to"),
+        ("control tokens", [&unknown, &control[..]].concat(), "tokens; at most"),
+        ("an array of 4 GB", [&unknown, &field(3, &array)[..]].concat(), "of 4 to 4"),
+        ("empty messages", [0x0A, 0].repeat(2_000_000), "piece 0 is empty"),
+        ("unknown fields", [0x78, 1].repeat(2_000_000), "not exactly one"),
+    ]
+}
+
+#[test]
+fn hostile_sentencepiece_models_are_refused_by_name() {
+    let config = serde_json::json!({"tokenizer_class": "LlamaTokenizer"});
+    for (what, model, word) in hostile_models() {
+        let files = VocabularyFiles::new("", "", [("tokenizer.model", model)]).unwrap();
+        let read = || Tokenizer::from_vocabulary(&files, &config).map(drop).map_err(|e| e.to_string());
+        match bounded(what, read) {
+            Err(error) => {
+                assert!(error.contains(word) && error.contains("tokenizer.model"), "{what}: {error}")
+            }
+            Ok(()) => assert_eq!(what, "runs that are all merges"),
+        }
+    }
 }
 
 fn golden(case: &str) -> Tokenizer {

@@ -52,8 +52,8 @@ impl TextProcessor {
     }
 }
 
-/// The tokenizer of a checkpoint, from `tokenizer.json` or GGUF metadata; `name` is the model's, for
-/// messages.
+/// The tokenizer of a checkpoint, from `tokenizer.json`, older tokenizers' files or GGUF metadata; `name` is
+/// the model's, for messages.
 ///
 /// # Errors
 /// `Text` if the checkpoint has none, `Format` if what it has is none.
@@ -62,8 +62,13 @@ pub fn tokenizer(name: &str, files: TokenizerFiles) -> Result<Tokenizer> {
         TokenizerFiles::HuggingFace { tokenizer_json: Some(json), tokenizer_config, .. } => {
             Tokenizer::from_json(&json, &tokenizer_config)
         }
+        TokenizerFiles::HuggingFace { vocabulary: Some(files), tokenizer_config, .. } => {
+            Tokenizer::from_vocabulary(&files, &tokenizer_config)
+        }
         TokenizerFiles::HuggingFace { .. } => {
-            Err(Error::text(format!("{name} has no tokenizer.json: text cannot go in or out")))
+            let what =
+                "no tokenizer.json, no SentencePiece model and no vocabulary: text cannot go in or out";
+            Err(Error::text(format!("{name} has {what}")))
         }
         TokenizerFiles::Gguf(found) if found.model.is_empty() => {
             Err(Error::text(format!("{name} has no tokenizer in its metadata")))

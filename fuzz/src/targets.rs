@@ -1,6 +1,6 @@
 //! What is fuzzed: seeds, dictionary and body of each target.
 
-use crate::{folder, hostile_text, model, packed, samples, session, torch, words};
+use crate::{folder, hostile_text, model, packed, pieces, samples, session, torch, words};
 use engraft_core::{
     Result,
     checkpoint::{self, Source, TokenizerFiles, gguf, index, ready::Manifest, safetensors},
@@ -25,7 +25,7 @@ pub struct Target {
     pub body: fn(Vec<u8>) -> bool,
 }
 
-const TARGETS: [Target; 13] = [
+const TARGETS: [Target; 14] = [
     Target {
         name: "safetensors",
         seeds: safetensors_seeds,
@@ -64,6 +64,13 @@ const TARGETS: [Target; 13] = [
         words: words::TOKENIZER,
         text_header: false,
         body: read_tokenizer,
+    },
+    Target {
+        name: "pieces",
+        seeds: pieces::seeds,
+        words: words::PIECES,
+        text_header: false,
+        body: pieces::read,
     },
     Target { name: "model", seeds: model::seeds, words: words::MODEL, text_header: true, body: model::read },
     Target {
@@ -118,6 +125,8 @@ impl Target {
         match self.name {
             "render" => 20,
             "tokenizer" | "folder" | "session" | "packed" => 200,
+            // Seven tokenizers are built, with their search for special tokens.
+            "pieces" => 20,
             // Files of 200 KB are among the seeds.
             "config" | "table" => 50,
             _ => 1000,
@@ -128,7 +137,7 @@ impl Target {
     /// keeps about 240 bytes for every piece `a.` of a dotted key.
     pub fn memory(&self, len: usize) -> usize {
         match self.name {
-            "render" | "tokenizer" => 2 * len + 100_000_000,
+            "render" | "tokenizer" | "pieces" => 2 * len + 100_000_000,
             "config" | "table" => 160 * len + (16 << 20),
             _ => 2 * len + (16 << 20),
         }
@@ -287,6 +296,7 @@ fn no_tokenizer() -> TokenizerFiles {
         tokenizer_json: None,
         tokenizer_config: serde_json::Value::Null,
         chat_template: None,
+        vocabulary: None,
     }
 }
 

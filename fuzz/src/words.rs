@@ -227,6 +227,8 @@ pub const TEMPLATE: &[&str] = &[
     "*9999",
 ];
 
+pub const PIECES: &[&str] =
+    &["\u{2581}", "<unk>", "</s>", "\n\u{3}\n\u{1}a", "\u{18}\u{2}", "\u{12}\u{2}\u{18}\u{2}"];
 pub const TOKENIZER: &[&str] = &[
     "\"type\":\"Sequence\"",
     "\"normalizers\":[",

@@ -53,15 +53,71 @@ pub enum TokenizerFiles {
         tokenizer_config: serde_json::Value,
         /// `chat_template.jinja`, else the (default) template of `tokenizer_config.json`.
         chat_template: Option<String>,
+        /// The files of older tokenizers, where there is no `tokenizer.json`.
+        vocabulary: Option<Box<VocabularyFiles>>,
     },
     /// The tokenizer part of GGUF metadata.
     Gguf(Box<gguf::Tokenizer>),
 }
 
+/// A tokenizer as transformers' older ones keep it, in several files: a SentencePiece model, or the
+/// vocabulary and the merges of byte-level BPE.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VocabularyFiles {
+    /// What stands in front of file names in messages: the folder, with a slash.
+    pub place: String,
+    /// `model_type` of `config.json`, for folders that name no tokenizer class; empty if unknown.
+    pub model_type: String,
+    files: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl VocabularyFiles {
+    /// Names that a SentencePiece model's file goes by.
+    pub const MODELS: [&'static str; 4] =
+        ["spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "source.spm"];
+    /// The other files.
+    pub const OTHERS: [&'static str; 4] = ["vocab.json", "merges.txt", "target.spm", "added_tokens.json"];
+
+    /// From the contents of files by their usual names; none if there is neither a SentencePiece model nor
+    /// `vocab.json` with `merges.txt` among them.
+    pub fn new(
+        place: impl Into<String>,
+        model_type: impl Into<String>,
+        files: impl IntoIterator<Item = (&'static str, Vec<u8>)>,
+    ) -> Option<Self> {
+        let (place, model_type) = (place.into(), model_type.into());
+        let found = Self { place, model_type, files: files.into_iter().collect() };
+        let enough = found.model().is_some()
+            || ["vocab.json", "merges.txt"].iter().all(|name| found.bytes(name).is_some());
+        enough.then_some(found)
+    }
+
+    /// Name and bytes of the SentencePiece model.
+    pub fn model(&self) -> Option<(&'static str, &[u8])> {
+        Self::MODELS.iter().find_map(|name| Some((*name, self.bytes(name)?)))
+    }
+
+    /// The bytes of a file.
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        self.files.iter().find(|(known, _)| *known == name).map(|(_, bytes)| bytes.as_slice())
+    }
+
+    /// All files by their names.
+    pub(super) fn all(&self) -> &[(&'static str, Vec<u8>)] {
+        &self.files
+    }
+}
+
 impl TokenizerFiles {
     /// No tokenizer: token ids go in and out.
     pub fn none() -> Self {
-        Self::HuggingFace { tokenizer_json: None, tokenizer_config: json::empty(), chat_template: None }
+        Self::HuggingFace {
+            tokenizer_json: None,
+            tokenizer_config: json::empty(),
+            chat_template: None,
+            vocabulary: None,
+        }
     }
 
     /// From file contents: `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`.
@@ -93,7 +149,7 @@ impl TokenizerFiles {
             Some(text) => Some(text),
             None => template(&file, &tokenizer_config)?,
         };
-        Ok(Self::HuggingFace { tokenizer_json, tokenizer_config, chat_template })
+        Ok(Self::HuggingFace { tokenizer_json, tokenizer_config, chat_template, vocabulary: None })
     }
 }
 

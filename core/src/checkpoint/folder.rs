@@ -7,7 +7,7 @@
 //! Anything ambiguous is an error that lists what is there.
 
 use super::{
-    Access, Layout, ModelFiles, Source, TokenizerFiles,
+    Access, Layout, ModelFiles, Source, TokenizerFiles, VocabularyFiles,
     contents::pytorch,
     deepspeed::{self, Description, Files, Order},
     gguf, index, json, packed,
@@ -25,6 +25,8 @@ use std::{
 
 /// Largest `tokenizer.json`.
 const MAX_TOKENIZER: usize = 256 << 20;
+/// A file of an older tokenizer: a SentencePiece model, a vocabulary, merges.
+const MAX_PIECES: usize = 64 << 20;
 /// Largest `chat_template.jinja`.
 const MAX_TEMPLATE: usize = 4 << 20;
 const INDEX: &str = ".safetensors.index.json";
@@ -322,12 +324,15 @@ fn hugging_face(
         ),
         None => None,
     };
-    let tokenizer = TokenizerFiles::named(
+    let mut tokenizer = TokenizerFiles::named(
         &named(""),
         read_optional(&folder.join("tokenizer.json"), MAX_TOKENIZER)?,
         read_optional(&folder.join("tokenizer_config.json"), json::MAX_CONFIG)?.as_deref(),
         template,
     )?;
+    if let TokenizerFiles::HuggingFace { tokenizer_json: None, vocabulary, .. } = &mut tokenizer {
+        *vocabulary = vocabulary_files(folder, named(""), &config)?;
+    }
     let source = weights(&config)?;
     let source = packed::unpacked(&mut config, source)?;
     Ok(ModelFiles {
@@ -338,6 +343,16 @@ fn hugging_face(
         tokenizer,
         source,
     })
+}
+
+/// The files of an older tokenizer, where they are there.
+fn vocabulary_files(folder: &Path, place: String, config: &Value) -> Result<Option<Box<VocabularyFiles>>> {
+    let mut files = Vec::new();
+    for name in VocabularyFiles::MODELS.into_iter().chain(VocabularyFiles::OTHERS) {
+        files.extend(read_optional(&folder.join(name), MAX_PIECES)?.map(|bytes| (name, bytes)));
+    }
+    let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    Ok(VocabularyFiles::new(place, model_type, files).map(Box::new))
 }
 
 /// A file's bytes, where it is there.
@@ -366,7 +381,7 @@ pub(super) fn copy_companions(files: &ModelFiles, to: &Path) -> Result<()> {
     write("config.json", files.config.to_string().as_bytes())?;
     write("generation_config.json", files.generation.to_string().as_bytes())?;
     match &files.tokenizer {
-        TokenizerFiles::HuggingFace { tokenizer_json, tokenizer_config, chat_template } => {
+        TokenizerFiles::HuggingFace { tokenizer_json, tokenizer_config, chat_template, vocabulary } => {
             if let Some(bytes) = tokenizer_json {
                 write("tokenizer.json", bytes)?;
             }
@@ -375,6 +390,9 @@ pub(super) fn copy_companions(files: &ModelFiles, to: &Path) -> Result<()> {
             }
             if let Some(text) = chat_template {
                 write("chat_template.jinja", text.as_bytes())?;
+            }
+            for (name, bytes) in vocabulary.iter().flat_map(|files| files.all()) {
+                write(name, bytes)?;
             }
         }
         TokenizerFiles::Gguf(_) => {

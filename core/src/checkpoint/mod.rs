@@ -36,7 +36,7 @@ mod tensors;
 mod torch;
 
 pub use access::Access;
-pub use files::{Layout, ModelFiles, TokenizerFiles};
+pub use files::{Layout, ModelFiles, TokenizerFiles, VocabularyFiles};
 pub use source::{Source, TensorInfo, stored_float};
 
 use crate::Result;

@@ -126,7 +126,7 @@ impl Tokenizer {
         let twins =
             numbered(vocab).filter(|&(id, token)| owner(id, token)).map(|(id, token)| (id, token.to_owned()));
         let twins = if vocab.model == "bert" { HashMap::new() } else { twins.collect() };
-        Tokenizer::assemble(model, Marks { bos, eos, eos_ids, chat_template, twins })
+        Tokenizer::assemble(model, Marks { bos, eos, eos_ids, chat_template, twins, ..Marks::default() })
     }
 }
 

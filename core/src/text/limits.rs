@@ -22,6 +22,8 @@ const MOST_STEPS: usize = 32;
 const MOST_STRING: usize = 256;
 /// How much longer all steps together may make a text.
 const MOST_GROWTH: usize = 256;
+/// Bytes of a table of replacements. That of NFKC with case folding has 0.3 million.
+const MOST_CHARSMAP: usize = 8 << 20;
 /// Ids that special tokens of a template stand for, and places of a template.
 const MOST_TEMPLATE: usize = 64;
 /// Characters of a word that WordPiece looks up; its time grows with the square.
@@ -185,6 +187,23 @@ pub(super) fn check(text: &str) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a tokenizer that was built of other files if its steps would lengthen a text by too much.
+///
+/// # Errors
+/// [`Error::Format`] with `file`, how much they do and what is allowed.
+pub(super) fn check_steps(file: &str, model: &tokenizers::Tokenizer) -> Result<()> {
+    let as_json = |part: serde_json::Result<Value>| part.map_err(|e| Error::internal(e.to_string()));
+    let before = growth(&as_json(serde_json::to_value(model.get_normalizer()))?);
+    let words = growth(&as_json(serde_json::to_value(model.get_pre_tokenizer()))?);
+    match before.saturating_mul(words) {
+        0..=MOST_GROWTH => Ok(()),
+        found => {
+            let what = "times by which its steps can lengthen a text";
+            Err(Error::format(file, format!("{what}: {found}; at most {MOST_GROWTH} are allowed")))
+        }
+    }
+}
+
 fn within(what: &str, found: usize, most: usize) -> Result<()> {
     if found > most { refuse(what, found as u64, most as u64) } else { Ok(()) }
 }
@@ -211,7 +230,8 @@ fn walk(part: &str, value: &Value, steps: &mut usize, template: &mut usize) -> R
                         value.as_str().unwrap_or_default().len(),
                         MOST_REGEX,
                     )?,
-                    "precompiled_charsmap" => {}
+                    "precompiled_charsmap" => check_charsmap(&base64(value.as_str().unwrap_or_default()))
+                        .map_err(|what| Error::format("tokenizer.json", what))?,
                     _ => walk(part, value, steps, template)?,
                 }
             }
@@ -219,6 +239,25 @@ fn walk(part: &str, value: &Value, steps: &mut usize, template: &mut usize) -> R
         }
         Value::String(text) => within(&format!("bytes in a string of `{part}`"), text.len(), MOST_STRING),
         _ => Ok(()),
+    }
+}
+
+/// Refuses a table of replacements that is no such table: the length of a double array of 32-bit units, the
+/// array, and the texts. Its reader makes room for the array before it looks at what is there.
+pub(super) fn check_charsmap(map: &[u8]) -> std::result::Result<(), String> {
+    if map.len() > MOST_CHARSMAP {
+        let what = format!("precompiled_charsmap has {} bytes", map.len());
+        return Err(format!("{what}; at most {MOST_CHARSMAP} are allowed"));
+    }
+    let Some((head, rest)) = map.split_first_chunk::<4>() else {
+        return if map.is_empty() { Ok(()) } else { Err("precompiled_charsmap has no length".into()) };
+    };
+    let (array, most) = (u32::from_le_bytes(*head) as usize, rest.len());
+    match array > most || array % 4 != 0 || array == 0 {
+        true => Err(format!(
+            "the array of precompiled_charsmap has {array} bytes; it must be a multiple of 4, of 4 to {most}"
+        )),
+        false => Ok(()),
     }
 }
 

@@ -1,11 +1,13 @@
 //! Text at both ends of the engine: prompts to token ids, token ids to text as they arrive.
 //!
-//! Here are the tokenizer ([`Tokenizer`], from `tokenizer.json` or from a GGUF file's metadata), the
-//! incremental detokenizer ([`Detokenizer`]), stop strings on the stream ([`StopMatcher`]) and chat templates
-//! ([`ChatTemplate`]). No model, no scheduling, no files: bytes and plain values come from `checkpoint`, ids
-//! go to `schedule`, ids come back from `sample`. The invariant: pieces of a stream put together equal the
-//! text of all tokens, and no piece ever breaks a character.
+//! Here are the tokenizer ([`Tokenizer`], from `tokenizer.json`, from a SentencePiece model, from a
+//! vocabulary with merges or from a GGUF file's metadata), the incremental detokenizer ([`Detokenizer`]),
+//! stop strings on the stream ([`StopMatcher`]) and chat templates ([`ChatTemplate`]). No model, no
+//! scheduling, no files: bytes and plain values come from `checkpoint`, ids go to `schedule`, ids come back
+//! from `sample`. The invariant: pieces of a stream put together equal the text of all tokens, and no piece
+//! ever breaks a character.
 
+mod byte_level;
 mod clock;
 pub mod detokenize;
 pub mod gguf;
@@ -13,6 +15,9 @@ mod jinja;
 mod limits;
 mod pair;
 mod pieces;
+mod published;
+mod sentencepiece;
+mod settings;
 mod shield;
 mod stages;
 pub mod stop;

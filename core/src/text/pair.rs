@@ -1,6 +1,7 @@
 //! Two texts as one input: a question, and windows over the text that its answer is looked for in.
 
-use super::tokenizer::{Tokenizer, guarded};
+use super::tokenizer::Tokenizer;
+use super::vocabulary::guarded;
 use crate::{Error, Result};
 use std::ops::Range;
 
@@ -100,7 +101,8 @@ impl Tokenizer {
         }
         self.check_length(first)?;
         self.check_length(second)?;
-        let encode = || self.model().encode((first, second), true).map_err(|e| e.to_string());
+        let vocabulary = self.vocabulary();
+        let encode = || vocabulary.model.encode((first, second), true).map_err(|e| e.to_string());
         let encoding = guarded(encode).map_err(|what| Error::text(format!("encode: {what}")))?;
         let sequences = encoding.get_sequence_ids();
         let is_second = |s: &Option<usize>| *s == Some(1);
@@ -113,7 +115,7 @@ impl Tokenizer {
             return Err(Error::text("this tokenizer does not keep the tokens of the second text together"));
         }
         Ok(Pair {
-            ids: encoding.get_ids().to_vec(),
+            ids: vocabulary.ids(&encoding),
             token_type_ids: encoding.get_type_ids().to_vec(),
             bytes: encoding.get_offsets().iter().map(|(from, to)| *from..*to).collect(),
             words: encoding.get_word_ids().to_vec(),

@@ -10,6 +10,7 @@
 use regex::{Regex, RegexBuilder};
 use tokenizers::AddedToken;
 
+use super::vocabulary::Vocabulary;
 use crate::{Error, Result};
 
 const MARK: char = '\u{FDD0}';
@@ -29,12 +30,13 @@ pub(super) struct Shield {
 
 impl Shield {
     /// Collects the control tokens of a tokenizer.
-    pub fn new(model: &tokenizers::Tokenizer) -> Result<Self> {
-        let mut control: Vec<(u32, String)> = model
+    pub fn new(vocabulary: &Vocabulary) -> Result<Self> {
+        let mut control: Vec<(u32, String)> = vocabulary
+            .model
             .get_added_tokens_decoder()
-            .into_iter()
-            .filter(|(_, token)| is_control(token) && !token.content.is_empty())
-            .map(|(id, token)| (id, regex::escape(&token.content)))
+            .into_values()
+            .filter(|token| is_control(token) && !token.content.is_empty())
+            .filter_map(|token| Some((vocabulary.id(&token.content)?, regex::escape(&token.content))))
             .collect();
         control.sort_unstable();
         let (ids, spellings): (Vec<u32>, Vec<String>) = control.into_iter().unzip();

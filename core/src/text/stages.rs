@@ -1,10 +1,15 @@
 //! The steps of a tokenizer file's decoder, each a small machine that holds back what is uncertain.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use serde_json::Value;
 
 /// Steps of a decoder; published ones have at most five.
 const MAX_STAGES: usize = 32;
 const REPLACEMENT: &str = "\u{FFFD}";
+/// SentencePiece's mark of a blank.
+const BLANK: char = '\u{2581}';
 
 /// Sends a piece through all stages.
 pub(super) fn feed(stages: &mut [Stage], piece: String, out: &mut String) {
@@ -35,6 +40,36 @@ pub(super) enum Stage {
     Suffix { suffix: String, last: Option<String> },
     /// A blank between pieces: what no decoder at all means.
     Blanks { first: bool },
+    /// A literal text for another, wherever it stands; `held` may be its beginning.
+    ReplaceText { from: &'static str, to: &'static str, held: String },
+    /// SentencePiece's decoder, run apart for the pieces between `marks`: as long as it has no text, pieces
+    /// lose the blank in front of them. `behind` follows each mark.
+    Segments { marks: Arc<HashSet<String>>, behind: &'static str, empty: bool },
+}
+
+/// The stages of tokenizers that call SentencePiece for what is between special tokens; the text as a whole
+/// has no blanks around it.
+pub(super) fn segments(marks: HashSet<String>, behind: &'static str) -> Vec<Stage> {
+    let strip = Stage::StripText { content: ' ', start: usize::MAX, stop: usize::MAX, held: 0 };
+    vec![Stage::Segments { marks: Arc::new(marks), behind, empty: true }, strip]
+}
+
+/// The clean-up of English punctuation in whole texts that `tokenizer_config.json` may ask for: each rule is
+/// applied to what the one before it has left.
+pub(super) fn clean_up() -> impl Iterator<Item = Stage> {
+    const RULES: [(&str, &str); 10] = [
+        (" .", "."),
+        (" ?", "?"),
+        (" !", "!"),
+        (" ,", ","),
+        (" ' ", "'"),
+        (" n't", "n't"),
+        (" 'm", "'m"),
+        (" 's", "'s"),
+        (" 've", "'ve"),
+        (" 're", "'re"),
+    ];
+    RULES.into_iter().map(|(from, to)| Stage::ReplaceText { from, to, held: String::new() })
 }
 
 /// The stages of a decoder as `tokenizer.json` states it; `Err` says what cannot be streamed.
@@ -153,6 +188,14 @@ impl Stage {
                     next(before.replace(suffix.as_str(), " "));
                 }
             }
+            Stage::ReplaceText { from, to, held } => next(replace_held(piece, from, to, held)),
+            Stage::Segments { marks, behind, empty } => match marks.contains(&piece) {
+                true => {
+                    *empty = true;
+                    next(piece + behind);
+                }
+                false => next(within_segment(&piece, empty)),
+            },
             Stage::Blanks { first } => {
                 next(if std::mem::take(first) { piece } else { format!(" {piece}") });
             }
@@ -169,6 +212,7 @@ impl Stage {
                 held.clear();
                 next(REPLACEMENT.to_owned());
             }
+            Stage::ReplaceText { held, .. } => next(std::mem::take(held)),
             Stage::Suffix { suffix, last } => {
                 if let Some(piece) = last.take() {
                     next(piece.replace(suffix.as_str(), ""));
@@ -283,6 +327,27 @@ fn hold_tail(text: &str, content: char, stop: usize, held: &mut usize) -> String
     out.extend(std::iter::repeat_n(content, held.saturating_sub(stop)));
     *held = (*held).min(stop);
     out
+}
+
+/// What was held and `piece` with `to` for `from`, but without an end that may be the beginning of `from`:
+/// this is held next.
+fn replace_held(piece: String, from: &str, to: &str, held: &mut String) -> String {
+    held.push_str(&piece);
+    let mut text = held.replace(from, to);
+    // A match that was replaced is not the beginning of another.
+    let last = held.match_indices(from).last();
+    let rest = last.map_or(held.as_str(), |(at, _)| &held[at + from.len()..]);
+    let begun = (1..from.len()).rev().find(|&n| rest.ends_with(&from[..n])).unwrap_or(0);
+    *held = rest[rest.len() - begun..].to_owned();
+    text.truncate(text.len() - begun);
+    text
+}
+
+/// A piece's text; without the blank in front of it as long as its segment is empty.
+fn within_segment(piece: &str, empty: &mut bool) -> String {
+    let rest = piece.strip_prefix(BLANK).filter(|_| *empty).unwrap_or(piece);
+    *empty &= rest.is_empty();
+    rest.replace(BLANK, " ")
 }
 
 /// The reference decoder's clean-up of English punctuation, on one piece.

@@ -14,8 +14,8 @@ use super::detokenize::Detokenizer;
 use super::limits;
 use super::pieces::{Pieces, known_splits};
 use super::shield::Shield;
-use super::stages::{Stage, compile};
-use super::vocabulary::Vocabulary;
+use super::stages::{self, Stage, compile};
+use super::vocabulary::{Outside, Vocabulary, guarded};
 use crate::{Error, Result};
 
 /// A tokenizer; cheap to clone and to share between threads.
@@ -64,6 +64,12 @@ pub(super) struct Marks {
     pub chat_template: Option<String>,
     /// Ids whose spelling belongs to another id, too: they have text, but no text gives them.
     pub twins: HashMap<u32, String>,
+    /// Ids that are not the model's own.
+    pub outside: Option<Outside>,
+    /// The decoder's steps, where the model does not state them.
+    pub stages: Option<Vec<Stage>>,
+    /// Whether blanks around punctuation are taken out of texts.
+    pub clean_up: bool,
 }
 
 impl Tokenizer {
@@ -83,7 +89,7 @@ impl Tokenizer {
             (token_field(tokenizer_config, "bos_token"), token_field(tokenizer_config, "eos_token"));
         let eos_ids = eos.iter().filter_map(|t| model.token_to_id(t)).collect();
         let chat_template = template_field(tokenizer_config);
-        Self::assemble(model, Marks { bos, eos, eos_ids, chat_template, twins: HashMap::new() })
+        Self::assemble(model, Marks { bos, eos, eos_ids, chat_template, ..Marks::default() })
     }
 
     pub(super) fn assemble(mut model: tokenizers::Tokenizer, marks: Marks) -> Result<Self> {
@@ -91,15 +97,20 @@ impl Tokenizer {
         model.with_truncation(None).map_err(|e| Error::format("tokenizer", e.to_string()))?;
         let decoder =
             serde_json::to_value(model.get_decoder()).map_err(|e| Error::internal(e.to_string()))?;
-        let Marks { bos, eos, eos_ids, chat_template, twins } = marks;
+        let Marks { bos, eos, eos_ids, chat_template, twins, outside, stages: given, clean_up } = marks;
         let pieces = Pieces::of(&model, &known_splits())?;
-        let frame = frame(&model);
+        let vocabulary = Vocabulary { model, twins, outside };
+        let frame = frame(&vocabulary);
+        let mut decoder = given.map_or_else(|| compile(&decoder), Ok);
+        if let (Ok(stages), true) = (&mut decoder, clean_up) {
+            stages.extend(stages::clean_up());
+        }
         Ok(Tokenizer(Arc::new(Inner {
-            vocabulary: Arc::new(Vocabulary { model, twins }),
+            vocabulary: Arc::new(vocabulary),
             pieces,
             shield: OnceLock::new(),
             frame,
-            decoder: compile(&decoder),
+            decoder,
             bos,
             eos,
             eos_ids,
@@ -222,15 +233,12 @@ impl Tokenizer {
     }
 
     fn shielding(&self) -> Result<&Shield> {
-        let made =
-            self.0.shield.get_or_init(|| Shield::new(&self.0.vocabulary.model).map_err(|e| e.to_string()));
+        let made = self.0.shield.get_or_init(|| Shield::new(&self.0.vocabulary).map_err(|e| e.to_string()));
         made.as_ref().map_err(|e| Error::text(e.clone()))
     }
 
     fn encode_part(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        let encode = || self.0.vocabulary.model.encode_fast(text, add_special).map_err(|e| e.to_string());
-        let encoding = guarded(encode).map_err(|what| Error::text(format!("encode: {what}")))?;
-        Ok(encoding.get_ids().to_vec())
+        self.0.vocabulary.encode(text, add_special)
     }
 
     /// The text of `ids`; `skip_special` leaves out special tokens. Ids outside the vocabulary have no text.
@@ -265,8 +273,8 @@ impl Tokenizer {
         Detokenizer::new(self.0.vocabulary.clone(), self.0.decoder.clone(), skip_special)
     }
 
-    pub(super) fn model(&self) -> &tokenizers::Tokenizer {
-        &self.0.vocabulary.model
+    pub(super) fn vocabulary(&self) -> &Vocabulary {
+        &self.0.vocabulary
     }
 
     /// Refuses a text that would be too much to tokenize.
@@ -274,14 +282,9 @@ impl Tokenizer {
         self.0.pieces.split(text).map(drop)
     }
 
-    #[cfg(test)]
-    pub(super) fn vocabulary(&self) -> &Vocabulary {
-        &self.0.vocabulary
-    }
-
     /// The id of a token by its spelling in the vocabulary.
     pub fn token_id(&self, token: &str) -> Option<u32> {
-        self.0.vocabulary.model.token_to_id(token)
+        self.0.vocabulary.id(token)
     }
 
     /// Tokens known, added ones included. The model's logits may be wider (padded).
@@ -311,20 +314,10 @@ impl Tokenizer {
     }
 }
 
-/// Runs code of the `tokenizers` crate, which panics on some files that are well-formed but make no sense; a
-/// broken file must be an error. Its values are plain data without half-done states that a panic could leave
-/// behind.
-pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|_| {
-        Err("the tokenizer's description makes no sense (the tokenizers crate gave up)".into())
-    })
-}
-
 /// The ids that a model puts before and behind a text, if they are the same for two texts.
-fn frame(model: &tokenizers::Tokenizer) -> Option<(Vec<u32>, Vec<u32>)> {
+fn frame(vocabulary: &Vocabulary) -> Option<(Vec<u32>, Vec<u32>)> {
     let around = |text: &str| {
-        let ids = |special| guarded(|| model.encode_fast(text, special).map_err(|e| e.to_string())).ok();
-        let (with, without) = (ids(true)?.get_ids().to_vec(), ids(false)?.get_ids().to_vec());
+        let (with, without) = (vocabulary.encode(text, true).ok()?, vocabulary.encode(text, false).ok()?);
         let at = with.windows(without.len().max(1)).position(|part| part == without)?;
         Some((with[..at].to_vec(), with[at + without.len()..].to_vec()))
     };
@@ -339,7 +332,7 @@ fn token_field(config: &Value, field: &str) -> Option<String> {
 }
 
 /// `chat_template`: a string, or a list of named ones of which `default` counts.
-fn template_field(config: &Value) -> Option<String> {
+pub(super) fn template_field(config: &Value) -> Option<String> {
     let value = config.get("chat_template")?;
     let named = |list: &Vec<Value>| {
         list.iter().find(|t| t["name"] == "default").and_then(|t| t["template"].as_str()).map(str::to_owned)
