@@ -41,8 +41,7 @@ fn kernels(c: &mut Criterion) {
         });
     }
     let heads = Heads { heads: 12, kv_heads: 12, k_dim: 64, v_dim: 64 };
-    let scores =
-        Scores { scale: 0.125, causal: true, window: None, ahead: None, soft_cap: None, alibi: None };
+    let scores = Scores::causal(0.125);
     c.bench_function("attention 512 rows, dense", |b| {
         b.iter(|| {
             // SAFETY: as above.

@@ -183,8 +183,7 @@ fn attention(m: &Machine, rounds: usize, linear_prefill: f64) {
     let slab = unsafe { Slab::new(k.as_mut_ptr(), v.as_mut_ptr(), layout) };
     let table: Vec<u32> = (0..32).rev().collect();
     let heads = Heads { heads: 12, kv_heads: 12, k_dim: 64, v_dim: 64 };
-    let scores =
-        Scores { scale: 0.125, causal: true, window: None, ahead: None, soft_cap: None, alibi: None };
+    let scores = Scores::causal(0.125);
     for t in [512usize, 1] {
         let q = vec![0.3f32; t * 768];
         let mut y = vec![0f32; t * 768];
