@@ -128,7 +128,8 @@ fn submit(
             true => tokenizer.decode_stream(),
             false => tokenizer.decode_stream_with_special(),
         };
-        if prompts.continues {
+        // What an encoder reads is not what its decoder continues.
+        if prompts.continues && generator.info().encoder_layers == 0 {
             detokenizer.prime(ids)?;
         }
         let request = Request {

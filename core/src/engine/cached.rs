@@ -35,7 +35,8 @@ impl<B: Backend> Engine<B> {
         self.has_whole_rows("reading keys and values")?;
         self.settle_copies()?;
         let running = self.coordinator.scheduler.running().find(|s| s.id == id);
-        let Some((row, rows)) = running.map(|s| (s.row, s.done)) else {
+        let running = running.map(|s| (s.row, s.done, [s.source, s.source_positions]));
+        let Some((row, rows, source)) = running else {
             return Err(Error::Request { id, what: "not running: its cache cannot be read".into() });
         };
         let Some(layout) = self.kv().layer(layer).map(|slab| slab.layout()) else {
@@ -47,7 +48,11 @@ impl<B: Backend> Engine<B> {
         }
         let mut staging = runner.staging(pages.len() * runner.page_size)?;
         let [k, v] = runner.fetch(&mut staging, (Kept::Keys(layer), layout), pages, rows)?;
-        Ok([widened(&runner.fetched(k)?, layout.dtype), widened(&runner.fetched(v)?, layout.dtype)])
+        let (mut parts, widths) = ([runner.fetched(k)?, runner.fetched(v)?], widths(&layout));
+        for (part, width) in parts.iter_mut().zip(widths) {
+            without_padding(part, source, width);
+        }
+        Ok(parts.map(|part| widened(&part, layout.dtype)))
     }
 
     /// Collects what is in flight and makes the copies of pages that the next step would make.
@@ -83,6 +88,14 @@ pub(super) fn columns(layout: &KvLayout) -> [usize; 2] {
 /// Bytes of a position's keys and of its values.
 pub(super) fn widths(layout: &KvLayout) -> [usize; 2] {
     columns(layout).map(|cols| cols * layout.dtype.bytes())
+}
+
+/// Zeros behind an encoder's rows, up to whole pages: what lies there is left from whoever had the page.
+pub(super) fn without_padding(rows: &mut [u8], [source, positions]: [usize; 2], width: usize) {
+    let end = (positions * width).min(rows.len());
+    if let Some(padding) = rows.get_mut(source * width..end) {
+        padding.fill(0);
+    }
 }
 
 /// The values of such bytes.

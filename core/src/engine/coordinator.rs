@@ -21,6 +21,7 @@ use crate::schedule::{Budget, Scheduler, Sequence, Slice, Standing, StepBatch, T
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The owner of requests and calls of no tenant.
@@ -82,7 +83,7 @@ pub(super) struct Live {
     /// Of every token of the prompt; empty counts as all 0.
     pub token_type_ids: Vec<u32>,
     /// What an encoder reads in front.
-    pub source: Vec<u32>,
+    pub source: Arc<[u32]>,
     /// A row of pixels for each token, of models that read images.
     pub pixels: Vec<f32>,
     pub kept: Kept,
@@ -183,7 +184,7 @@ impl Coordinator {
         let keeps = want != Want::default();
         let Request { cache_salt, skip_prefix_cache, priority, tenant, start_within, .. } = request;
         let live = Live { stop_ids, sampling, subsequence, want, keeps, ..Live::default() };
-        let of_encoder = if self.spec.encoder.is_some() { prompt } else { Vec::new() };
+        let of_encoder = if self.spec.encoder.is_some() { prompt.into() } else { Arc::default() };
         let live = Live { cache_salt, skip_prefix_cache, source: of_encoder, ..live };
         let deadline = start_within.map_or(Duration::MAX, |time| self.now.saturating_add(time));
         let standing = Standing { priority, deadline, ..Standing::of(owner_of(&tenant)) };
@@ -316,7 +317,9 @@ impl Coordinator {
         for row in &batch.admitted {
             let Some(seq) = self.scheduler.sequence(*row) else { continue };
             if seq.arrival >= self.arrivals {
-                self.begun.push((seq.id, seq.done));
+                // Of a text that an encoder reads all is found or nothing, whatever its pages hold besides.
+                let found = if seq.source > 0 { seq.done.min(seq.source) } else { seq.done };
+                self.begun.push((seq.id, found));
             }
         }
         self.arrivals = self.scheduler.arrivals();

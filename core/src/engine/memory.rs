@@ -68,7 +68,7 @@ impl Memory {
             rotary: model.ropes.iter().map(|rope| 4 * rope.view().table.len() as u64).sum(),
             keys_and_values: slab_bytes::<B::Device>(&model.spec, &sizes)?,
             scratch: scratch_bytes(&model.spec, &sizes)?,
-            steps: 4 * (largest_step(config).words() + buckets) as u64,
+            steps: 4 * (largest_step(config).words() * model.spec.stacks().len() + buckets) as u64,
         })
     }
 }

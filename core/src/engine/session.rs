@@ -16,7 +16,7 @@
 //! therefore read by the restored request alone, and never taken for a prefix of others.
 
 use super::api::Engine;
-use super::cached::{Kept, widths};
+use super::cached::{Kept, widths, without_padding};
 use super::coordinator::Live;
 use super::request::Want;
 use crate::backend::{Backend, Stream};
@@ -120,8 +120,11 @@ impl<B: Backend> Engine<B> {
             let runner = &mut self.runner;
             let mut staging = runner.staging(pages.len() * runner.page_size)?;
             for slab in slabs {
-                for fetch in runner.fetch(&mut staging, slab, &pages, header.positions)? {
-                    bytes.extend(runner.fetched(fetch)?);
+                let read = runner.fetch(&mut staging, slab, &pages, header.positions)?;
+                for (fetch, width) in read.into_iter().zip(widths(&slab.1)) {
+                    let mut rows = runner.fetched(fetch)?;
+                    without_padding(&mut rows, header.source, width);
+                    bytes.extend(rows);
                 }
             }
         }
@@ -208,10 +211,19 @@ impl<B: Backend> Engine<B> {
             let what = format!("{source} tokens of an encoder at {positions} of {} positions", header.prompt);
             return Err(Error::format(NAME, what));
         }
+        let no = |what: String| Err(Error::Request { id: coordinator.next_id, what });
         let most = coordinator.config.max_step_tokens;
         if source > most {
-            let what = format!("its encoder reads {source} tokens; a step holds {most}, `max_step_tokens`");
-            return Err(Error::Request { id: coordinator.next_id, what });
+            return no(format!("its encoder reads {source} tokens; a step holds {most}, `max_step_tokens`"));
+        }
+        if let Some(encoder) = &coordinator.spec.encoder {
+            let (own, reads) = (coordinator.spec.max_positions, encoder.stack.max_positions);
+            if source > reads || header.limit - positions > own {
+                let decodes = header.limit - positions;
+                return no(format!(
+                    "its encoder reads {source} tokens of at most {reads}, its decoder {decodes} of at most {own}"
+                ));
+            }
         }
         let wanted = source.next_multiple_of(coordinator.config.page_size);
         if wanted == positions {
@@ -248,7 +260,7 @@ impl<B: Backend> Engine<B> {
             shift: coordinator.shifts.of(header.prompt),
             cache_salt: header.cache_salt.clone(),
             skip_prefix_cache: header.skip_prefix_cache,
-            source: header.tokens[..header.source[0]].to_vec(),
+            source: header.tokens[..header.source[0]].into(),
             private: (header.positions > 0).then_some(id),
             ..Live::default()
         };

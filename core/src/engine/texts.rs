@@ -129,7 +129,7 @@ impl<B: Backend> Engine<B> {
             // Labels follow from the tokens up to the token row that the head reads.
             let read = if labels && keep.hidden == Layers::None { asked.end } else { tokens.len() };
             let (ids, token_type_ids) = (tokens[..read.max(1)].to_vec(), text.token_type_ids.clone());
-            let of_encoder = tokens[..source[0]].to_vec();
+            let of_encoder = tokens[..source[0]].into();
             let live =
                 Live { want: keep, keeps: true, token_type_ids, source: of_encoder, ..Live::default() };
             let wanted = Wanted { asked, source, ..Wanted::new(standing) };
@@ -153,6 +153,7 @@ impl<B: Backend> Engine<B> {
         };
         let no = |what: String| Err(Error::Request { id, what });
         if spec.encoder.is_some() || !text.decoder.is_empty() {
+            self.check_types(id, text)?;
             return as_request(text).check(id, spec, config);
         }
         if len == 0 || len > most {
@@ -165,6 +166,12 @@ impl<B: Backend> Engine<B> {
         if let Some(bad) = text.ids.iter().find(|t| **t as usize >= spec.vocab) {
             return no(format!("token {bad} is beyond the vocabulary of {}", spec.vocab));
         }
+        self.check_types(id, text)
+    }
+
+    fn check_types(&self, id: u64, text: &EncoderInput) -> Result<()> {
+        let (spec, len) = (&self.coordinator.spec, text.ids.len());
+        let no = |what: String| Err(Error::Request { id, what });
         if !text.token_type_ids.is_empty() && text.token_type_ids.len() != len {
             return no(format!("{} token types for {len} tokens", text.token_type_ids.len()));
         }

@@ -25,7 +25,9 @@ pub fn build<D: Device>(
     operands: Operands<D::Weight>,
     ropes: Vec<Vec<RopeTable<D::Mem>>>,
 ) -> Result<Model<D>> {
-    let weight_bytes = operands.prepared.values().flatten().map(|weight| weight.device_bytes() as u64).sum();
+    let computed = operands.positions.iter().flatten();
+    let weights = operands.prepared.values().flatten().chain(computed);
+    let weight_bytes = weights.map(|weight| weight.device_bytes() as u64).sum();
     let query_factors = operands.query_factors;
     let mut taker = Taker { encoder: false, left: operands.prepared, arch: spec.arch.clone() };
     let ([positions, of_encoder], mut ropes) = (operands.positions, ropes.into_iter());

@@ -11,7 +11,14 @@ pub fn describe(
     files: &ModelFiles,
     registry: &Registry,
 ) -> Result<(ModelSpec, Arc<dyn InjectionPolicy>, ModelConfig)> {
-    let config = ModelConfig::new(files.config.clone())?;
+    let mut config = ModelConfig::new(files.config.clone())?;
+    // Newer files have in their generation settings alone what a decoder begins with.
+    for field in ["decoder_start_token_id", "forced_bos_token_id"] {
+        let given = files.generation.get(field).filter(|value| !value.is_null());
+        if let (None, Some(value)) = (config.get(field), given) {
+            config = config.with(field, value.clone());
+        }
+    }
     let catalog = Catalog::new(files.source.tensors());
     let policy = registry.choose(&config, catalog)?;
     let mut spec = policy.spec(&config, catalog)?;

@@ -14,6 +14,7 @@ use crate::{Error, Result};
 use hashbrown::HashTable;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::Arc;
 
 /// What keys and values depend on besides the tokens before them. Requests that differ in it share nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,7 +27,7 @@ pub struct PrefixKey {
     /// this engine has not computed.
     pub private: Option<u64>,
     /// What an encoder reads: keys and values of each of its rows depend on all of it.
-    pub source: Vec<u32>,
+    pub source: Arc<[u32]>,
 }
 
 /// A node of the tree: a page behind those of its ancestors.

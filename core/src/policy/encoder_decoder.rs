@@ -77,21 +77,22 @@ const MOST_BIASES: usize = 1 << 24;
 /// Rows of a computed table of positions; as above.
 const MOST_POSITIONS: usize = 1 << 16;
 
-/// Refuses buckets that no distance falls into, and a table of distances for so many heads that no device
-/// holds.
+/// Refuses buckets that no distance falls into, and so many tables of distances, for so many heads, that no
+/// device holds them.
 ///
 /// # Errors
 /// `Config`, naming the field.
-pub(super) fn check_buckets(buckets: BucketSpec, heads: usize) -> Result<()> {
+pub(super) fn check_buckets(buckets: BucketSpec, heads: usize, tables: usize) -> Result<()> {
     let BucketSpec { buckets, most, both, .. } = buckets;
     let side = if both { buckets / 2 } else { buckets };
     if side < 2 || buckets > MOST_BUCKETS {
         let allowed = format!("{} to {MOST_BUCKETS}", if both { 4 } else { 2 });
         return Err(Error::config("relative_attention_num_buckets", buckets, allowed));
     }
-    let (least, most_of_all) = (side / 2 + 1, MOST_BIASES / (2 * heads.max(1)));
+    let (least, most_of_all) = (side / 2 + 1, MOST_BIASES / heads.max(1).saturating_mul(2 * tables.max(1)));
     if most < least || most >= most_of_all {
-        let allowed = format!("{least} to {}, for {heads} heads", most_of_all.saturating_sub(1));
+        let allowed =
+            format!("{least} to {}, for {tables} tables of {heads} heads", most_of_all.saturating_sub(1));
         return Err(Error::config("relative_attention_max_distance", most, allowed));
     }
     Ok(())

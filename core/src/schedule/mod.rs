@@ -308,7 +308,10 @@ impl<T> Scheduler<T> {
     /// What a step that has `batch` already, `decoding` tokens of it of sequences that decode, has room for.
     fn slice(&self, seq: &Sequence<T>, batch: &StepBatch, decoding: usize) -> Slice {
         // An encoder's tokens are a budget of their own: they run as a whole.
-        let waits = batch.encodes + seq.to_encode() > self.budget.tokens;
+        let reads = seq.to_encode();
+        let late =
+            decoding > 0 && batch.encodes > 0 && reads > 0 && !self.pace.allows(batch.cost.with(0, reads));
+        let waits = late || batch.encodes + reads > self.budget.tokens;
         let room = if waits { 0 } else { seq.pending().min(self.budget.tokens - batch.tokens) };
         let mut len = seq.most_tokens(room, self.budget.rows.saturating_sub(batch.rows));
         if decoding > 0 && seq.phase() == Phase::Prefill {

@@ -80,6 +80,11 @@ impl Pace {
         cost.terms().iter().zip(self.rates).map(|(term, rate)| term * rate).sum()
     }
 
+    /// Whether a step of this cost is expected to be in time.
+    pub(super) fn allows(&self, cost: StepCost) -> bool {
+        self.limit.is_none_or(|limit| self.expected(cost) <= limit)
+    }
+
     /// Of `len` tokens of a prompt from position `start`, how many a step may have that has `cost` already,
     /// `prompts` tokens of it of prompts.
     pub(super) fn most(&self, cost: StepCost, prompts: usize, start: usize, len: usize) -> usize {

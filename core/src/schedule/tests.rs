@@ -173,7 +173,7 @@ fn with_source(mut sequence: Sequence, id: usize, world: World) -> Sequence {
     let positions = 1.max(pages / 2) * world.page_size;
     let source = positions - id % world.page_size;
     if let Some(prefix) = sequence.prefix.take() {
-        let key = PrefixKey { source: sequence.tokens[..source].to_vec(), ..prefix.key };
+        let key = PrefixKey { source: sequence.tokens[..source].into(), ..prefix.key };
         sequence.prefix = Some(CachedPrefix::new(key, prefix.most).behind(positions / world.page_size));
     }
     Sequence { source, source_positions: positions, ..sequence }

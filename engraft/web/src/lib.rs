@@ -113,7 +113,9 @@ impl Session {
     ) -> Result<u32> {
         let ids = self.tokenizer.encode(prompt, true)?;
         let mut pieces = self.tokenizer.decode_stream();
-        pieces.prime(&ids)?;
+        if self.engine.model().encoder.is_none() {
+            pieces.prime(&ids)?;
+        }
         let stop_ids = self.stop_ids.clone();
         let id = self.engine.put(Request {
             prompt: ids,

@@ -40,7 +40,7 @@ fn mpnet(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let mut spec = encoder(config, BERT_LIKE)?;
     let buckets = config.size_opt(&["relative_attention_num_buckets"])?.unwrap_or(32);
     let buckets = BucketSpec { buckets, most: MOST, both: true, owner: 0 };
-    encoder_decoder::check_buckets(buckets, spec.blocks.first().map_or(0, |b| b.heads.heads))?;
+    encoder_decoder::check_buckets(buckets, spec.blocks.first().map_or(0, |b| b.heads.heads), 1)?;
     spec.each(|_, b| {
         b.buckets = Some(buckets);
         b.scores.relative = Some(buckets.relative());

@@ -84,8 +84,10 @@ fn of_stacks(config: &ModelConfig, catalog: Catalog<'_>, owner: fn(usize) -> usi
     let mut spec = stack(config, layers, false, owner)?;
     let norm = spec.final_norm;
     spec.each(|_, b| b.cross = Some(CrossSpec::new(norm, 1.0, false)));
-    // Files of T5 may repeat the table as a head; of the others a head in the file is one of its own.
-    let tied = shared && (config.model_type() == "t5" || catalog.find(HEAD).is_none());
+    // Older files of T5 repeat the table as a head. Any other head in a file is one of its own, whatever the
+    // configuration says: the reference does not tie what it finds apart.
+    let repeats = config.model_type() == "t5" && scaled;
+    let tied = shared && (repeats || catalog.find(HEAD).is_none());
     spec.head = HeadSpec::tokens(spec.vocab, tied, false);
     if let (HeadSpec::Tokens { scale, .. }, true) = (&mut spec.head, scaled) {
         *scale = (1.0 / (spec.hidden as f64).sqrt()) as f32;
@@ -103,7 +105,8 @@ fn stack(config: &ModelConfig, layers: usize, both: bool, owner: fn(usize) -> us
     let norm = NormSpec { kind: NormKind::Rms, eps, bias: false, plus_one: false, weighted: true };
     let block = BlockSpec::new(heads, norm, feed_forward(config)?);
     let mut spec = encoder_decoder::stack(config, hidden, block, layers)?;
-    let buckets = buckets(config, both, heads.heads)?;
+    let tables = (0..layers).filter(|layer| owner(*layer) == *layer).count();
+    let buckets = buckets(config, both, (heads.heads, tables))?;
     spec.each(|layer, b| {
         let buckets = BucketSpec { owner: owner(layer), ..buckets };
         b.buckets = Some(buckets);
@@ -134,10 +137,10 @@ fn feed_forward(config: &ModelConfig) -> Result<MlpSpec> {
 }
 
 /// The buckets of distances of a stack that sees to both sides, or behind alone.
-fn buckets(config: &ModelConfig, both: bool, heads: usize) -> Result<BucketSpec> {
+fn buckets(config: &ModelConfig, both: bool, (heads, tables): (usize, usize)) -> Result<BucketSpec> {
     let size = |field, default| Ok::<_, Error>(config.size_opt(&[field])?.unwrap_or(default));
     let buckets = size("relative_attention_num_buckets", 32)?;
     let most = size("relative_attention_max_distance", 128)?;
     let buckets = BucketSpec { buckets, most, both, owner: 0 };
-    encoder_decoder::check_buckets(buckets, heads).map(|()| buckets)
+    encoder_decoder::check_buckets(buckets, heads, tables).map(|()| buckets)
 }
