@@ -101,7 +101,8 @@ fn files(input: &[u8]) -> Option<ModelFiles> {
     for line in std::str::from_utf8(lines).ok()?.lines() {
         let mut words = line.split(' ');
         let (name, _, dims) = (words.next()?, words.next()?, words.next()?);
-        let dims = dims.split('x').map(|d| d.parse().ok()).collect::<Option<Vec<usize>>>()?;
+        let sizes = dims.split('x').filter(|d| *d != "scalar");
+        let dims = sizes.map(|d| d.parse().ok()).collect::<Option<Vec<usize>>>()?;
         let count = dims.iter().try_fold(1usize, |all, d| all.checked_mul(*d))?;
         let begin = end;
         end = count.checked_mul(WIDTH).and_then(|bytes| end.checked_add(bytes))?;

@@ -46,7 +46,9 @@ fn families() -> Vec<String> {
     let continues = |path: &PathBuf| {
         let files = checkpoint::open(path, Access::Map).unwrap();
         describe(&files, &Registry::default()).is_ok_and(|(spec, ..)| {
-            spec.family == Family::Decoder && matches!(spec.head, HeadSpec::Tokens { .. })
+            // Those that have an encoder have tests of their own: their texts are not cut.
+            let own = spec.encoder.is_none() && spec.family == Family::Decoder;
+            own && matches!(spec.head, HeadSpec::Tokens { .. })
         })
     };
     let entries = std::fs::read_dir(folder("")).unwrap().map(|entry| entry.unwrap().path());

@@ -248,6 +248,7 @@ impl<D: Device> Model<D> {
             let (at, to) = ((layer, block.spec.heads), (&mut state.kv, &mut of_encoder.key_values));
             cross.keep(x, at, rows, view.slots, to)?;
         }
+        x.enter(None);
         Ok(())
     }
 

@@ -255,6 +255,7 @@ fn pages_splits_and_batch_mates_change_no_bit() {
             (Elem::F32, Elem::BF16),
             (Elem::F32, Elem::F32),
             (Elem::F16, Elem::F16),
+            (Elem::BF16, Elem::BF16),
         ][i];
         check_paged(&shape, &[(1, 150), (3, 67), (2, 2)], scores, elem, held, 16);
     }

@@ -42,7 +42,8 @@ pub async fn create(
     }
     let echo = call.fields.flag("echo", false)?;
     if echo && call.served.generator.info().encoder_layers > 0 {
-        let why = "true: the text does not continue the prompt, which this model's encoder reads".to_string();
+        let why =
+            "is true: the text does not continue the prompt, which this model's encoder reads".to_string();
         return Err(ApiError::field("echo", why));
     }
     let bytes: usize = inputs.iter().map(|i| if let Input::Text(text) = i { text.len() } else { 0 }).sum();
