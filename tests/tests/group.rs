@@ -146,7 +146,7 @@ impl Communicator<Cpu> for Faulty {
 
 enum Message {
     Config(Box<EngineConfig>),
-    Order(StepOrder),
+    Order(Box<StepOrder>),
 }
 
 /// One rank that follows, on a thread of this test; `tamper` changes what it is sent.
@@ -165,7 +165,7 @@ impl Followers for One {
         let gone = |_| Error::Comm { rank: 1, world: 2, what: "its thread has ended".into() };
         (self.tamper)(order.clone())
             .into_iter()
-            .try_for_each(|o| self.to.send(Message::Order(o)).map_err(gone))
+            .try_for_each(|o| self.to.send(Message::Order(Box::new(o))).map_err(gone))
     }
     /// Says nothing to anybody: the group must end by what the engine and the board know.
     fn fail(&mut self, _: &str) {}
