@@ -167,7 +167,7 @@ fn sequence(id: usize, prompt: usize, new: usize, alphabet: Option<u32>) -> Sequ
 /// its pages are found by.
 fn with_source(mut sequence: Sequence, id: usize, world: World) -> Sequence {
     let pages = (sequence.prompt - 1).min(world.budget) / world.page_size;
-    if id % 3 > 0 || pages == 0 {
+    if !id.is_multiple_of(3) || pages == 0 {
         return sequence;
     }
     let positions = 1.max(pages / 2) * world.page_size;
