@@ -82,7 +82,7 @@ impl Kernel {
             Self::Integers => all(&int8::ENTRIES),
             Self::Experts(format) => ExpertLinear::entries(format).map(String::from).collect(),
             Self::Tensor { encoding, elem, hopper, .. } => {
-                gemm::entries(encoding, elem).chain(gemm::boxed_entries(elem, hopper)).collect()
+                gemm::entries(encoding, elem).chain(gemm::boxed_entries(encoding, elem, hopper)).collect()
             }
             Self::StrictPaged { kv, v_dim } => all(&attention::Paged::entries(kv, v_dim)),
             Self::StrictDense { elem, v_dim } => all(&[attention::Dense::entry(elem, v_dim)]),
@@ -110,7 +110,7 @@ impl fmt::Display for Kernel {
             Self::Tensor { encoding, elem, hopper, blaslt } => {
                 f.write_str(&gemm::name(encoding, elem))?;
                 if hopper != Hopper::None {
-                    write!(f, " | gemmw_*_{}", elem.name())?;
+                    write!(f, " | {}", gemm::boxed_name(encoding, elem))?;
                 }
                 if blaslt { write!(f, " | {BLASLT}") } else { Ok(()) }
             }

@@ -263,6 +263,9 @@ DEVICE Result<COLUMNS> chunk_of(const Scores &scores, const Row &row, u32 chunk,
     return r;
 }
 
+// The end of the chunks that a row walks: none of a row that sees nothing, whose hi may lie inside a chunk.
+DEVICE u32 end_of_chunks(const Row &row) { return row.lo < row.hi ? over(row.hi, CHUNK) : 0; }
+
 // A running result takes in the next chunk's.
 template <u32 COLUMNS>
 DEVICE void merge(Result<COLUMNS> &all, bool &any, const Result<COLUMNS> &next) {
@@ -324,7 +327,7 @@ DEVICE void walk_keys(const MatView &q, const MatView &out, const Scores &scores
     for (u32 d = threadIdx.x; d < k_dim; d += 64) query[d] = load_any(q.ptr, (u64)token * q.pitch + (u64)head * k_dim + d, elem);
     __syncthreads();
     float slope = scores.slopes ? reinterpret_cast<const float *>(scores.slopes)[head] : 0.0f;
-    u32 begin = row.lo / CHUNK, end = over(row.hi, CHUNK);
+    u32 begin = row.lo / CHUNK, end = end_of_chunks(row);
     if (SPLIT) {
         begin = most(begin, blockIdx.z * split.share);
         end = least(end, (blockIdx.z + 1) * split.share);
@@ -404,7 +407,7 @@ DEVICE void merged(const Paged &p) {
     if (!row.is_in) return;
     Result<COLUMNS> all;
     bool any = false;
-    u32 end = over(row.hi, CHUNK);
+    u32 end = end_of_chunks(row);
     float before = -3.40282347e38f;
     for (u32 first = row.lo / CHUNK; first < end; first += CHUNK) {
         u32 count = least(end - first, CHUNK);

@@ -378,8 +378,10 @@ DEVICE void split(const Flash &p) {
     u32 last_row = least(first + 16, count_rows) - 1;
     u32 lo = row_at(p, seq, first / group).lo, hi = row_at(p, seq, last_row / group).hi;
     u32 begin = blockIdx.x * SPAN;
-    // Blocks of spans that nobody sees; the first that might be seen stays for rows that see nothing.
-    if (begin + SPAN <= lo / SPAN * SPAN || (begin >= hi && begin > lo)) return;
+    // Blocks of spans that no row sees; the first that might be seen stays for rows that see nothing, which may
+    // begin where the keys end.
+    u32 last_key = most(seq.len, 1u) - 1;
+    if (begin + SPAN <= least(lo, last_key) / SPAN * SPAN || (begin >= hi && begin > lo)) return;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 q = shared_address(memory), ring = q + 16 * Tile::K_PITCH;
     u32 w_at = shared_address(weights);
@@ -468,7 +470,7 @@ DEVICE void split(const Flash &p) {
         const Row &row = rows[i];
         if (first + i * 8 + lane / 4 >= count_rows) continue;
         bool none = row.lo >= row.hi;
-        u32 first_span = row.lo / SPAN, last_span = none ? first_span : (row.hi - 1) / SPAN;
+        u32 first_span = least(row.lo, last_key) / SPAN, last_span = none ? first_span : (row.hi - 1) / SPAN;
         if (blockIdx.x < first_span || blockIdx.x > last_span) continue;
         bool alone = first_span == last_span;
         float by = none ? 0.0f : div(1.0f, span.l[2 * i]);

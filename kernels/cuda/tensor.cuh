@@ -55,6 +55,12 @@ DEVICE u32 load4(u32 from) {
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(from) : "memory");
     return r;
 }
+DEVICE void store_two(u32 to, float a, float b) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
+}
+DEVICE void load_two(float (&v)[2], u32 from) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v[0]), "=f"(v[1]) : "r"(from) : "memory");
+}
 
 // Four 8 x 8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8.
 DEVICE void load_matrices(u32 (&r)[4], u32 from) {

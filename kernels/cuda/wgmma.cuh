@@ -108,7 +108,10 @@ template <typename T, u32 N>
 DEVICE void multiply(float (&d)[N / 2], u64 a, u64 b);
 template <typename T, u32 N>
 DEVICE void multiply_first(float (&d)[N / 2], u64 a, u64 b);
-// The same with a in registers, laid out as mma.sync's A, and a b whose N runs along its rows.
+// The same with a in registers, laid out as mma.sync's A.
+template <typename T, u32 N>
+DEVICE void multiply_registers(float (&d)[N / 2], const u32 (&a)[4], u64 b);
+// And a b whose N runs along its rows.
 template <typename T, u32 N>
 DEVICE void multiply_transposed(float (&d)[N / 2], const u32 (&a)[4], u64 b);
 #define WGMMA(T, TYPE, N, COUNT, FUNCTION, READS, A, B)                                                                 \
@@ -119,11 +122,11 @@ DEVICE void multiply_transposed(float (&d)[N / 2], const u32 (&a)[4], u64 b);
                      : SUMS_ALL_##COUNT                                                                                \
                      : "l"(a), "l"(b));                                                                                \
     }
-#define WGMMA_TRANSPOSED(T, TYPE, N, COUNT, A, B)                                                                                \
+#define WGMMA_REGISTERS(T, TYPE, N, COUNT, FUNCTION, TRANSPOSED, A, B)                                                  \
     template <>                                                                                                        \
-    DEVICE void multiply_transposed<T, N>(float (&d)[N / 2], const u32 (&a)[4], u64 b) {                                   \
+    DEVICE void FUNCTION<T, N>(float (&d)[N / 2], const u32 (&a)[4], u64 b) {                                          \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES_##COUNT "}, {" A       \
-                     "}, " B ", 1, 1, 1, 1;"                                                                           \
+                     "}, " B ", 1, 1, 1, " TRANSPOSED ";"                                                              \
                      : SUMS_ALL_##COUNT                                                                                \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                            \
     }
@@ -134,8 +137,11 @@ DEVICE void multiply_transposed(float (&d)[N / 2], const u32 (&a)[4], u64 b);
     WGMMA(T, TYPE, 64, 32, multiply_first, "0", "%32", "%33")                                                           \
     WGMMA(T, TYPE, 128, 64, multiply, "1", "%64", "%65")                                                                \
     WGMMA(T, TYPE, 256, 128, multiply, "1", "%128", "%129")                                                             \
-    WGMMA_TRANSPOSED(T, TYPE, 64, 32, "%32, %33, %34, %35", "%36")                                                               \
-    WGMMA_TRANSPOSED(T, TYPE, 128, 64, "%64, %65, %66, %67", "%68")
+    WGMMA_REGISTERS(T, TYPE, 32, 16, multiply_registers, "0", "%16, %17, %18, %19", "%20")                              \
+    WGMMA_REGISTERS(T, TYPE, 64, 32, multiply_registers, "0", "%32, %33, %34, %35", "%36")                              \
+    WGMMA_REGISTERS(T, TYPE, 128, 64, multiply_registers, "0", "%64, %65, %66, %67", "%68")                             \
+    WGMMA_REGISTERS(T, TYPE, 64, 32, multiply_transposed, "1", "%32, %33, %34, %35", "%36")                             \
+    WGMMA_REGISTERS(T, TYPE, 128, 64, multiply_transposed, "1", "%64, %65, %66, %67", "%68")
 ALL_SHAPES(bf16, "bf16")
 ALL_SHAPES(f16, "f16")
 

@@ -71,7 +71,7 @@ fn kernels_for_tensor_cores_use_them() {
                 "gemm" | "gemmq" => everyone,
                 "flash" if !entry.starts_with("flash_merge_") => everyone,
                 "int8" if entry == "int8_dense" => everyone,
-                "gemmw" | "flashw" => hopper,
+                "gemmw" | "gemmwq" | "flashw" => hopper,
                 _ => continue,
             };
             let text = single(ptx(module), entry).unwrap();
@@ -80,7 +80,7 @@ fn kernels_for_tensor_cores_use_them() {
         }
     }
     // An entry of another name would go by unseen.
-    assert_eq!(found, 2 * (12 + 36 + 28 + 1) + 20 + 4);
+    assert_eq!(found, 2 * (12 + 36 + 28 + 1) + 20 + 36 + 4);
     // What entries share has none, or every text would.
     let merge = MODULES
         .iter()
@@ -129,7 +129,6 @@ fn named() -> BTreeSet<String> {
     }
     for elem in [Elem::F16, Elem::BF16] {
         all.extend(flash::WIDTHS.iter().flat_map(|width| flash::entries(elem, *width, true, true)));
-        all.extend(gemm::boxed_entries(elem, gemm::Hopper::All));
         for offset in [false, true] {
             for encoding in [
                 Encoding::Plain,
@@ -138,6 +137,7 @@ fn named() -> BTreeSet<String> {
                 Encoding::FiveBits { offset },
             ] {
                 all.extend(gemm::entries(encoding, elem));
+                all.extend(gemm::boxed_entries(encoding, elem, gemm::Hopper::All));
             }
         }
     }

@@ -23,5 +23,7 @@ mod sizes;
 mod weights;
 #[path = "tensor/wide.rs"]
 mod wide;
+#[path = "tensor/wide_packed.rs"]
+mod wide_packed;
 #[path = "tensor/wild.rs"]
 mod wild;

@@ -153,7 +153,9 @@ fn run_tensor(stream: &mut CudaStream, call: &Call<'_>, layout: &Layout, hopper:
     (p.weight, p.scales, p.bias) = (weight, scales, call.bias);
     match p.boxed(hopper) {
         Some(mut boxed) => {
-            boxed.params.maps = [encode(&boxed.maps[0])?, encode(&boxed.maps[1])?];
+            for (to, map) in boxed.params.maps.iter_mut().zip(&boxed.maps) {
+                *to = encode(map)?;
+            }
             stream.launch(&boxed.launch, &boxed.params)
         }
         None => stream.launch(&p.launch(), &p),

@@ -82,7 +82,7 @@ pub(super) fn matmul(terms: Terms, s: &Signature) -> Result<Matmul, String> {
             let plain = layout.encoding == Encoding::Plain;
             // A chain over all of K has no nodes of the tree.
             let fast = terms.mode == Mode::Fast && plain && s.part == SumPart::Whole;
-            let hopper = match terms.hopper && plain {
+            let hopper = match terms.hopper {
                 false => Hopper::None,
                 true if fast => Hopper::All,
                 true => Hopper::ByLeaves,
@@ -278,8 +278,10 @@ mod tests {
         assert_eq!(of(LinearOpKind::LinearAdd, both, bf16), "gemm_*_bf16 | cublasLtMatmul");
         assert_eq!(of(LinearOpKind::LinearAct, both, bf16), "gemm_*_bf16");
         assert_eq!(of(LinearOpKind::GatedLinear, both, bf16), "gemm_*_bf16");
-        assert_eq!(name(fast, WeightFormat::Block(Block::Q8_0)), "gemmq_*_bf16_int8");
-        assert_eq!(name(LARGE, WeightFormat::Block(Block::Q5_1)), "gemmq_*_bf16_int5a");
+        assert_eq!(name(fast, WeightFormat::Block(Block::Q8_0)), "gemmq_*_bf16_int8 | gemmwq_*_bf16_int8");
+        assert_eq!(name(LARGE, WeightFormat::Block(Block::Q5_1)), "gemmq_*_bf16_int5a | gemmwq_*_bf16_int5a");
+        let older = Terms { hopper: false, ..fast };
+        assert_eq!(name(older, WeightFormat::Block(Block::Q5_1)), "gemmq_*_bf16_int5a");
         for op in [PAGED, DENSE] {
             assert_eq!(ask(fast, op, Float::F16, 64), "flash_*_f16_64 | flashw_*_f16_64");
             assert_eq!(ask(fast, op, Float::F16, 96), "flash_*_f16_96");

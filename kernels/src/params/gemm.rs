@@ -4,9 +4,9 @@
 //! share the sum ([`Sum`]), never on the number of rows. Who asks [`supports`] before anything else gets a
 //! launch for every number of rows.
 //!
-//! Hopper alone: more than 8 rows of 16-bit weights take `cuda/gemmw.90a.cu` where [`Gemm::boxed`] gives a
-//! launch, with the same bits ([`Hopper`]). The weight is packed alike; both operands are read through tensor
-//! maps, which the driver's host code encodes from [`TileMap`]s.
+//! Hopper alone: more than 8 rows take `cuda/gemmw.90a.cu` (16-bit weights) or `cuda/gemmwq.90a.cu` (quantized
+//! ones) where [`Gemm::boxed`] gives a launch, with the same bits ([`Hopper`]). The weight is packed alike;
+//! operands are read through tensor maps, which the driver's host code encodes from [`TileMap`]s.
 
 use super::{Activation, Elem, Format, Leaves, MatView};
 use crate::Launch;
@@ -160,7 +160,7 @@ pub fn name(encoding: Encoding, elem: Elem) -> String {
 /// Which of Hopper's kernels a matmul may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Hopper {
-    /// None: another device, or quantized weights.
+    /// None: another device.
     None,
     /// Those that add by leaves: they give the bits of all others.
     ByLeaves,
@@ -169,13 +169,16 @@ pub enum Hopper {
 }
 
 /// How one of Hopper's kernels tiles: rows of a block, blocks of a cluster that share the leaves, stages of
-/// its ring.
+/// its ring (0: as many as fit).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BoxTile {
     rows: u32,
     split: u32,
     stages: u32,
 }
+
+/// Outputs of a block of Hopper's kernels, in tiles.
+const BOX_TILES: u32 = 8;
 
 /// The kernels of `gemmw.90a.cu`, as the table in its head.
 const BOXES: [BoxTile; 10] = [
@@ -191,10 +194,37 @@ const BOXES: [BoxTile; 10] = [
     BoxTile { rows: 256, split: 1, stages: 4 },
 ];
 
+/// The kernels of `gemmwq.90a.cu`.
+const PACKED_BOXES: [BoxTile; 3] = [
+    BoxTile { rows: 64, split: 1, stages: 0 },
+    BoxTile { rows: 64, split: 4, stages: 0 },
+    BoxTile { rows: 128, split: 1, stages: 0 },
+];
+
+/// The kernels of weights of this encoding.
+fn boxes(encoding: u32) -> &'static [BoxTile] {
+    if encoding == 0 { &BOXES } else { &PACKED_BOXES }
+}
+
 impl BoxTile {
-    fn entry(self, elem: Elem) -> String {
+    fn entry(self, encoding: u32, elem: Elem) -> String {
         let split = if self.split > 1 { format!("_split{}", self.split) } else { String::new() };
-        format!("gemmw_n{}{split}_{}", self.rows, elem.name())
+        match encoding {
+            0 => format!("gemmw_n{}{split}_{}", self.rows, elem.name()),
+            _ => format!("gemmwq_n{}{split}_{}_{}", self.rows, elem.name(), NAMES[encoding.min(6) as usize]),
+        }
+    }
+
+    /// Shared memory of a block: the ring, two barriers a stage, where scales are two sums of x for every row,
+    /// and room to begin at a multiple of 1024. Figures as in the heads of the kernels.
+    fn shared_bytes(self, encoding: u32) -> u32 {
+        let (half, scales, _) = bytes_of(encoding);
+        let stage = (self.rows * 128 + BOX_TILES * 2 * (half + scales)).next_multiple_of(1024);
+        let (stages, sums) = match self.stages {
+            0 => (if self.rows == 128 { 163_840 } else { 106_496 } / stage, 2 * self.rows * 4),
+            stages => (stages, 0),
+        };
+        stages * (stage + 16) + sums + 1024
     }
 
     /// Whether it is one chain over all of K.
@@ -203,14 +233,36 @@ impl BoxTile {
     }
 }
 
-/// The entries of Hopper's kernels.
-pub fn boxed_entries(elem: Elem, hopper: Hopper) -> impl Iterator<Item = String> {
+/// Bytes of 32 values in a tile, of a group's scales in a tile; halves of a stage of the kernels for few rows.
+const fn bytes_of(encoding: u32) -> (u32, u32, u32) {
+    match encoding {
+        0 => (1024, 0, 1),
+        1 => (512, 32, 1),
+        2 => (512, 64, 1),
+        3 => (256, 32, 2),
+        4 => (256, 64, 2),
+        5 => (256, 96, 2),
+        _ => (256, 128, 2),
+    }
+}
+
+/// The entries of Hopper's kernels for weights of this encoding.
+pub fn boxed_entries(encoding: Encoding, elem: Elem, hopper: Hopper) -> impl Iterator<Item = String> {
     let taken = move |tile: &&BoxTile| match hopper {
         Hopper::None => false,
         Hopper::ByLeaves => !tile.chain(),
         Hopper::All => true,
     };
-    BOXES.iter().filter(taken).map(move |tile| tile.entry(elem))
+    let encoding = number(encoding);
+    boxes(encoding).iter().filter(taken).map(move |tile| tile.entry(encoding, elem))
+}
+
+/// The name that stands for all of [`boxed_entries`] in reports.
+pub fn boxed_name(encoding: Encoding, elem: Elem) -> String {
+    match number(encoding) {
+        0 => format!("gemmw_*_{}", elem.name()),
+        encoding => format!("gemmwq_*_{}_{}", elem.name(), NAMES[encoding as usize]),
+    }
 }
 
 /// First unit of every leaf of a sum over `k`, and the end: the contract's halving in grains of whole units.
@@ -261,8 +313,8 @@ pub struct TileMap {
 pub struct BoxedLaunch {
     /// Parameters; `maps` are to be filled in.
     pub params: Boxed,
-    /// What `maps` have to say.
-    pub maps: [TileMap; 2],
+    /// What `maps` have to say: of x, of the weight, of its scales where it has some.
+    pub maps: Vec<TileMap>,
     /// The launch.
     pub launch: Launch,
     /// Blocks of a cluster along x, which the kernel itself asks for.
@@ -293,8 +345,8 @@ impl BoxedLaunch {
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 pub struct Boxed {
-    /// The tensor maps of x and of the weight, as the driver encodes them.
-    pub maps: [[u64; 16]; 2],
+    /// The tensor maps of x, of the weight and of its scales, as the driver encodes them.
+    pub maps: [[u64; 16]; 3],
     gemm: Gemm,
     reserved: [u64; 4],
 }
@@ -364,10 +416,10 @@ impl Gemm {
         self.tilings().iter().map(|tiling| self.launch_by(tiling)).collect()
     }
 
-    /// The same matmul by one of Hopper's kernels; none where those of [`Gemm::launch`] are as fast, for
-    /// quantized weights, and where rows of x do not begin at multiples of 16 bytes.
+    /// The same matmul by one of Hopper's kernels; none where those of [`Gemm::launch`] are as fast, and where
+    /// rows of x do not begin at multiples of 16 bytes.
     pub fn boxed(&self, hopper: Hopper) -> Option<BoxedLaunch> {
-        let fits = self.encoding == 0 && (self.x.ptr | (self.x.pitch * 2)).is_multiple_of(16);
+        let fits = (self.x.ptr | (self.x.pitch * 2)).is_multiple_of(16);
         if !fits || hopper == Hopper::None || self.x.rows <= BOXED_ABOVE {
             return None;
         }
@@ -375,10 +427,21 @@ impl Gemm {
     }
 
     /// What was fastest on an H200 (`bench/runs/2026-11-26-h200/matmuls.txt`; n16_split4, n32 and eight
-    /// blocks of a cluster were measured with bulk copies of the weight alone).
+    /// blocks of a cluster were measured with bulk copies of the weight alone; quantized weights:
+    /// `bench/runs/2026-11-27-h200/packed.txt`, whole models).
     fn best_box(&self, hopper: Hopper) -> Option<BoxTile> {
-        let (rows, columns) = (self.x.rows, self.n.div_ceil(128));
+        let (rows, columns) = (self.x.rows, self.n.div_ceil(16 * BOX_TILES));
         let blocks = |of: u32| columns * rows.div_ceil(of);
+        if self.encoding > 0 {
+            // Steps of up to 32 rows were slower than by gemmq.cu, and so were those of 256.
+            let tile = match rows {
+                0..=32 | 129..=1023 => return None,
+                _ if rows > 64 && blocks(128) >= MANY => 128,
+                _ => 64,
+            };
+            let split = if tile < 128 && blocks(tile) < MANY { 4 } else { 1 };
+            return PACKED_BOXES.into_iter().find(|other| (other.rows, other.split) == (tile, split));
+        }
         let tile = match rows {
             _ if hopper == Hopper::All && blocks(256) >= MANY && rows > 128 => 256,
             0..=16 => 16,
@@ -404,38 +467,49 @@ impl Gemm {
 
     /// The launches of all of Hopper's kernels, for any number of rows; whether each adds by leaves.
     pub fn boxed_choices(&self) -> Vec<(BoxedLaunch, bool)> {
-        BOXES.map(|tile| (self.boxed_by(tile), !tile.chain())).into()
+        boxes(self.encoding).iter().map(|tile| (self.boxed_by(*tile), !tile.chain())).collect()
     }
 
     fn boxed_by(&self, tile: BoxTile) -> BoxedLaunch {
         let rows = self.x.rows.div_ceil(tile.rows);
-        let blocks = self.n.div_ceil(16).div_ceil(8) * rows;
-        let x = TileMap {
+        let blocks = self.n.div_ceil(16).div_ceil(BOX_TILES) * rows;
+        let mut maps = vec![TileMap {
             address: self.x.ptr,
             dims: vec![u64::from(self.k), u64::from(self.x.rows)],
             strides: vec![self.x.pitch * 2],
             box_dims: vec![UNIT as u32, tile.rows],
             swizzled: true,
             elem: self.elem,
-        };
-        // A unit of a tile is 2 KiB, here in 16 rows of 128 bytes.
-        let weight = TileMap {
-            address: self.weight,
-            dims: vec![64, 16, u64::from(self.units), u64::from(self.n.div_ceil(16))],
-            strides: vec![128, 2048, u64::from(self.units) * 2048],
-            box_dims: vec![64, 16, 1, 8],
-            swizzled: false,
-            elem: self.elem,
-        };
+        }];
+        let (half, scales, _) = bytes_of(self.encoding);
+        // A unit of a tile is 0.5 to 2 KiB, here in rows of 128 bytes.
+        maps.push(self.tile_map(self.weight, 64, half / 64, self.units, 1));
+        if scales > 0 {
+            let groups = if self.group_units == 0 { 2 } else { 1 };
+            maps.push(self.tile_map(self.scales, scales / 2, 1, self.groups, groups));
+        }
         let launch = Launch {
-            entry: tile.entry(self.elem),
+            entry: tile.entry(self.encoding, self.elem),
             grid: [blocks * tile.split, 1, 1],
-            block: [288, 1, 1],
-            // The ring, two barriers a stage, room to begin at a multiple of 1024.
-            shared_bytes: tile.stages * (tile.rows * 128 + 8 * 2048 + 16) + 1024,
+            block: [if self.encoding == 0 { 288 } else { 256 }, 1, 1],
+            shared_bytes: tile.shared_bytes(self.encoding),
         };
         let params = Boxed { gemm: *self, ..Boxed::zeroed() };
-        BoxedLaunch { params, maps: [x, weight], launch, cluster: tile.split, rows }
+        BoxedLaunch { params, maps, launch, cluster: tile.split, rows }
+    }
+
+    /// `count` pieces of `rows` times `values` elements for every tile; a box has `taken` pieces of a block's
+    /// tiles.
+    fn tile_map(&self, address: u64, values: u32, rows: u32, count: u32, taken: u32) -> TileMap {
+        let (row, piece) = (u64::from(values) * 2, u64::from(values * rows) * 2);
+        TileMap {
+            address,
+            dims: vec![values.into(), rows.into(), count.into(), u64::from(self.n.div_ceil(16))],
+            strides: vec![row, piece, u64::from(count) * piece],
+            box_dims: vec![values, rows, taken, BOX_TILES],
+            swizzled: false,
+            elem: self.elem,
+        }
     }
 
     fn launch_by(&self, tiling: &Tiling) -> Launch {
@@ -446,16 +520,7 @@ impl Gemm {
 
     /// The kernels of this encoding; figures as in the tables of `gemm.cu` and `gemmq.cu`.
     fn tilings(&self) -> Vec<Tiling> {
-        // Bytes of 32 values in a tile, of a group's scales in a tile; halves of a skinny stage.
-        let (half, scales, halves): (u32, u32, u32) = match self.encoding {
-            0 => (1024, 0, 1),
-            1 => (512, 32, 1),
-            2 => (512, 64, 1),
-            3 => (256, 32, 2),
-            4 => (256, 64, 2),
-            5 => (256, 96, 2),
-            _ => (256, 128, 2),
-        };
+        let (half, scales, halves) = bytes_of(self.encoding);
         // The board: f32 sums of all leaves (of one, in the dense kernels), 4 more columns than outputs.
         let board = |tiles: u32, rows: u32| rows * (16 * tiles + 4) * 4;
         let skinny = |name: &'static str, warps: u32, tiles: u32, rows: u32, stages: u32| {

@@ -163,7 +163,7 @@ impl Case {
 }
 
 /// Every format with a group size of each kind.
-const QUANTIZED: [(Format, usize); 13] = [
+pub const QUANTIZED: [(Format, usize); 13] = [
     (Format::Q8_0, 0),
     (Format::Q4_0, 0),
     (Format::Q4_1, 0),

@@ -12,20 +12,19 @@ use ptx_vm::tensor::{DataType, Swizzle, TensorMap};
 /// The maps in their 128 bytes, as the machine's driver makes them.
 pub fn run_boxed(device: &mut Device, boxed: &BoxedLaunch, options: &Options) {
     let mut params = boxed.params;
-    params.maps = [0, 1].map(|i| {
-        let map = &boxed.maps[i];
+    for (to, map) in params.maps.iter_mut().zip(&boxed.maps) {
         let ty = if map.elem == Elem::F16 { DataType::F16 } else { DataType::Bf16 };
         let made = TensorMap {
             swizzle: if map.swizzled { Swizzle::Bytes128 } else { Swizzle::None },
             ..TensorMap::tiled(ty, map.address, &map.dims, &map.strides, &map.box_dims)
         };
-        bytemuck::cast(made.encode().unwrap())
-    });
+        *to = bytemuck::cast(made.encode().unwrap());
+    }
     device.run(&boxed.launch, bytemuck::bytes_of(&params), options);
 }
 
 /// By kernel number `choice` under all schedules.
-fn prove(case: &Case, choice: usize) {
+pub fn prove(case: &Case, choice: usize) {
     let [forward, reverse, cores] = schedules();
     let run = |options: &Options| {
         let mut by_leaves = false;
@@ -110,7 +109,6 @@ fn rows_that_a_map_can_describe_are_taken() {
         let layout = supports(Elem::BF16, Elem::BF16, format, 0, 4096, 4096, false).unwrap();
         let mut p = Gemm::new(&layout, Sum::folded(layout.k, 1), Elem::BF16, Elem::BF16, Then::Nothing);
         p.x = MatView { ptr, pitch, rows, cols: 4096 };
-        assert_eq!(p.boxed_choices().len(), KERNELS);
         p.boxed(hopper).map(|boxed| (boxed.launch.entry, boxed.launch.grid[0]))
     };
     let n128 = |blocks| Some(("gemmw_n128_bf16".to_string(), blocks));
@@ -118,8 +116,17 @@ fn rows_that_a_map_can_describe_are_taken() {
     assert_eq!(of(Format::Bf16, 2048, 4096, 4096, Hopper::ByLeaves), n128(512));
     assert_eq!(of(Format::Bf16, 2048, 4096, 4096, Hopper::All), Some(("gemmw_n256_bf16".into(), 256)));
     assert_eq!(of(Format::Bf16, 512, 4096, 4096, Hopper::None), None);
+    assert_eq!(of(Format::Q8_0, 8, 4096, 4096, Hopper::ByLeaves), None);
+    for rows in [9, 32, 129, 1023] {
+        assert_eq!(of(Format::Q8_0, rows, 4096, 4096, Hopper::All), None);
+    }
+    for (rows, entry, blocks) in [(33, "n64_split4", 128), (128, "n64_split4", 256), (1024, "n128", 256)] {
+        let want = Some((format!("gemmwq_{entry}_bf16_int8"), blocks));
+        assert_eq!(of(Format::Q8_0, rows, 4096, 4096, Hopper::ByLeaves), want);
+        assert_eq!(of(Format::Q8_0, rows, 4096, 4096, Hopper::All), want);
+    }
     for (ptr, pitch) in [(4098, 4096), (4096, 4097)] {
         assert_eq!(of(Format::Bf16, 512, ptr, pitch, Hopper::All), None);
     }
-    assert_eq!(of(Format::Q8_0, 512, 4096, 4096, Hopper::All), None);
+    assert_eq!(of(Format::Q8_0, 64, 4097, 4096, Hopper::All), None);
 }

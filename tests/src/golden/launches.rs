@@ -9,7 +9,7 @@ pub type Launches = BTreeMap<String, u64>;
 
 /// Beginnings of entries whose every launch belongs to a slot of the plan; others also serve in between
 /// (gathering rows, converting logits, sorting slots by expert).
-const PLANNED: [&str; 10] = [
+const PLANNED: [&str; 11] = [
     "attention_paged_",
     "attention_dense_",
     "embed_",
@@ -18,6 +18,7 @@ const PLANNED: [&str; 10] = [
     "gemm_",
     "gemmq_",
     "gemmw_",
+    "gemmwq_",
     "linear_",
     "moe_linear_",
 ];

@@ -260,7 +260,7 @@ impl Builder<'_> {
                 if let Some(item) = self.items.last_mut() {
                     item.axes[0] = Axis::Picked(boxed.alike());
                     item.cluster = boxed.cluster;
-                    item.maps = boxed.maps.into();
+                    item.maps = boxed.maps;
                 }
             }
             None => self.add(role, times, p.launch(), &p),
