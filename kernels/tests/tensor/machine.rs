@@ -76,7 +76,8 @@ impl Device {
     /// Runs one launch; a fault is a failure that names it.
     pub fn run(&mut self, launch: &Launch, params: &[u8], options: &Options) {
         // The reverse schedule runs the text for Hopper: bits that equal those of the others hold for both.
-        let hopper = options.schedule == Schedule::Reverse || matches!(launch.stem(), "gemmw" | "gemmwq" | "flashw");
+        let hopper =
+            options.schedule == Schedule::Reverse || matches!(launch.stem(), "gemmw" | "gemmwq" | "flashw");
         let arch = if hopper { "compute_90a" } else { "compute_80" };
         let instance = Instance::load(module(launch.stem(), arch), &mut self.memory, 0).unwrap();
         let mut job = ptx_vm::Launch::new(launch.grid, launch.block).with_params(params.to_vec());

@@ -35,7 +35,8 @@ fn both_types_decode_alike() {
 #[test]
 fn groups_that_leaves_cut_and_rings_that_go_round() {
     // 30 units in leaves of 4 and 3: groups of 3 units end inside leaves, and leaves inside groups.
-    for (format, group) in [(Format::Int4a, 192), (Format::Int8, 192), (Format::Int8a, 0), (Format::Q4_0, 0)] {
+    for (format, group) in [(Format::Int4a, 192), (Format::Int8, 192), (Format::Int8a, 0), (Format::Q4_0, 0)]
+    {
         let mut case = case(Type::Bf16, format, group, 20, 24, 30 * 64);
         (case.skip, case.pitch, case.out) = (8, case.pitch + 24, Type::F32);
         (0..KERNELS).for_each(|choice| prove(&case, choice));
