@@ -112,6 +112,7 @@ fn report(model: &TextGenerator, prompt: &str, text: &str, stream: &TextStream) 
         "model": info.name,
         "backend": info.plan.backend,
         "dtype": info.plan.dtype,
+        "kv_dtype": info.plan.kv_dtype,
         "prompt": prompt,
         "text": text,
         "tokens": stats.tokens,

@@ -444,6 +444,7 @@ impl Start {
             threads,
             engine,
             own_dtype,
+            kv_dtype,
             own_context,
             registry,
             kernel_inject,
@@ -451,12 +452,14 @@ impl Start {
             progress,
             ..
         } = options;
-        let stored_dtype = !own_dtype && backend.takes_stored_dtype();
+        let asked = [own_dtype.then_some(engine.dtype), kv_dtype];
+        let stored_dtype = backend.takes_stored_dtype();
         Self::run(move |inbox, ready| {
             let progress: Progress = progress.unwrap_or_else(|| Box::new(|_, _| {}));
             let job = worker::Job {
                 files,
                 engine,
+                asked,
                 stored_dtype,
                 own_context,
                 load,

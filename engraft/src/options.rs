@@ -38,6 +38,8 @@ pub struct Options {
     pub(crate) engine: EngineConfig,
     /// Whether the element type was chosen, not left to the checkpoint.
     pub(crate) own_dtype: bool,
+    /// The chosen element type of keys and values.
+    pub(crate) kv_dtype: Option<Float>,
     /// Whether the context was chosen: a model that has less says so.
     pub(crate) own_context: bool,
     pub(crate) load: LoadOptions,
@@ -55,6 +57,7 @@ impl Default for Options {
             threads: 0,
             engine: EngineConfig { max_seqs: 4, max_context: DEFAULT_CONTEXT, ..EngineConfig::default() },
             own_dtype: false,
+            kv_dtype: None,
             own_context: false,
             load: LoadOptions::default(),
             registry: Registry::default(),
@@ -78,7 +81,8 @@ impl fmt::Debug for Options {
 
 impl Options {
     /// The CPU, one thread per core, up to four sequences at once of up to 8192 tokens; activations in f32,
-    /// on GPUs in the checkpoint's own element type where its weights have 16 bits (not in mode `Reference`).
+    /// on GPUs in the checkpoint's own element type where its weights have 16 bits (not in mode `Reference`);
+    /// keys and values in the checkpoint's own where its weights have 16 bits, else as activations.
     pub fn new() -> Self {
         Self::default()
     }
@@ -95,10 +99,18 @@ impl Options {
         self
     }
 
-    /// Element type of activations and of the KV cache, in place of the one that [`Options::new`] tells of.
+    /// Element type of activations, in place of the one that [`Options::new`] tells of; and of keys and values,
+    /// unless [`Options::kv_dtype`] says another.
     pub fn dtype(mut self, dtype: Float) -> Self {
         (self.engine.dtype, self.engine.kv_dtype) = (dtype, dtype);
         self.own_dtype = true;
+        self
+    }
+
+    /// Element type of keys and values, in place of the one that [`Options::new`] tells of. Scores and sums are
+    /// computed in f32 whatever it is; 16 bits take half the memory, and half the time to read it.
+    pub fn kv_dtype(mut self, dtype: Float) -> Self {
+        self.kv_dtype = Some(dtype);
         self
     }
 
@@ -217,6 +229,7 @@ impl Options {
     /// All sizes of the engine at once, and its element types.
     pub fn engine(mut self, config: EngineConfig) -> Self {
         (self.engine, self.own_dtype, self.own_context) = (config, true, false);
+        self.kv_dtype = Some(config.kv_dtype);
         self
     }
 

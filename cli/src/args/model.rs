@@ -62,10 +62,14 @@ pub struct DeviceArgs {
     /// --mode fast
     #[arg(help_heading = "CUDA", long, value_name = "PATH")]
     pub cublaslt: Option<PathBuf>,
-    /// Element type of activations and KV cache: f32, f16, bf16; default: on GPUs the checkpoint's own where
-    /// its weights have 16 bits (not with --mode reference), else f32
+    /// Element type of activations: f32, f16, bf16; default: on GPUs the checkpoint's own where its weights
+    /// have 16 bits (not with --mode reference), else f32
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     pub dtype: Option<Float>,
+    /// Element type of keys and values: f32, f16, bf16; default: as --dtype where that is given, else the
+    /// checkpoint's own where its weights have 16 bits, else f32
+    #[arg(long, value_name = "TYPE", value_parser = dtype)]
+    pub kv_dtype: Option<Float>,
     /// Quantize weights while loading: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, w8a8 (activations as
     /// well), int8, int8a, int4, int4a (the last four also with the values of a group, int8:64; int4 and
     /// int4a alone are int4a:32); default: as stored
@@ -249,6 +253,9 @@ impl DeviceArgs {
 
     /// The sizes and switches of the engine that were given; a configuration's others stay.
     fn sized(&self, mut options: Options) -> Options {
+        if let Some(dtype) = self.kv_dtype {
+            options = options.kv_dtype(dtype);
+        }
         if let Some(steps) = self.steps_ahead {
             options = options.steps_ahead(steps.into());
         }

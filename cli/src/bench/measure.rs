@@ -6,7 +6,7 @@ use super::super::output::note;
 use engraft::backends::{BackendName, Limits, Visitor, measure_limits};
 use engraft::engraft_core::backend::Backend;
 use engraft::engraft_core::checkpoint::{Access, ModelFiles, open, stored_float};
-use engraft::engraft_core::config::EngineConfig;
+use engraft::engraft_core::config::{EngineConfig, element_types};
 use engraft::engraft_core::engine::{EncoderInput, Engine, Layers, Output, Request};
 use engraft::engraft_core::inject::{InjectionPlan, describe};
 use engraft::engraft_core::policy::{Family, ModelSpec, Registry};
@@ -30,7 +30,7 @@ pub struct Job {
     /// How its files are read.
     pub access: Access,
     /// None: as the library chooses, of a shape f32.
-    pub dtype: Option<Float>,
+    pub types: [Option<Float>; 2],
     /// Quantization, and how ranks share the model.
     pub load: LoadOptions,
     pub backend: BackendName,
@@ -108,6 +108,8 @@ pub struct Report {
     pub device: String,
     /// Of activations.
     pub dtype: Float,
+    /// Of keys and values.
+    pub kv_dtype: Float,
     pub starts: Vec<Start>,
     pub peak_rss: Option<u64>,
     pub limits: Vec<Limits>,
@@ -155,7 +157,8 @@ impl Visitor for Job {
             times.best_step_s = times.steps.get(times.steps.len() / 10).copied().unwrap_or(f64::NAN);
         }
         let device = backend.caps().device.clone();
-        let (family, dtype) = (engine.model().spec.family, engine.config().dtype);
+        let (family, config) = (engine.model().spec.family, engine.config());
+        let (dtype, kv_dtype) = (config.dtype, config.kv_dtype);
         let (prompt, decode) = (self.prompt, self.decode);
         let model = self.model.map_or("demo".into(), |p| p.display().to_string());
         Ok(Report {
@@ -165,6 +168,7 @@ impl Visitor for Job {
             family,
             device,
             dtype,
+            kv_dtype,
             starts,
             peak_rss,
             limits,
@@ -280,16 +284,16 @@ impl Job {
         let files = self.files()?;
         let most = self.batches.iter().copied().max().unwrap_or(1);
         let parameters = files.source.tensors().iter().map(|t| t.elements() as u64).sum();
-        let stored = stored_float(files.source.tensors()).filter(|_| self.backend.takes_stored_dtype());
+        let stored = stored_float(files.source.tensors());
         let stored = stored.filter(|dtype| backend.caps().dtypes.contains(dtype));
-        let dtype = self.dtype.or(stored).unwrap_or(Float::F32);
+        let (dtype, kv_dtype) = element_types(self.types, stored, self.backend.takes_stored_dtype());
         let load = LoadOptions { dtype: Some(dtype), ..self.load };
         let (spec, ..) = describe(&files, &self.registry)?;
         let context = self.max_context.unwrap_or(self.positions(&spec));
         let usual = EngineConfig::default();
         let config = EngineConfig {
             dtype,
-            kv_dtype: dtype,
+            kv_dtype,
             max_seqs: most,
             max_context: context,
             max_step_tokens: self.step_tokens.unwrap_or(usual.max_step_tokens),

@@ -46,7 +46,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
     let mut job = Job {
         model,
         registry: args.model.policies.registry()?,
-        dtype: device.dtype.or(args.shape.map(|_| Float::F32)),
+        types: [device.dtype.or(args.shape.map(|_| Float::F32)), device.kv_dtype],
         access: args.model.access(),
         load: device.options()?.load_options()?,
         backend: backend.clone(),
@@ -184,14 +184,15 @@ fn percent(x: f64, of: f64) -> String {
 fn as_text(args: &BenchArgs, report: &Report) -> String {
     let peak = Peak::of(report);
     let mut text = format!(
-        "{}: {} parameters, {} read per step{}\n{} on {}, activations {}\n",
+        "{}: {} parameters, {} read per step{}\n{} on {}, activations {}, keys and values {}\n",
         report.model,
         count(report.work.parameters),
         bytes(report.work.weight_bytes),
         report.work.whose(),
         args.model.device.backend,
         report.device,
-        report.dtype
+        report.dtype,
+        report.kv_dtype
     );
     let packing = match median_of(report.starts.iter().map(|s| s.pack_s)) {
         0.0 => String::new(),
@@ -324,6 +325,7 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         "backend": args.model.device.backend.to_string(),
         "device": report.device,
         "dtype": report.dtype,
+        "kv_dtype": report.kv_dtype,
         "prompt": report.prompt,
         "decode": report.decode,
         "load_seconds": median_of(report.starts.iter().map(|s| s.load_s)),

@@ -85,6 +85,24 @@ impl Default for EngineConfig {
     }
 }
 
+/// Element types of activations, and of keys and values: those `asked` for, in this order, of which the first
+/// counts for both where it stands alone. Where none is, keys and values have the type of most weights,
+/// `stored`, where that has 16 bits, and so have activations where `activations` says so; else they are f32.
+///
+/// ```
+/// use engraft_core::config::element_types;
+/// use engraft_core::mem::Float::{Bf16, F16, F32};
+///
+/// assert_eq!(element_types([None, None], Some(Bf16), false), (F32, Bf16));
+/// assert_eq!(element_types([Some(F32), None], Some(Bf16), true), (F32, F32));
+/// assert_eq!(element_types([None, Some(F16)], Some(Bf16), true), (Bf16, F16));
+/// ```
+pub fn element_types(asked: [Option<Float>; 2], stored: Option<Float>, activations: bool) -> (Float, Float) {
+    let [dtype, kv_dtype] = asked;
+    let of_weights = stored.filter(|_| activations);
+    (dtype.or(of_weights).unwrap_or(Float::F32), kv_dtype.or(dtype).or(stored).unwrap_or(Float::F32))
+}
+
 impl EngineConfig {
     /// What can be refused before a model is loaded: sizes that no model can have, element types that are not
     /// among those of the backend.

@@ -9,5 +9,5 @@ mod engine;
 mod model;
 pub(crate) mod unique;
 
-pub use engine::EngineConfig;
+pub use engine::{EngineConfig, element_types};
 pub use model::ModelConfig;

@@ -52,6 +52,8 @@ pub struct InjectionPlan {
     pub backend: String,
     /// Element type of activations.
     pub dtype: Float,
+    /// Element type of keys and values.
+    pub kv_dtype: Float,
     /// Ops in the order in which they run.
     pub rows: Vec<PlanRow>,
     /// What the policy assumed beyond what the checkpoint says.
@@ -66,7 +68,7 @@ impl InjectionPlan {
     #[doc(hidden)]
     pub fn empty(arch: &str, backend: &str, dtype: Float) -> Self {
         let (arch, backend) = (arch.into(), backend.into());
-        Self { arch, backend, dtype, rows: Vec::new(), assumed: Vec::new(), origin: None }
+        Self { arch, backend, dtype, kv_dtype: dtype, rows: Vec::new(), assumed: Vec::new(), origin: None }
     }
 
     /// The plan of a model with activations in `dtype` and a cache in `kv_dtype`: a dry run of its own step,
@@ -94,6 +96,7 @@ impl InjectionPlan {
             arch: model.spec.arch.clone(),
             backend: backend.name().into(),
             dtype,
+            kv_dtype,
             rows,
             assumed: model.spec.assumed.clone(),
             origin: model.origin.clone(),
@@ -222,7 +225,11 @@ impl PlanRow {
 impl fmt::Display for InjectionPlan {
     /// A table; consecutive layers with the same rows are shown once.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} on {}, activations {}", self.arch, self.backend, self.dtype)?;
+        write!(f, "{} on {}, activations {}", self.arch, self.backend, self.dtype)?;
+        if self.kv_dtype != self.dtype {
+            write!(f, ", keys and values {}", self.kv_dtype)?;
+        }
+        writeln!(f)?;
         if let Some(Origin { policy, why, .. }) = &self.origin {
             writeln!(f, "policy {policy}: {why}")?;
         }
@@ -339,6 +346,7 @@ mod tests {
             arch: "Any".into(),
             backend: "some".into(),
             dtype: Float::F32,
+            kv_dtype: Float::F32,
             rows,
             assumed: Vec::new(),
             origin: None,

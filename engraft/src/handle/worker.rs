@@ -16,11 +16,12 @@ use crate::options::Progress;
 use crate::sync::UnboundedSender;
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{ModelFiles, stored_float};
-use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::Warning;
+use engraft_core::config::{EngineConfig, element_types};
 use engraft_core::engine::{Caller, Engine, Finish, Output, Pooling, Texts, Want};
 use engraft_core::inject::{GroupPlan, InjectionPlan, describe};
 use engraft_core::kv::HostPages;
+use engraft_core::mem::Float;
 use engraft_core::policy::{Family, ModelSpec, Registry};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
@@ -39,7 +40,9 @@ const STEP_MS: f64 = 60.0;
 pub(super) struct Job {
     pub files: ModelFiles,
     pub engine: EngineConfig,
-    /// Whether activations take the element type of most weights.
+    /// Element types of activations and of keys and values that were asked for.
+    pub asked: [Option<Float>; 2],
+    /// Whether activations take the element type of most weights where none was asked for.
     pub stored_dtype: bool,
     /// Whether the context was asked for by name.
     pub own_context: bool,
@@ -58,9 +61,8 @@ impl Visitor for Job {
     fn visit<B: Backend>(mut self, backend: Arc<B>) -> Result<()> {
         let stored =
             stored_float(self.files.source.tensors()).filter(|dtype| backend.caps().dtypes.contains(dtype));
-        if let (true, Some(dtype)) = (self.stored_dtype, stored) {
-            (self.engine.dtype, self.engine.kv_dtype) = (dtype, dtype);
-        }
+        let types = element_types(self.asked, stored, self.stored_dtype);
+        (self.engine.dtype, self.engine.kv_dtype) = types;
         // Before anything is read.
         self.engine.possible(backend.name(), &backend.caps().dtypes)?;
         self.load.dtype = Some(self.engine.dtype);

@@ -70,7 +70,7 @@ fn model(
     };
     let mut all: Option<(f32, f32, Vec<f32>)> = None;
     let mut chunk = lo / CHUNK as usize * CHUNK as usize;
-    while chunk < hi {
+    while lo < hi && chunk < hi {
         let (a, b) = (lo.max(chunk), hi.min(chunk + CHUNK as usize));
         let s: Vec<f32> = (a..b)
             .map(|j| {
@@ -122,7 +122,7 @@ fn head_of(x: &[f32], heads: usize, dim: usize, head: usize) -> Vec<f32> {
 }
 
 /// Every score rule once; slopes, sinks and biases are put where a test has as many heads.
-fn rules() -> [Scores; 7] {
+fn rules() -> [Scores; 8] {
     let plain = Scores { ahead: Scores::ALL, scale: 0.3, ..Zeroable::zeroed() };
     [
         Scores { ahead: 0, ..plain },
@@ -132,6 +132,8 @@ fn rules() -> [Scores; 7] {
         Scores { flags: Scores::WINDOW, window: 9, ahead: 70, ..plain },
         Scores { bias: 1, bias_behind: 3, bias_ahead: 5, ..plain },
         Scores { flags: Scores::CHUNKED, window: 70, ahead: 0, ..plain },
+        // No key at all.
+        Scores { flags: Scores::WINDOW, window: 0, ahead: 0, ..plain },
     ]
 }
 
@@ -256,6 +258,7 @@ fn pages_splits_and_batch_mates_change_no_bit() {
             (Elem::F32, Elem::F32),
             (Elem::F16, Elem::F16),
             (Elem::BF16, Elem::BF16),
+            (Elem::F16, Elem::F16),
         ][i];
         check_paged(&shape, &[(1, 150), (3, 67), (2, 2)], scores, elem, held, 16);
     }

@@ -383,6 +383,7 @@ fn masks() {
     for h in [
         Heads { causal: false, ..base.clone() },
         Heads { window: Some(10), ..base.clone() },
+        Heads { window: Some(0), ..base.clone() },
         Heads { chunk: Some(70), ..base.clone() },
         Heads { window: Some(70), cap: Some(3.0), ..base.clone() },
         Heads { slopes: Some(vec![0.5, 0.25, 0.0625, 1.0]), ..base.clone() },
@@ -420,6 +421,7 @@ fn several_spans() {
         heads(Type::F16, 2, 1, 64),
         Heads { window: Some(300), sinks: Some(vec![1.0, -0.5]), ..heads(Type::F16, 2, 2, 64) },
         Heads { causal: false, ..heads(Type::Bf16, 1, 1, 128) },
+        Heads { window: Some(0), ..heads(Type::Bf16, 2, 1, 64) },
     ] {
         let (a, b, c) = (text(&h, 700, 7), text(&h, 256, 8), text(&h, 257, 9));
         h.prove(&[last(&a, 1), last(&b, 3), last(&c, 2), last(&c, 20)]);
