@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 const NEW: usize = 7;
-const CASES: [&str; 4] = ["t5", "bart", "umt5", "m2m_100"];
+const CASES: [&str; 5] = ["t5", "bart", "umt5", "m2m_100", "whisper"];
 
 type Texts = BTreeMap<u64, Vec<u32>>;
 
@@ -63,6 +63,21 @@ fn request(seed: u32, len: u32, begins: u32) -> Request {
     Request { prompt, decoder_prompt, max_new_tokens: NEW, sampling, ..Request::default() }
 }
 
+/// The same of a model that reads sound: features in the place of the prompt, of its own.
+fn of(case: &str, request: Request) -> Request {
+    if case != "whisper" {
+        return request;
+    }
+    let mut state = request.prompt.iter().fold(1u32, |hash, id| hash.wrapping_mul(31).wrapping_add(*id));
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    // 40 frames of 16 bands: 20 rows of the encoder.
+    let features = (0..40 * 16).map(|_| next()).collect();
+    Request { prompt: Vec::new(), features, ..request }
+}
+
 fn steps<B: Backend>(engine: &mut Engine<B>, count: usize, texts: &mut Texts) {
     let mut out: Vec<Output> = Vec::new();
     for _ in 0..count {
@@ -90,6 +105,7 @@ fn alone<B: Backend>(backend: &Arc<B>, case: &str, request: Request) -> Vec<u32>
 /// Requests that come while others decode, in pages of any size.
 fn mates<B: Backend>(backend: &Arc<B>, case: &str, page_size: usize) {
     let all = [request(1, 11, 0), request(2, 1, 4), request(3, 8, 9), request(4, 17, 1)];
+    let all = all.map(|request| of(case, request));
     let mut engine = engine(backend, case, config(page_size));
     let (mut texts, mut ids) = (Texts::new(), Vec::new());
     for request in &all {
@@ -115,11 +131,13 @@ fn mates_and_pages_change_nothing() {
 
 #[test]
 fn mates_on_devices() {
-    for name in cuda_names() {
-        mates(&cuda(&name, Mode::Invariant).unwrap(), "t5", 4);
-    }
-    for name in adapters() {
-        mates(&wgpu(Some(&name), false).unwrap(), "t5", 4);
+    for case in ["t5", "whisper"] {
+        for name in cuda_names() {
+            mates(&cuda(&name, Mode::Invariant).unwrap(), case, 4);
+        }
+        for name in adapters() {
+            mates(&wgpu(Some(&name), false).unwrap(), case, 4);
+        }
     }
     println!("skipped: {:?}", backends::absent());
     let missing = backends::missing_here();
@@ -167,27 +185,75 @@ fn the_keys_of_a_text_are_found_again_and_those_of_another_are_not() {
     }
 }
 
+/// A sound is encoded once; one that differs in a single value is not taken for it, and what no encoder of sound
+/// reads is refused.
+#[test]
+fn sounds_are_found_again_and_checked() {
+    let cpu = cpu();
+    let mut engine = engine(&cpu, "whisper", config(4));
+    let first = of("whisper", request(6, 10, 3));
+    let with = |change: &dyn Fn(&mut Vec<f32>)| {
+        let mut features = first.features.to_vec();
+        change(&mut features);
+        Request { features: features.into(), ..first.clone() }
+    };
+    let other = with(&|features| features[39 * 16 + 15] += 0.5);
+    let mut hits = Vec::new();
+    for request in [&first, &first, &other, &first] {
+        let before = engine.prefix_stats().hit;
+        let id = engine.put((*request).clone()).unwrap();
+        let texts = rest(&mut engine, Texts::new());
+        assert_eq!(texts[&id], alone(&cpu, "whisper", request.clone()));
+        hits.push(engine.prefix_stats().hit - before);
+    }
+    assert_eq!(hits, [0, 20, 0, 20]);
+    for (bad, what) in [
+        (request(1, 3, 0), "a prompt of 3 tokens"),
+        (Request::default(), "0 features; the encoder reads 40 frames of 16"),
+        (with(&|features| features.truncate(600)), "600 features"),
+        (with(&|features| features[7] = f32::NAN), "feature 7 is NaN"),
+    ] {
+        let error = engine.put(bad).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    }
+    let error = self::engine(&cpu, "t5", config(4)).put(first.clone()).unwrap_err().to_string();
+    assert!(error.contains("this model reads tokens"), "{error}");
+    let id = engine.put(first).unwrap();
+    let error = engine.save(id).unwrap_err().to_string();
+    assert!(error.contains("reads sound"), "{error}");
+}
+
+/// A step has room for a sound, whatever was asked for.
+#[test]
+fn steps_have_room_for_a_sound() {
+    let cpu = cpu();
+    let sizes = EngineConfig { max_step_tokens: 5, max_seqs: 3, ..config(4) };
+    let engine = engine(&cpu, "whisper", sizes);
+    assert_eq!(engine.config().max_step_tokens, 20);
+}
+
 #[test]
 fn a_preempted_request_goes_on_with_the_same_tokens() {
     let cpu = cpu();
-    for case in ["t5", "marian"] {
+    for case in ["t5", "marian", "whisper"] {
+        let [one, other] = [request(7, 9, 2), request(8, 20, 12)].map(|request| of(case, request));
         for (host, prefix_cache) in [(false, true), (false, false), (true, true)] {
-            let want = alone(&cpu, case, request(7, 9, 2));
+            let want = alone(&cpu, case, one.clone());
             for before in 1..NEW {
                 let mut engine =
                     engine(&cpu, case, EngineConfig { prefix_cache, kv_pages: Some(12), ..config(4) });
                 if host {
                     engine.set_page_store(HostPages::new(1 << 20)).unwrap();
                 }
-                let id = engine.put(request(7, 9, 2)).unwrap();
+                let id = engine.put(one.clone()).unwrap();
                 let mut texts = Texts::new();
                 steps(&mut engine, before, &mut texts);
                 assert!(engine.preempt(id).unwrap());
                 // One that needs nearly all pages goes first: those that were given up are evicted.
-                let mate = engine.put(Request { priority: -1, ..request(8, 20, 12) }).unwrap();
+                let mate = engine.put(Request { priority: -1, ..other.clone() }).unwrap();
                 let texts = rest(&mut engine, texts);
                 assert_eq!(texts[&id], want, "{case}, preempted behind {before} steps");
-                assert_eq!(texts[&mate], alone(&cpu, case, request(8, 20, 12)), "{case}");
+                assert_eq!(texts[&mate], alone(&cpu, case, other.clone()), "{case}");
             }
         }
     }
@@ -233,8 +299,8 @@ fn a_saved_request_goes_on_elsewhere() {
 #[test]
 fn forks_and_continuations_share_what_was_encoded() {
     let cpu = cpu();
-    for case in ["t5", "pegasus"] {
-        let one = request(10, 10, 1);
+    for case in ["t5", "pegasus", "whisper"] {
+        let one = of(case, request(10, 10, 1));
         let mut engine = engine(&cpu, case, config(4));
         let ids = engine.put_several(one.clone(), 3).unwrap();
         let texts = rest(&mut engine, Texts::new());

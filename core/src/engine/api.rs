@@ -7,7 +7,7 @@ use super::memory::{self, Memory};
 use super::order::StepResult;
 use super::request::{Output, Request};
 use super::runner::{Launched, Runner};
-use super::sizes::{captures, sizes, steps_ahead};
+use super::sizes::{captures, positions_of, sizes, steps_ahead, with_room_for_sound};
 use crate::backend::{Backend, Communicator, Mem, Solo};
 use crate::config::EngineConfig;
 use crate::config::deepspeed::Warning;
@@ -86,7 +86,9 @@ impl<B: Backend> Engine<B> {
         config.possible(backend.name(), &backend.caps().dtypes)?;
         let positions = model.ropes.iter().map(|r| r.reach()).min();
         let positions = positions.filter(|_| model.encoder.is_none());
-        let mut config = config.check(positions.unwrap_or(model.spec.context()))?;
+        let mut config = with_room_for_sound(config, &model.spec);
+        let most = positions_of(&model.spec, config.page_size);
+        config = config.check(positions.unwrap_or(most))?;
         if model.spec.family == Family::Encoder && model.spec.head.is_per_token() {
             config.logit_rows = Some(config.max_step_tokens);
         }

@@ -15,7 +15,7 @@ use crate::graph::BucketSizes;
 use crate::kv::{CachedPrefix, KvManager, PrefixKey};
 use crate::mem::{SKIP, StepFill, StepShape, StepWords};
 use crate::model::RopeShifts;
-use crate::policy::{Family, ModelSpec};
+use crate::policy::{Family, ModelSpec, StemSpec};
 use crate::sample::SamplingParams;
 use crate::schedule::{Budget, Scheduler, Sequence, Slice, Standing, StepBatch, Token};
 use std::collections::BTreeMap;
@@ -82,7 +82,7 @@ pub(super) struct Live {
     pub shift: u32,
     /// Of every token of the prompt; empty counts as all 0.
     pub token_type_ids: Vec<u32>,
-    /// What an encoder reads in front.
+    /// What an encoder reads in front: tokens, or the bits of features.
     pub source: Arc<[u32]>,
     /// A row of pixels for each token, of models that read images.
     pub pixels: Vec<f32>,
@@ -175,7 +175,8 @@ impl Coordinator {
         let id = self.next_id;
         request.check(id, &self.spec, &self.config)?;
         let (tokens, source, new) = request.tokens(&self.spec, &self.config);
-        let Request { prompt, sampling, stop_ids, subsequence, want, .. } = request;
+        let of_encoder = request.source(&self.spec);
+        let Request { sampling, stop_ids, subsequence, want, .. } = request;
         let asked = match (want.logits, self.spec.head.is_per_token()) {
             (false, _) => 0..0,
             (true, true) => 0..usize::MAX,
@@ -184,7 +185,6 @@ impl Coordinator {
         let keeps = want != Want::default();
         let Request { cache_salt, skip_prefix_cache, priority, tenant, start_within, .. } = request;
         let live = Live { stop_ids, sampling, subsequence, want, keeps, ..Live::default() };
-        let of_encoder = if self.spec.encoder.is_some() { prompt.into() } else { Arc::default() };
         let live = Live { cache_salt, skip_prefix_cache, source: of_encoder, ..live };
         let deadline = start_within.map_or(Duration::MAX, |time| self.now.saturating_add(time));
         let standing = Standing { priority, deadline, ..Standing::of(owner_of(&tenant)) };
@@ -234,7 +234,9 @@ impl Coordinator {
         let most = if live.skip_prefix_cache { 0 } else { most };
         let (salt, source) = (live.cache_salt.clone(), live.source.clone());
         let key = PrefixKey { salt, rope_shift: live.shift, private: live.private, source };
-        let least = live.source.len().div_ceil(self.config.page_size);
+        let stem = self.spec.encoder.as_ref().and_then(|encoder| encoder.stem());
+        let read = stem.map_or(live.source.len(), StemSpec::tokens);
+        let least = read.div_ceil(self.config.page_size);
         Some(CachedPrefix::new(key, most).behind(least))
     }
 
@@ -305,7 +307,7 @@ impl Coordinator {
         (order.captured, order.want) = (captured, want);
         self.fill(parts, &mut order.words.begin(shape));
         if batch.encodes > 0 {
-            self.fill_source(parts, batch.encodes, &mut order.source);
+            self.fill_source(parts, batch.encodes, order);
         }
         self.kv.tables.settle();
         self.count(parts, order);
@@ -424,18 +426,22 @@ impl Coordinator {
     }
 
     /// Writes what an encoder reads of `tokens` tokens for the parts that begin with it.
-    fn fill_source(&self, parts: &[Part], tokens: usize, words: &mut StepWords) {
+    fn fill_source(&self, parts: &[Part], tokens: usize, order: &mut StepOrder) {
         let row = |part: &Part| self.scheduler.sequence(part.slice.row);
         let reads = || parts.iter().filter_map(row).filter(|seq| seq.to_encode() > 0);
         let (seqs, most) = (reads().count(), reads().map(|seq| seq.source).max().unwrap_or(0));
         let shape = StepShape { tokens, seqs, max_query: most, max_keys: most, ..StepShape::default() };
-        let (mut fill, mut token) = (words.begin(shape), 0);
+        let (mut fill, mut token) = (order.source.begin(shape), 0);
+        let sound = self.spec.encoder.as_ref().is_some_and(|encoder| encoder.stem().is_some());
         for (s, seq) in reads().enumerate() {
             for (position, id) in seq.tokens.iter().take(seq.source).enumerate() {
                 fill.token(token, *id, position as u32, self.kv.tables.slot(seq.row, position), 0);
                 token += 1;
             }
             fill.seq(s, token, 0, seq.source as u32);
+            if sound {
+                order.values.extend(seq.data.source.iter().map(|bits| f32::from_bits(*bits)));
+            }
         }
     }
 
@@ -449,7 +455,7 @@ impl Coordinator {
             if self.spec.family == Family::Encoder
                 && let Some(seq) = self.scheduler.sequence_mut(slice.row)
             {
-                order.pixels.append(&mut seq.data.pixels);
+                order.values.append(&mut seq.data.pixels);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What whole texts are asked for, and what an encoder says of one.
 
 use crate::{Error, Result};
+use std::sync::Arc;
 
 /// One text of an encoder batch.
 ///
@@ -13,7 +14,7 @@ use crate::{Error, Result};
 /// let typed = EncoderInput { ids, token_type_ids, ..EncoderInput::default() };
 /// assert_eq!(typed.ids.len(), typed.token_type_ids.len());
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct EncoderInput {
     /// Token ids.
     pub ids: Vec<u32>,
@@ -21,6 +22,8 @@ pub struct EncoderInput {
     pub token_type_ids: Vec<u32>,
     /// Of a model with an encoder: what its decoder reads, behind its own first token.
     pub decoder: Vec<u32>,
+    /// Of a model whose encoder reads sound, in the place of token ids: `[frames, columns]`.
+    pub features: Arc<[f32]>,
 }
 
 impl From<Vec<u32>> for EncoderInput {

@@ -25,8 +25,9 @@ pub struct StepOrder {
     pub admitted: Vec<Admitted>,
     /// Token ids that [`Admitted::seen`] refers to.
     pub seen: Vec<u32>,
-    /// Pixels `[tokens, values of a patch]`, of models that read images.
-    pub pixels: Vec<f32>,
+    /// Pixels `[tokens, values of a patch]`, of models that read images; features `[frames, columns]` of what an
+    /// encoder of sound reads first.
+    pub values: Vec<f32>,
     /// What to bring back.
     pub want: StepWant,
 }
@@ -72,13 +73,13 @@ pub struct StepResult {
 impl StepOrder {
     /// Takes an order back to be filled again: its memory stays.
     pub(super) fn clear(&mut self) {
-        let Self { number, words: _, source, captured, copies, admitted, seen, pixels, want } = self;
+        let Self { number, words: _, source, captured, copies, admitted, seen, values, want } = self;
         (*number, *captured, *want) = (0, false, StepWant::default());
         source.begin(StepShape::default());
         copies.clear();
         admitted.clear();
         seen.clear();
-        pixels.clear();
+        values.clear();
     }
 }
 

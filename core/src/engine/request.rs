@@ -1,9 +1,10 @@
 //! Requests and what comes back.
 
 use crate::config::EngineConfig;
-use crate::policy::{EncoderSpec, Family, ModelSpec};
+use crate::policy::{EncoderSpec, Family, ModelSpec, StemSpec};
 use crate::sample::SamplingParams;
 use crate::{Error, Result};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Continuations of one prompt that are taken at once: each holds a copy of it while it waits.
@@ -72,6 +73,8 @@ pub struct Request {
     /// What the decoder of a model with an encoder begins with, behind its own first token; of a translation
     /// the target language, say. Empty: what the model's files say.
     pub decoder_prompt: Vec<u32>,
+    /// What an encoder of sound reads in the place of a prompt: `[frames, columns]`, log-mel energies of Whisper.
+    pub features: Arc<[f32]>,
     /// Tokens to generate at most; the context's end may come first. 0 only runs the prompt.
     pub max_new_tokens: usize,
     /// How tokens are sampled; a seed that is not given is a new one.
@@ -124,8 +127,16 @@ impl Request {
             });
         }
         self.sampling.validate()?;
+        let stem = spec.encoder.as_ref().and_then(|encoder| encoder.stem());
+        match stem {
+            Some(stem) => self.check_features(id, stem)?,
+            None if !self.features.is_empty() => {
+                return no("features of sound; this model reads tokens".into());
+            }
+            None => {}
+        }
         let len = self.prompt.len();
-        if len == 0 {
+        if len == 0 && stem.is_none() {
             return no("the prompt is empty; at least one token is needed".into());
         }
         if let Some(bad) = self.prompt.iter().chain(&self.decoder_prompt).find(|t| **t as usize >= spec.vocab)
@@ -148,6 +159,37 @@ impl Request {
         Ok(())
     }
 
+    /// Refuses features of another size, or that are no numbers.
+    fn check_features(&self, id: u64, stem: &StemSpec) -> Result<()> {
+        let no = |what: String| Err(Error::Request { id, what });
+        let (StemSpec { frames, columns, .. }, got) = (stem, self.features.len());
+        if !self.prompt.is_empty() {
+            let len = self.prompt.len();
+            return no(format!("a prompt of {len} tokens; the encoder reads sound, `features` has it"));
+        }
+        if got != frames * columns {
+            return no(format!("{got} features; the encoder reads {frames} frames of {columns}"));
+        }
+        match self.features.iter().position(|value| !value.is_finite()) {
+            Some(at) => no(format!("feature {at} is {}; finite numbers are allowed", self.features[at])),
+            None => Ok(()),
+        }
+    }
+
+    /// Positions of an encoder's rows.
+    fn source_len(&self, encoder: &EncoderSpec) -> usize {
+        encoder.stem().map_or(self.prompt.len(), StemSpec::tokens)
+    }
+
+    /// What an encoder reads: tokens, or the bits of features.
+    pub(super) fn source(&self, spec: &ModelSpec) -> Arc<[u32]> {
+        match spec.encoder.as_ref().map(|encoder| encoder.stem()) {
+            None => Arc::default(),
+            Some(None) => self.prompt.as_slice().into(),
+            Some(Some(_)) => self.features.iter().map(|value| value.to_bits()).collect(),
+        }
+    }
+
     /// The same for what an encoder reads, and the decoder begins with.
     fn check_source(
         &self,
@@ -156,7 +198,7 @@ impl Request {
         (spec, config): (&ModelSpec, &EngineConfig),
     ) -> Result<()> {
         let no = |what: String| Err(Error::Request { id, what });
-        let (len, positions) = (self.prompt.len(), encoder.stack.max_positions);
+        let (len, positions) = (self.source_len(encoder), encoder.stack.max_positions);
         if len > config.text_tokens().min(positions) {
             let limit = match config.text_tokens() < positions {
                 true => config.text_limit(positions),
@@ -165,19 +207,13 @@ impl Request {
             return no(format!("the prompt has {len} tokens; the encoder reads {limit} at most"));
         }
         let (begins, most) =
-            (encoder.prompt(&self.decoder_prompt).len(), self.decoder_positions(spec, config));
+            (encoder.prompt(&self.decoder_prompt).len(), decoder_positions(len, spec, config));
         if begins > most || (begins == most && self.max_new_tokens > 0) {
             let what =
                 format!("the decoder begins with {begins} tokens; behind {len} of the encoder it has {most}");
             return no(what);
         }
         Ok(())
-    }
-
-    /// Positions that the decoder of a model with an encoder has, behind what the encoder reads.
-    fn decoder_positions(&self, spec: &ModelSpec, config: &EngineConfig) -> usize {
-        let source = self.prompt.len().next_multiple_of(config.page_size);
-        spec.max_positions.min(config.max_context.saturating_sub(source))
     }
 
     /// The tokens of a request, encoder's first, in whole pages; how many an encoder reads, positions that
@@ -187,10 +223,10 @@ impl Request {
             let new = self.max_new_tokens.min(config.max_context - self.prompt.len());
             return (self.prompt.clone(), [0, 0], new);
         };
-        let source = self.prompt.len();
+        let source = self.source_len(encoder);
         let positions = source.next_multiple_of(config.page_size);
         let begins = encoder.prompt(&self.decoder_prompt);
-        let room = self.decoder_positions(spec, config).saturating_sub(begins.len());
+        let room = decoder_positions(source, spec, config).saturating_sub(begins.len());
         let mut tokens = self.prompt.clone();
         tokens.resize(positions, 0);
         tokens.extend(begins);
@@ -229,6 +265,12 @@ impl Request {
             false => Err(Error::KvFull { wanted, free: total, total }),
         }
     }
+}
+
+/// Positions that the decoder of a model with an encoder has, behind so many that the encoder reads.
+fn decoder_positions(source: usize, spec: &ModelSpec, config: &EngineConfig) -> usize {
+    let source = source.next_multiple_of(config.page_size);
+    spec.max_positions.min(config.max_context.saturating_sub(source))
 }
 
 /// Why a continuation ended.

@@ -163,8 +163,8 @@ impl<B: Backend> Runner<B> {
             let seen = admitted.seen.clone().and_then(|range| order.seen.get(range));
             self.admit(admitted, seen)?;
         }
-        self.upload_pixels(&order.pixels)?;
-        self.encode(&order.source)?;
+        self.upload_pixels(&order.values)?;
+        self.encode(&order.source, &order.values)?;
         let mut launched =
             Launched { tokens: None, logits: None, pooled: None, hidden: Vec::new(), refused: false };
         match order.captured {
@@ -258,12 +258,27 @@ impl<B: Backend> Runner<B> {
         stream.run(Checked::new(Convert { x: pixels.view(count)?, bias: None, out: to.view_mut(count)? })?)
     }
 
+    /// Puts features where the convolutions read them, and which rows they read.
+    fn upload_features(&mut self, values: &[f32], seqs: usize) -> Result<()> {
+        let Self { state, stream, model, .. } = self;
+        let spec = model.spec.encoder.as_ref().and_then(|encoder| encoder.stem());
+        let stem = state.encoder.as_mut().and_then(|encoder| encoder.scratch.stem.as_mut());
+        let (Some(spec), Some(stem)) = (spec, stem) else { return Ok(()) };
+        stem.begin(spec, seqs);
+        let (frames, taps) = (stem.frames, spec.taps(seqs));
+        stream.upload(&taps, stem.taps.view_mut().slice(0..taps.len())?)?;
+        stream.upload(values, stem.uploaded.view_mut(frames)?.into_f32()?)?;
+        let (x, out) = (stem.uploaded.view(frames)?, stem.features.view_mut(frames)?);
+        stream.run(Checked::new(Convert { x, bias: None, out })?)
+    }
+
     /// Runs the encoder next to the model over what sequences of this step begin with.
-    fn encode(&mut self, words: &StepWords) -> Result<()> {
+    fn encode(&mut self, words: &StepWords, values: &[f32]) -> Result<()> {
         let shape = words.shape();
         if shape.tokens == 0 {
             return Ok(());
         }
+        self.upload_features(values, shape.seqs)?;
         let mut probe = self.profile.as_ref().map(|_| Probe::default());
         let Self { state, eager, stream, comm, model, .. } = self;
         let (Eager { source, plan, .. }, comm) = (eager, comm.as_mut());

@@ -91,6 +91,9 @@ impl<B: Backend> Engine<B> {
         let no = |what: &str| Error::Request { id, what: what.into() };
         let seq = sequence.ok_or_else(|| no("neither running nor waiting: it cannot be saved"))?;
         let live = &seq.data;
+        if self.coordinator.spec.encoder.as_ref().is_some_and(|encoder| encoder.stem().is_some()) {
+            return Err(no("its encoder reads sound, which no saved request holds: it cannot be saved"));
+        }
         if live.keeps || live.want != Want::default() || !seq.asked.is_empty() || !live.pixels.is_empty() {
             return Err(no("it keeps logits or hidden states, or is a text of a call: it cannot be saved"));
         }
@@ -217,6 +220,9 @@ impl<B: Backend> Engine<B> {
             return no(format!("its encoder reads {source} tokens; a step holds {most}, `max_step_tokens`"));
         }
         if let Some(encoder) = &coordinator.spec.encoder {
+            if encoder.stem().is_some() {
+                return no("the encoder of this model reads sound, which no saved request holds".into());
+            }
             let (own, reads) = (coordinator.spec.max_positions, encoder.stack.max_positions);
             if source > reads || header.limit - positions > own {
                 let decodes = header.limit - positions;

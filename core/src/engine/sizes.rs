@@ -4,6 +4,7 @@ use crate::backend::Backend;
 use crate::config::EngineConfig;
 use crate::mem::StepShape;
 use crate::model::{Model, Sizes};
+use crate::policy::ModelSpec;
 use crate::{Error, Result};
 
 /// Steps that are launched before the one before is collected.
@@ -56,4 +57,26 @@ pub(super) fn fits<B: Backend>(backend: &B, bytes: u64) -> Result<()> {
         }),
         _ => Ok(()),
     }
+}
+
+/// Positions of the longest sequence of a model, the rows of an encoder in whole pages.
+pub(super) fn positions_of(spec: &ModelSpec, page_size: usize) -> usize {
+    let rows = spec.encoder.as_ref().map_or(0, |encoder| encoder.stack.max_positions);
+    let ends = rows.checked_next_multiple_of(page_size.max(1)).map_or(0, |end| end - rows);
+    spec.context().saturating_add(ends)
+}
+
+/// Sound is read as a whole, as much for every request: a step has room for it, whatever else was asked for.
+pub(super) fn with_room_for_sound(mut config: EngineConfig, spec: &ModelSpec) -> EngineConfig {
+    let Some(stem) = spec.encoder.as_ref().and_then(|encoder| encoder.stem()) else { return config };
+    let (asked, needed) = (config.max_step_tokens, stem.tokens());
+    if asked < needed {
+        if asked != EngineConfig::default().max_step_tokens {
+            tracing::warn!(
+                "`max_step_tokens` is {asked}; raised to {needed}, what the encoder reads of a sound"
+            );
+        }
+        config.max_step_tokens = needed;
+    }
+    config
 }

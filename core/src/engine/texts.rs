@@ -129,7 +129,7 @@ impl<B: Backend> Engine<B> {
             // Labels follow from the tokens up to the token row that the head reads.
             let read = if labels && keep.hidden == Layers::None { asked.end } else { tokens.len() };
             let (ids, token_type_ids) = (tokens[..read.max(1)].to_vec(), text.token_type_ids.clone());
-            let of_encoder = tokens[..source[0]].into();
+            let of_encoder = as_request(text).source(&self.coordinator.spec);
             let live =
                 Live { want: keep, keeps: true, token_type_ids, source: of_encoder, ..Live::default() };
             let wanted = Wanted { asked, source, ..Wanted::new(standing) };
@@ -152,7 +152,7 @@ impl<B: Backend> Engine<B> {
             Family::Decoder => config.max_context,
         };
         let no = |what: String| Err(Error::Request { id, what });
-        if spec.encoder.is_some() || !text.decoder.is_empty() {
+        if spec.encoder.is_some() || !text.decoder.is_empty() || !text.features.is_empty() {
             self.check_types(id, text)?;
             return as_request(text).check(id, spec, config);
         }
@@ -185,7 +185,8 @@ impl<B: Backend> Engine<B> {
 
 /// A text as a request of which nothing is sampled.
 fn as_request(text: &EncoderInput) -> Request {
-    Request { prompt: text.ids.clone(), decoder_prompt: text.decoder.clone(), ..Request::default() }
+    let EncoderInput { ids: prompt, decoder: decoder_prompt, features, .. } = text.clone();
+    Request { prompt, decoder_prompt, features, ..Request::default() }
 }
 
 impl Coordinator {

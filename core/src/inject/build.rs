@@ -170,9 +170,15 @@ fn embedding<D: Device>(
 ) -> Result<Embedding<D>> {
     Ok(Embedding {
         spec: spec.embed.clone(),
-        tokens: match (spec.embed.patches, spec.embed.shared) {
-            (None, false) => Some(t.take(None, Slot::TokenEmbed, Part::Weight)?),
-            _ => None,
+        tokens: match spec.embed.reads_tokens() && !spec.embed.shared {
+            true => Some(t.take(None, Slot::TokenEmbed, Part::Weight)?),
+            false => None,
+        },
+        convs: match &spec.embed.stem {
+            Some(stem) => {
+                (0..stem.convs.len()).map(|i| t.linear(Some(i), Slot::Conv)).collect::<Result<_>>()?
+            }
+            None => Vec::new(),
         },
         patches: spec.embed.patches.map(|_| t.linear(None, Slot::PatchEmbed)).transpose()?,
         project: match spec.embed.width == spec.hidden {

@@ -1,9 +1,10 @@
-//! From ids or pixels to the residual stream: tokens, projection, token types, positions, norm.
+//! From ids, pixels or features of sound to the residual stream: tokens, projection, token types, positions,
+//! norm.
 
 use super::{Exec, Norm, Projection, Scratch, StepInputs};
 use crate::mem::Device;
-use crate::ops::{self, Convert, Embed, Scale};
-use crate::policy::{EmbedSpec, Project};
+use crate::ops::{self, Convert, Embed, GatherRows, Scale};
+use crate::policy::{EmbedSpec, Project, StemSpec};
 use crate::{Error, Result};
 
 /// Tables of the embedding.
@@ -14,6 +15,8 @@ pub struct Embedding<D: Device> {
     pub tokens: Option<D::Weight>,
     /// `[hidden, values of a patch]`.
     pub patches: Option<Projection<D>>,
+    /// Convolutions over features, each `[outputs, kernel * inputs]`; empty where tokens are read.
+    pub convs: Vec<Projection<D>>,
     /// From width to hidden.
     pub project: Option<Projection<D>>,
     /// `[token types, columns of the sum]`.
@@ -58,7 +61,7 @@ impl<D: Device> Embedding<D> {
         }
     }
 
-    /// Token rows, or patches of pixels, scaled.
+    /// Token rows, patches of pixels, or what the convolutions give; tokens scaled.
     fn rows(
         &self,
         x: &mut Exec<'_, D>,
@@ -73,6 +76,9 @@ impl<D: Device> Embedding<D> {
             };
             return x.run(patches.linear(image_patches.view(tokens)?, s.residual.view_mut(tokens)?));
         }
+        if let Some(stem) = &self.spec.stem {
+            return self.convolve(x, stem, tokens, s);
+        }
         let Some(table) = table else { return Err(Error::internal("no token table")) };
         let out = s.residual.shaped_mut(tokens, width)?;
         x.run(Embed { ids: step.view.ids, table, add: None, out })?;
@@ -80,6 +86,41 @@ impl<D: Device> Embedding<D> {
             Some(factor) => x.run(Scale { x: s.residual.shaped_mut(tokens, width)?, factor, cap: None }),
             None => Ok(()),
         }
+    }
+
+    /// The convolutions over the features of the step, each as a matmul over its taps side by side.
+    fn convolve(
+        &self,
+        x: &mut Exec<'_, D>,
+        spec: &StemSpec,
+        tokens: usize,
+        s: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
+        let Scratch { residual, stem: Some(stem), .. } = s else {
+            return Err(Error::internal("no room for features"));
+        };
+        let mut first = 0;
+        for (i, (conv, projection)) in spec.convs.iter().zip(&self.convs).enumerate() {
+            let (rows, inputs, last) = (stem.rows[i], spec.inputs(i), i + 1 == spec.convs.len());
+            let from = match i {
+                0 => stem.features.view(stem.frames)?,
+                _ => stem.between.shaped(stem.rows[i - 1], inputs)?,
+            };
+            let taps = rows * conv.kernel;
+            x.run(GatherRows {
+                x: from,
+                rows: stem.taps.view().slice(first..first + taps)?,
+                out: stem.windows.shaped_mut(taps, inputs)?,
+            })?;
+            first += taps;
+            let window = stem.windows.shaped(rows, spec.window(i))?;
+            let out = match last {
+                true => residual.view_mut(tokens)?,
+                false => stem.between.shaped_mut(rows, conv.outputs)?,
+            };
+            x.run(projection.linear(window, out).act(conv.act))?;
+        }
+        Ok(())
     }
 
     /// Token types, positions, norm.

@@ -3,6 +3,7 @@
 
 use super::expert_scratch::ExpertScratch;
 use super::latent_scratch::LatentScratch;
+use super::stem_scratch::StemScratch;
 use crate::mem::{DeviceMem, Float, Mat, MatRef};
 use crate::policy::{BlockSpec, Group, ModelSpec, Placement, Project};
 use crate::{Error, Result};
@@ -60,6 +61,8 @@ pub struct Scratch<M> {
     pub pixels: Option<Mat<M>>,
     /// The same in the activations' type.
     pub image_patches: Option<Mat<M>>,
+    /// Of models that read sound.
+    pub stem: Option<StemScratch<M>>,
     /// What the head reads `[rows, width]`.
     pub head_in: Mat<M>,
     /// Columns of the last hidden state.
@@ -134,6 +137,10 @@ impl<M: DeviceMem> Scratch<M> {
     ) -> Result<Self> {
         let experts = ExpertScratch::new(spec, tokens, dtype, &mut alloc)?;
         let latent = LatentScratch::new(spec, tokens, dtype, &mut alloc)?;
+        let stem = match &spec.embed.stem {
+            Some(stem) => Some(StemScratch::new(stem, tokens, dtype, &mut alloc)?),
+            None => None,
+        };
         let mut mat = |rows: usize, cols: usize, dtype: Float| {
             let (rows, cols) = (rows.max(1), cols.max(1));
             Mat::new(alloc(rows * cols * dtype.bytes())?, rows, cols, dtype)
@@ -173,6 +180,7 @@ impl<M: DeviceMem> Scratch<M> {
             experts,
             pixels: image_patch.map(|n| mat(tokens, n, Float::F32)).transpose()?,
             image_patches: image_patch.map(|n| mat(tokens, n, dtype)).transpose()?,
+            stem,
             head_in: mat(rows, before_head, dtype)?,
             head_width: spec.out_width(),
             head_other: if other { Some(mat(rows, before_head, dtype)?) } else { None },

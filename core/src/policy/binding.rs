@@ -29,6 +29,8 @@ pub enum Slot {
     RopeFactors,
     /// Patches of pixels `[hidden, channels * side * side]`, in the place of tokens.
     PatchEmbed,
+    /// A convolution over time `[outputs, kernel * inputs]`, in the place of tokens: one for each number.
+    Conv,
     /// Norm of the attention part.
     AttnNorm,
     /// First linear layer of a filter before queries and keys `[middle, earlier | now]`.
@@ -126,9 +128,10 @@ impl Part {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 48] = [
+    pub const ALL: [Slot; 49] = [
         Slot::TokenEmbed,
         Slot::PatchEmbed,
+        Slot::Conv,
         Slot::PositionEmbed,
         Slot::TokenTypeEmbed,
         Slot::ProjectIn,
@@ -244,6 +247,7 @@ impl Slot {
         match self {
             Slot::TokenEmbed => "token_embed",
             Slot::PatchEmbed => "patch_embed",
+            Slot::Conv => "conv",
             Slot::PositionEmbed => "position_embed",
             Slot::TokenTypeEmbed => "token_type_embed",
             Slot::ProjectIn => "project_in",
@@ -299,7 +303,7 @@ impl Slot {
 pub struct Role {
     /// Whether it is of the encoder next to a decoder.
     pub encoder: bool,
-    /// The block, for slots inside one.
+    /// The block, for slots inside one; the number of a convolution.
     pub layer: Option<usize>,
     /// The slot.
     pub slot: Slot,
@@ -338,8 +342,11 @@ impl Role {
 
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(layer) = self.layer {
+        if let Some(layer) = self.layer.filter(|_| self.slot.in_block()) {
             write!(f, "layer {layer} ")?;
+        }
+        if let Some(number) = self.layer.filter(|_| !self.slot.in_block()) {
+            write!(f, "number {number} ")?;
         }
         f.write_str(&self.operand())
     }
@@ -377,6 +384,14 @@ pub enum RowOrder {
         parts: usize,
         /// Pieces of a run.
         pieces: usize,
+    },
+    /// As they are used, but for zeros in front of row `at` that no file has: biases of queries, keys and
+    /// values of which keys have none (Whisper).
+    WithZeros {
+        /// The row.
+        at: usize,
+        /// How many.
+        count: usize,
     },
 }
 

@@ -32,7 +32,7 @@ const WORDS: [(&str, &[&str]); 7] = [
 
 /// What a family is that no word is missing for, but a whole kind of model.
 const KINDS: [(&str, &[&str]); 3] = [
-    ("an encoder and a decoder", &["moonshine", "whisper"]),
+    ("an encoder and a decoder", &["moonshine"]),
     (
         "images",
         &[

@@ -38,6 +38,7 @@ mod rope;
 mod rope_spec;
 mod shares;
 mod spec;
+mod stem;
 mod table;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -69,6 +70,7 @@ pub use spec::{
     Join, LatentSpec, MlpSpec, ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec,
     Project, QkNorm, QkSpan, TokenHead,
 };
+pub use stem::{ConvSpec, StemSpec};
 pub use table::TablePolicy;
 
 use crate::checkpoint::TensorInfo;

@@ -10,7 +10,8 @@
 //! | `/a` | not below the table's prefixes |
 //! | `a!w`, `a!b` | for the weight (bias) only |
 //! | `=a` | the whole name: no `.weight` follows |
-//! | `{}` | every expert, or every head, one after the other |
+//! | `{}` | every expert, or every head, one after the other; the number of a convolution, from 1 |
+//! | `a + b!w` | where `b` has no bias but `a` has one: zeros |
 //!
 //! Names inside blocks stand below `prefix + block` (where `{}` is the layer). A norm `x` may also be spelt
 //! `x.gamma`,
@@ -131,7 +132,7 @@ impl Names<'_> {
     ) -> Vec<Binding> {
         let labelled = spec.family == Family::Decoder && matches!(spec.head, HeadSpec::Labels { .. });
         let bind = |role: Role| {
-            let block = role.layer.and_then(|l| spec.blocks.get(l));
+            let block = spec.block_of(&role);
             let of_block = |b: &BlockSpec| match role.slot {
                 Slot::QNorm => b.heads.heads,
                 Slot::KNorm => b.heads.kv_heads,
@@ -148,7 +149,8 @@ impl Names<'_> {
                 (Slot::Qkv, Some(b)) => layout.order(b.heads, i, count),
                 _ => RowOrder::Plain,
             };
-            let sources = names.into_iter().enumerate();
+            let zeros = without_bias(spec, &role, &names);
+            let sources = names.into_iter().filter(|names| zeros.is_none() || !names.is_empty()).enumerate();
             let sources = sources.map(|(i, names)| TensorSource { names, order: order(i) }).collect();
             let shard = match block {
                 Some(block) => block_shard(role.slot, block),
@@ -159,6 +161,9 @@ impl Names<'_> {
                 None => Shard::Replicated,
             };
             let mut binding = Binding::rows(role, sources, shard);
+            if let Some(zeros) = zeros {
+                binding.order = zeros;
+            }
             if let (Slot::Qkv, Some(block), QkvLayout::SharedQk) = (role.slot, block, layout) {
                 let Heads { heads, k_dim, .. } = block.heads;
                 binding.order =
@@ -226,8 +231,9 @@ impl Names<'_> {
         let count = if per_expert { experts } else { 1 };
         let mut sources = Vec::new();
         for expert in 0..count {
+            let number = if role.slot == Slot::Conv { role.layer.map_or(1, |i| i + 1) } else { expert };
             for source in alternative.split(" + ") {
-                let spelt = source.replace("{}", &expert.to_string());
+                let spelt = source.replace("{}", &number.to_string());
                 let mut ranks = spelt.split(" > ").map(|rank| self.spellings(rank, role));
                 let first = ranks.next().unwrap_or_default();
                 let there = |names: &Vec<String>| names.iter().any(|n| catalog.find(n).is_some());
@@ -257,7 +263,7 @@ impl Names<'_> {
                 (_, Part::Bias, true) => &[".bias", ".beta"],
                 (_, Part::Bias, false) => &[".bias"],
             };
-            let bases = self.bases(name, role.layer);
+            let bases = self.bases(name, role.layer.filter(|_| role.slot.in_block()));
             all.extend(endings.iter().flat_map(|e| bases.iter().map(move |base| format!("{base}{e}"))));
         }
         all
@@ -270,6 +276,18 @@ impl Names<'_> {
         }
         let block = layer.map_or(String::new(), |l| self.block.replace("{}", &l.to_string()));
         self.prefixes.iter().map(|p| format!("{p}{block}{name}")).collect()
+    }
+}
+
+/// Where a bias of several parts has zeros for the one part that no name is given for.
+fn without_bias(spec: &ModelSpec, role: &Role, names: &[Vec<String>]) -> Option<RowOrder> {
+    let parts = spec.parts(role).filter(|parts| role.part == Part::Bias && parts.len() == names.len())?;
+    let mut unnamed = (0..names.len()).filter(|i| names[*i].is_empty());
+    match (unnamed.next(), unnamed.next()) {
+        (Some(i), None) if names.len() > 1 => {
+            Some(RowOrder::WithZeros { at: parts[..i].iter().sum(), count: parts[i] })
+        }
+        _ => None,
     }
 }
 

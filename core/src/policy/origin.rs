@@ -95,6 +95,7 @@ fn order_text(order: RowOrder) -> String {
             format!("taken out of {groups} groups of {a} + {b} + {c} rows")
         }
         RowOrder::Spread { parts, pieces } => format!("{pieces} pieces of {parts} runs interleaved"),
+        RowOrder::WithZeros { at, count } => format!("{count} zeros in front of element {at}"),
     }
 }
 

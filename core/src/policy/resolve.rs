@@ -4,7 +4,7 @@
 //! that the model has there, and no tensor is left over unless the policy knows it to be unused. Only headers
 //! are read; the loader ([`crate::weights`]) takes the result and reads the bytes.
 
-use super::{Binding, Catalog, InjectionPolicy, ModelSpec, Role, Slot};
+use super::{Binding, Catalog, InjectionPolicy, ModelSpec, Role, RowOrder, Slot};
 use crate::checkpoint::TensorInfo;
 use crate::config::ModelConfig;
 use crate::{Error, Result};
@@ -139,12 +139,13 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
     } else {
         parts
     };
-    let whole: usize = parts.iter().sum();
+    let zeros = if let RowOrder::WithZeros { count, .. } = binding.order { count } else { 0 };
+    let whole = parts.iter().sum::<usize>() - zeros;
     let experts = match role.slot {
         Slot::ExpertUp | Slot::ExpertDown => spec.experts(role),
         _ => None,
     };
-    let per_part = tensors.len() == parts.len();
+    let per_part = tensors.len() == parts.len() && zeros == 0;
     let mut rows = 0usize;
     for (i, tensor) in tensors.iter().enumerate() {
         let expected = if per_part { parts[i] } else { whole };
@@ -159,7 +160,7 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
                 count.checked_mul(*n).filter(|_| *k == cols)
             }
             (false, [count, n, k]) if experts == Some(*count) && *k == cols => count.checked_mul(*n),
-            // Patches of pixels have four dimensions.
+            // Patches of pixels have four dimensions, convolutions over time three.
             (false, [n, rest @ ..]) if !rest.is_empty() && rest.iter().product::<usize>() == cols => Some(*n),
             _ => None,
         };

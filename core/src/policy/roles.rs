@@ -67,7 +67,7 @@ impl ModelSpec {
 
     /// The block that a role is of.
     pub(crate) fn block_of(&self, role: &Role) -> Option<&BlockSpec> {
-        self.stack_of(role).blocks.get(role.layer?)
+        self.stack_of(role).blocks.get(role.layer.filter(|_| role.slot.in_block())?)
     }
 
     /// `(rows, cols, whether it has a bias)` of a matmul.
@@ -80,6 +80,10 @@ impl ModelSpec {
                 (self.hidden, self.embed.width, self.embed.project == Project::Sum)
             }
             Slot::PatchEmbed => (self.hidden, self.embed.patches?.values(), false),
+            Slot::Conv => {
+                let (stem, number) = (self.embed.stem.as_ref()?, role.layer?);
+                (stem.convs.get(number)?.outputs, stem.window(number), true)
+            }
             Slot::ProjectOut => (self.project_out?, self.hidden, false),
             Slot::Pooler => {
                 let (rows, bias) = self.pooler?.dense?;
@@ -145,7 +149,7 @@ impl ModelSpec {
         }
         let sum = self.embed.sum_width(self.hidden);
         match role.slot {
-            Slot::TokenEmbed if self.embed.patches.is_none() && !self.embed.shared => {
+            Slot::TokenEmbed if self.embed.reads_tokens() && !self.embed.shared => {
                 Some((self.vocab, self.embed.width))
             }
             Slot::PositionEmbed => Some((self.embed.positions?.rows, sum)),
@@ -226,9 +230,12 @@ impl ModelSpec {
     pub(super) fn own_roles(&self) -> Vec<Role> {
         let mut roles = Vec::new();
         for slot in Slot::ALL {
-            let layers: Vec<Option<usize>> = match slot.in_block() {
-                true => (0..self.blocks.len()).filter(|l| self.owner(*l) == *l).map(Some).collect(),
-                false => vec![None],
+            let layers: Vec<Option<usize>> = match (slot, &self.embed.stem) {
+                (Slot::Conv, stem) => stem.iter().flat_map(|stem| 0..stem.convs.len()).map(Some).collect(),
+                _ if slot.in_block() => {
+                    (0..self.blocks.len()).filter(|l| self.owner(*l) == *l).map(Some).collect()
+                }
+                _ => vec![None],
             };
             for layer in layers {
                 for part in [Part::Weight, Part::Bias] {

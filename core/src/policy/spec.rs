@@ -6,6 +6,7 @@
 use super::group::Group;
 use super::positions::{BucketSpec, LearnedPositions, QueryGrowth, Sinusoids};
 use super::rope_spec::RopeSpec;
+use super::stem::StemSpec;
 use crate::params::{Act, Clamp, Heads, NormKind, Router, Scores};
 
 /// Which way tokens see each other.
@@ -113,7 +114,7 @@ pub enum Project {
     Sum,
 }
 
-/// From ids (or pixels) to what enters the first block.
+/// From ids (pixels, features of sound) to what enters the first block.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct EmbedSpec {
@@ -133,6 +134,8 @@ pub struct EmbedSpec {
     pub scale: Option<f32>,
     /// Patches of pixels take the place of the token table.
     pub patches: Option<PatchSpec>,
+    /// Convolutions over features of sound take the place of the token table.
+    pub stem: Option<StemSpec>,
     /// Of an encoder next to a decoder: the decoder's token table is read, there is none of its own.
     pub shared: bool,
 }
@@ -149,8 +152,14 @@ impl EmbedSpec {
             norm: None,
             scale: None,
             patches: None,
+            stem: None,
             shared: false,
         }
+    }
+
+    /// Whether it reads a token table, its own or a decoder's.
+    pub fn reads_tokens(&self) -> bool {
+        self.patches.is_none() && self.stem.is_none()
     }
 
     /// Columns of the sum of tokens, positions and token types.
@@ -285,6 +294,11 @@ pub struct EncoderSpec {
 }
 
 impl EncoderSpec {
+    /// The convolutions that it begins with, where it reads sound.
+    pub fn stem(&self) -> Option<&StemSpec> {
+        self.stack.embed.stem.as_ref()
+    }
+
     /// What the decoder begins with: its own first token, then `prompt` in the place of what the model's
     /// files say.
     pub fn prompt(&self, prompt: &[u32]) -> Vec<u32> {

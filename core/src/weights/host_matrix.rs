@@ -36,7 +36,7 @@ impl<'a> HostMatrix<'a> {
         let (rows, cols) = match (part, &shape[..]) {
             (_, [n]) => (1, *n),
             (Part::Weight, [rows, cols]) => (*rows, *cols),
-            // Patches of pixels `[outputs, channel, row, column]`.
+            // Patches of pixels `[outputs, channel, row, column]`, convolutions `[outputs, channel, tap]`.
             (Part::Weight, [rows, rest @ ..]) if rest.len() > 1 => (*rows, rest.iter().product()),
             _ => {
                 let what = format!("shape {:?}; allowed: a vector or a matrix", tensor.shape);
@@ -118,12 +118,25 @@ impl<'a> HostMatrix<'a> {
         Ok(self.with(rows, cols, to))
     }
 
+    /// A bias with zeros in front of an element; plain formats only.
+    fn with_zeros(self, at: usize, count: usize) -> Result<Self> {
+        let (WeightFormat::Plain(dtype), 1, true) = (self.format, self.rows, at <= self.cols) else {
+            return Err(Error::tensor(&self.name, format!("no bias of {at} or more values to fill up")));
+        };
+        let size = dtype.bytes();
+        let mut bytes = self.joined().into_owned();
+        bytes.splice(at * size..at * size, std::iter::repeat_n(0, count * size));
+        let cols = self.cols + count;
+        Ok(self.with(1, cols, bytes))
+    }
+
     /// Rows in the order in which they are used. A bias `[1, n]` is reordered by its elements.
     pub fn reordered(self, order: RowOrder) -> Result<Self> {
         let heads = match order {
             RowOrder::Plain => return Ok(self),
             RowOrder::Grouped { groups, widths, take } => return self.regrouped(groups, widths, take),
             RowOrder::Spread { parts, pieces } => return self.spread(parts, pieces),
+            RowOrder::WithZeros { at, count } => return self.with_zeros(at, count),
             RowOrder::PairsInterleaved { heads } => heads,
         };
         let (count, size) = self.units()?;

@@ -68,6 +68,7 @@ pub(super) fn read<'a>(
     };
     let rows = match (role.slot, role.part) {
         (Slot::FilterIn | Slot::FilterOut, Part::Weight) => rows.taps_apart(2)?,
+        (Slot::Conv, Part::Weight) => rows.taps_apart(kernel_of(spec, &role))?,
         _ => rows,
     };
     let rows = match role.slot {
@@ -87,6 +88,12 @@ pub(super) fn read<'a>(
         false => requantized(rows, one, options)?,
     };
     Ok(Whole::Matrix(rows))
+}
+
+/// Taps of a convolution.
+fn kernel_of(spec: &ModelSpec, role: &Role) -> usize {
+    let stem = spec.stack_of(role).embed.stem.as_ref();
+    stem.and_then(|stem| stem.convs.get(role.layer?)).map_or(1, |conv| conv.kernel)
 }
 
 /// What the ranks of a converted model have of a piece, in the format asked for; none where there are tensors

@@ -201,7 +201,9 @@ pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, types: Types, close: Close
         "causal" | "quantised" => causal(open(config)?, case, dtype, close),
         "encoder" => encoder(open(config)?, case, dtype),
         // Sound is no list of tokens.
-        "seq2seq" if case.tensors.contains_key("in.input_ids") => {
+        "seq2seq"
+            if ["in.input_ids", "in.input_features"].iter().any(|name| case.tensors.contains_key(*name)) =>
+        {
             super::seq2seq::run(open(super::seq2seq::config(case, config)?)?, case, dtype, close)
         }
         "clip_text" | "clip_vision" | "clip" => super::clip::clip(backend, case, config, types),

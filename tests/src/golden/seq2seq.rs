@@ -9,31 +9,55 @@ use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Layers, Request, Want};
 use engraft_core::mem::Float;
 use engraft_core::{Error, Result};
+use std::sync::Arc;
 
-/// What the encoder reads of every text, and what the decoder begins with.
-fn texts(case: &Case) -> Result<Vec<[Vec<u32>; 2]>> {
+/// What the encoder reads of a text or a sound, and what the decoder begins with.
+struct Text {
+    source: Vec<u32>,
+    features: Arc<[f32]>,
+    decoder: Vec<u32>,
+}
+
+/// All of a case. Features are stored `[columns, frames]`.
+fn texts(case: &Case) -> Result<Vec<Text>> {
     let ids = |t: &Tensor, row: usize| t.rows(row..row + 1).iter().map(|v| *v as u32).collect::<Vec<_>>();
-    let [source, mask, decoder] =
-        ["in.input_ids", "in.attention_mask", "in.decoder_input_ids"].map(|name| expected(case, name));
-    let (source, mask, decoder) = (source?, mask?, decoder?);
+    let decoder = expected(case, "in.decoder_input_ids")?;
+    let count = decoder.shape.first().copied().unwrap_or(0);
+    if let Some(sound) = case.tensors.get("in.input_features") {
+        let [_, columns, frames] = sound.shape[..] else {
+            return Err(Error::internal(format!("features of shape {:?}", sound.shape)));
+        };
+        let of = |row: usize| {
+            let stored = sound.rows(row..row + 1);
+            let at = |frame: usize, column: usize| stored[column * frames + frame];
+            let all = (0..frames).flat_map(|frame| (0..columns).map(move |column| at(frame, column)));
+            Text { source: Vec::new(), features: all.collect(), decoder: ids(decoder, row) }
+        };
+        return Ok((0..count).map(of).collect());
+    }
+    let [source, mask] = ["in.input_ids", "in.attention_mask"].map(|name| expected(case, name));
+    let (source, mask) = (source?, mask?);
     let of = |row: usize| {
         let mask = ids(mask, row);
         let kept = ids(source, row).into_iter().zip(mask).filter(|(_, keep)| *keep != 0);
-        [kept.map(|(id, _)| id).collect(), ids(decoder, row)]
+        let source = kept.map(|(id, _)| id).collect();
+        Text { source, features: Arc::default(), decoder: ids(decoder, row) }
     };
-    Ok((0..source.shape.first().copied().unwrap_or(0)).map(of).collect())
+    Ok((0..count).map(of).collect())
 }
 
 /// Sizes in which every text fits, and all of them in one step.
 pub(super) fn config(case: &Case, plain: EngineConfig) -> Result<EngineConfig> {
     let texts = texts(case)?;
-    let longest = |part: usize| texts.iter().map(|text| text[part].len()).max().unwrap_or(1);
-    let all = texts.iter().flatten().map(Vec::len).sum::<usize>().max(1);
-    let source = longest(0).next_multiple_of(plain.page_size);
+    // Of sound the encoder's rows are those of its hidden states.
+    let rows = case.tensors.get("out.encoder_last_hidden_state").and_then(|rows| rows.shape.get(1)).copied();
+    let read = |text: &Text| if text.source.is_empty() { rows.unwrap_or(1) } else { text.source.len() };
+    let source = texts.iter().map(read).max().unwrap_or(1).next_multiple_of(plain.page_size);
+    let decoder = texts.iter().map(|text| text.decoder.len()).max().unwrap_or(1);
     Ok(EngineConfig {
         max_seqs: texts.len().max(1),
-        max_step_tokens: all,
-        max_context: source + longest(1) + NEW_TOKENS,
+        max_step_tokens: texts.iter().map(|text| read(text) + text.decoder.len()).sum::<usize>().max(1),
+        max_context: source + decoder + NEW_TOKENS,
         ..plain
     })
 }
@@ -55,8 +79,9 @@ pub(super) fn run<B: Backend>(
     // Nothing to keep: decode steps are captured and replayed.
     let want = expected(case, "out.greedy_tokens")?;
     let mut ids = Vec::new();
-    for [source, _] in &texts {
-        let request = Request { prompt: source.clone(), max_new_tokens: NEW_TOKENS, ..Request::default() };
+    for Text { source, features, .. } in &texts {
+        let (prompt, features) = (source.clone(), features.clone());
+        let request = Request { prompt, features, max_new_tokens: NEW_TOKENS, ..Request::default() };
         ids.push(engine.put(request)?);
     }
     let sampled = engine.run()?;
@@ -69,15 +94,16 @@ pub(super) fn run<B: Backend>(
 fn batch<B: Backend>(
     engine: &mut Engine<B>,
     case: &Case,
-    texts: &[[Vec<u32>; 2]],
+    texts: &[Text],
     order: &[usize],
     verdict: &mut Verdict,
 ) -> Result<()> {
     let mut ids = Vec::new();
-    for [source, decoder] in order.iter().filter_map(|i| texts.get(*i)) {
-        let (prompt, decoder_prompt) = (source.clone(), decoder.get(1..).unwrap_or_default().to_vec());
+    for Text { source, features, decoder } in order.iter().filter_map(|i| texts.get(*i)) {
+        let (prompt, features) = (source.clone(), features.clone());
+        let decoder_prompt = decoder.get(1..).unwrap_or_default().to_vec();
         let want = Want { logits: true, hidden: Layers::All };
-        ids.push(engine.put(Request { prompt, decoder_prompt, want, ..Request::default() })?);
+        ids.push(engine.put(Request { prompt, features, decoder_prompt, want, ..Request::default() })?);
     }
     engine.run()?;
     for (i, id) in order.iter().zip(ids) {

@@ -49,6 +49,7 @@ mod seed_oss;
 mod smollm;
 mod stablelm;
 mod t5;
+mod whisper;
 mod yuan;
 
 pub use albert::Albert;
@@ -111,6 +112,7 @@ families!(
     electra: ELECTRA;
     t5: T5, UMT5;
     bart: BART, MBART, PEGASUS, MARIAN, M2M_100;
+    whisper: WHISPER;
     qwen1: QWEN;
     baichuan: BAICHUAN;
     chatglm: CHATGLM;
