@@ -57,10 +57,14 @@ fn a_deepspeed_configuration_is_taken_as_a_file() {
         let plan = stdout(&engraft(args));
         plan.trim_end().rsplit_once('\n').map(|(slots, _)| slots.to_string())
     };
-    assert_eq!(slots(&["plan", "--config", &plain]), slots(&["plan"]));
+    // Which is a choice of the element type of keys and values, too, unless that is named.
+    assert_eq!(slots(&["plan", "--config", &plain]), slots(&["plan", "--dtype", "f32"]));
+    assert_eq!(slots(&["plan", "--config", &plain, "--kv-dtype", "bf16"]), slots(&["plan"]));
     let half = file("half.toml", "dtype = 'bf16'\nreplace_with_kernel_inject = true\n");
     let plan = stdout(&engraft(&["plan", "--config", &half]));
-    assert!(plan.contains("activations bf16"), "{plan}");
+    assert!(plan.contains("activations bf16\n"), "{plan}");
+    let plan = stdout(&engraft(&["plan", "--config", &half, "--kv-dtype", "f16"]));
+    assert!(plan.contains("activations bf16, keys and values f16\n"), "{plan}");
 
     let demo = manifest().join("../engraft/demo-model");
     let own = serde_json::json!({

@@ -228,8 +228,8 @@ impl Options {
 
     /// All sizes of the engine at once, and its element types.
     pub fn engine(mut self, config: EngineConfig) -> Self {
-        (self.engine, self.own_dtype, self.own_context) = (config, true, false);
         self.kv_dtype = Some(config.kv_dtype);
+        (self.engine, self.own_dtype, self.own_context) = (config, true, false);
         self
     }
 

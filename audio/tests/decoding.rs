@@ -1,0 +1,99 @@
+//! Files of sound, whole and damaged.
+#![allow(clippy::unwrap_used)]
+
+use engraft_audio::{Limits, decode};
+use proptest::prelude::*;
+
+/// A WAV file: format tag, channels, rate, bits, data.
+fn wav(tag: u16, channels: u16, rate: u32, bits: u16, data: &[u8]) -> Vec<u8> {
+    let frame = channels * bits.div_ceil(8);
+    let mut bytes = b"RIFF".to_vec();
+    bytes.extend((36 + data.len() as u32).to_le_bytes());
+    bytes.extend(b"WAVEfmt ");
+    bytes.extend(16u32.to_le_bytes());
+    bytes.extend([tag, channels].map(u16::to_le_bytes).concat());
+    bytes.extend([rate, rate * u32::from(frame)].map(u32::to_le_bytes).concat());
+    bytes.extend([frame, bits].map(u16::to_le_bytes).concat());
+    bytes.extend(b"data");
+    bytes.extend((data.len() as u32).to_le_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+fn read(bytes: Vec<u8>) -> Result<engraft_audio::Sound, String> {
+    decode(bytes, Limits { seconds: 10.0, channels: 8 }).map_err(|e| e.to_string())
+}
+
+#[test]
+fn integers_and_floats_of_every_width() {
+    let of = |bits: u16| -> Vec<u8> {
+        [-0.5f64, 0.25]
+            .iter()
+            .flat_map(|x| match bits {
+                8 => vec![(128.0 + x * 128.0) as u8],
+                16 => ((x * 32768.0) as i16).to_le_bytes().to_vec(),
+                24 => ((x * 8_388_608.0) as i32).to_le_bytes()[..3].to_vec(),
+                _ => ((x * 2_147_483_648.0) as i32).to_le_bytes().to_vec(),
+            })
+            .collect()
+    };
+    for bits in [8, 16, 24, 32] {
+        let sound = read(wav(1, 1, 16_000, bits, &of(bits))).unwrap();
+        assert_eq!((sound.rate, &sound.samples[..]), (16_000, &[-0.5, 0.25][..]), "{bits} bits");
+    }
+    let floats: Vec<u8> = [-0.5f32, 0.25].iter().flat_map(|x| x.to_le_bytes()).collect();
+    assert_eq!(read(wav(3, 1, 8_000, 32, &floats)).unwrap().samples, [-0.5, 0.25]);
+    // Channels become their mean.
+    assert_eq!(read(wav(1, 2, 8_000, 16, &of(16))).unwrap().samples, [-0.125]);
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
+    let silence = vec![0u8; 2 * 16_000 * 11];
+    for (bytes, what) in [
+        (Vec::new(), "neither WAV nor FLAC"),
+        (b"ID3 and no sound at all, whatever its name says".to_vec(), "neither WAV nor FLAC"),
+        (wav(1, 1, 16_000, 16, &[]), "no samples"),
+        (wav(1, 1, 16_000, 16, &silence), "longer than 10 s"),
+        (wav(1, 1, 5, 16, &[0; 8]), "sample rate is 5"),
+        (wav(3, 1, 16_000, 32, &f32::NAN.to_le_bytes()), "sample 0 is NaN"),
+    ] {
+        let error = read(bytes).unwrap_err();
+        assert!(error.contains(what), "{error}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    /// Whatever is changed or cut, there is a sound or an error.
+    #[test]
+    fn damaged_files_never_panic(
+        cut in 0usize..600,
+        changes in proptest::collection::vec((0usize..600, any::<u8>()), 0..6),
+        flac in any::<bool>(),
+    ) {
+        let mut bytes = wav(1, 2, 44_100, 16, &[7u8; 156]);
+        if flac {
+            bytes = include_bytes!("tone.flac").to_vec();
+        }
+        bytes.truncate(bytes.len().saturating_sub(cut));
+        for (at, value) in changes {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = value;
+            }
+        }
+        let _ = read(bytes);
+    }
+}
+
+/// 0.05 s of a tone of 440 Hz at half the largest value, 16 kHz.
+#[test]
+fn flac() {
+    let sound = read(include_bytes!("tone.flac").to_vec()).unwrap();
+    assert_eq!((sound.rate, sound.samples.len()), (16_000, 800));
+    for (i, x) in sound.samples.iter().enumerate() {
+        let want = 0.5 * (2.0 * std::f64::consts::PI * 440.0 * i as f64 / 16_000.0).sin();
+        assert!((f64::from(*x) - want).abs() < 1e-4, "{i}: {x}, {want}");
+    }
+}
