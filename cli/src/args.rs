@@ -4,11 +4,15 @@ mod model;
 #[cfg(feature = "serve")]
 mod serve;
 mod texts;
+#[cfg(feature = "speech")]
+mod transcribe;
 
 pub use model::{DeviceArgs, ModelArgs, PolicyArgs, named, warn_of_coarse_groups};
 #[cfg(feature = "serve")]
 pub use serve::ServeArgs;
 pub use texts::{AnswerArgs, ClassifyArgs, EmbedArgs, LinesArgs, ScoreArgs};
+#[cfg(feature = "speech")]
+pub use transcribe::{TranscribeArgs, TranscribeTask};
 
 use super::values::{
     degree, min_p, new_tokens, positive, repetition_penalty, seed, stop, temperature, top_k, top_p,
@@ -66,6 +70,9 @@ pub enum Command {
     /// Answer over HTTP as OpenAI's API does
     #[cfg(feature = "serve")]
     Serve(Box<ServeArgs>),
+    /// Write down what is said in a file of sound, by a model like Whisper
+    #[cfg(feature = "speech")]
+    Transcribe(Box<TranscribeArgs>),
     /// Show how a model runs: per slot the op, the kernel or why there is none, format and bytes
     Plan(PlanArgs),
     /// Measure speed and memory, against what the machine can do

@@ -23,6 +23,8 @@ mod plan;
 mod serve;
 mod shrunk;
 mod texts;
+#[cfg(feature = "speech")]
+mod transcribe;
 mod values;
 
 use args::Command;
@@ -47,6 +49,8 @@ pub fn main() -> ExitCode {
         Command::Chat(args) => chat::run(&args),
         #[cfg(feature = "serve")]
         Command::Serve(args) => serve::run(&args),
+        #[cfg(feature = "speech")]
+        Command::Transcribe(args) => transcribe::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Convert(args) => convert::run(&args),

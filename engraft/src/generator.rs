@@ -242,6 +242,9 @@ pub struct TextGenerator {
     pub(crate) labels: Option<Labels>,
     pub(crate) sentence: Sentence,
     pub(crate) truncate: bool,
+    /// What its files say of sound.
+    #[cfg(feature = "speech")]
+    pub(crate) speech: crate::speech::Files,
 }
 
 impl TextGenerator {
@@ -252,7 +255,21 @@ impl TextGenerator {
         sentence: Sentence,
         truncate: bool,
     ) -> Self {
-        Self { handle, processor, labels, sentence, truncate }
+        Self {
+            handle,
+            processor,
+            labels,
+            sentence,
+            truncate,
+            #[cfg(feature = "speech")]
+            speech: crate::speech::Files::default(),
+        }
+    }
+
+    /// The same with what its files say of sound.
+    #[cfg(feature = "speech")]
+    pub(crate) fn with_speech(self, speech: crate::speech::Files) -> Self {
+        Self { speech, ..self }
     }
 
     /// The level below: token ids in, token ids out.

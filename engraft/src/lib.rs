@@ -59,12 +59,16 @@ mod open;
 mod options;
 mod sentence;
 mod source;
+#[cfg(feature = "speech")]
+mod speech;
 mod sync;
 mod tasks;
 mod text;
 mod text_stream;
 mod wait;
 
+#[cfg(feature = "speech")]
+pub use engraft_audio;
 pub use engraft_core;
 pub use engraft_core::checkpoint::{Access, ModelFiles};
 pub use engraft_core::config::EngineConfig;
@@ -92,6 +96,8 @@ pub use labels::{Classification, Label, Labels};
 pub use load::load_engine;
 pub use options::Options;
 pub use source::ModelSource;
+#[cfg(feature = "speech")]
+pub use speech::{Segments, SpeechOptions, Task, Transcriber};
 pub use text::tokenizer;
 pub use text_stream::{Stats, TextFinish, TextStream};
 

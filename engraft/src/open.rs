@@ -43,6 +43,8 @@ impl Options {
         let tokenizer = std::mem::replace(&mut files.tokenizer, TokenizerFiles::none());
         let generation = std::mem::take(&mut files.generation);
         let config = files.config.clone();
+        #[cfg(feature = "speech")]
+        let speech = crate::speech::Files::of(&config, &generation);
         let name = files.path.display().to_string();
         // The tokenizer is built while the engine's thread reads the weights.
         let truncate = self.truncate_texts;
@@ -50,7 +52,10 @@ impl Options {
         let processor = text::TextProcessor::new(&name, tokenizer, &config, &generation);
         let handle = starting.wait()?;
         let (labels, sentence) = (Labels::of(&config, handle.head()), Sentence::of(&config)?);
-        Ok(TextGenerator::new(handle, processor?, labels, sentence, truncate))
+        let model = TextGenerator::new(handle, processor?, labels, sentence, truncate);
+        #[cfg(feature = "speech")]
+        let model = model.with_speech(speech);
+        Ok(model)
     }
 
     /// Opens a model without its text side: token ids in, token ids (or an encoder's states) out.

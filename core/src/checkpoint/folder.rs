@@ -24,6 +24,9 @@ use std::{
 };
 
 /// Largest `tokenizer.json`.
+/// Field of a configuration that holds what `preprocessor_config.json` says of a feature extractor for sound, so
+/// that a converted model keeps it.
+const EXTRACTOR: &str = "engraft_extractor";
 const MAX_TOKENIZER: usize = 256 << 20;
 /// A file of an older tokenizer: a SentencePiece model, a vocabulary, merges.
 const MAX_PIECES: usize = 64 << 20;
@@ -312,6 +315,14 @@ fn hugging_face(
         (config.as_object_mut(), sentence::read(folder, |path| read_optional(path, json::MAX_CONFIG))?)
     {
         fields.insert(sentence::FIELD.into(), said);
+    }
+    if let (Some(fields), Some(bytes)) =
+        (config.as_object_mut(), read_optional(&folder.join("preprocessor_config.json"), json::MAX_CONFIG)?)
+    {
+        let extractor = json::object(&named("preprocessor_config.json"), &bytes, json::MAX_CONFIG)?;
+        if extractor.get("feature_extractor_type").is_some_and(Value::is_string) {
+            fields.insert(EXTRACTOR.into(), extractor);
+        }
     }
     let generation = match read_optional(&folder.join("generation_config.json"), json::MAX_CONFIG)? {
         Some(bytes) => json::object(&named("generation_config.json"), &bytes, json::MAX_CONFIG)?,

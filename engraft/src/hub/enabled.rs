@@ -10,11 +10,12 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 /// What is fetched of a repository: weights, configuration, tokenizer, template. Nothing that runs code.
-const WANTED: [&str; 10] = [
+const WANTED: [&str; 11] = [
     "*.safetensors",
     "*.safetensors.index.json",
     "config.json",
     "generation_config.json",
+    "preprocessor_config.json",
     "tokenizer*.json",
     "chat_template.jinja",
     "modules.json",

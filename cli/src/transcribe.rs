@@ -1,0 +1,55 @@
+//! `engraft transcribe`: a file of sound in, its text out as it is heard.
+
+use super::args::{TranscribeArgs, TranscribeTask};
+use super::failure::{Failure, Outcome};
+use super::generate::introduce;
+use super::output::{emit, note};
+use engraft::engraft_audio::{Format, Limits, Segment, Sound, decode};
+use engraft::{Error, SpeechOptions, Task, Transcriber};
+use std::io::Read;
+use std::path::Path;
+
+pub fn run(args: &TranscribeArgs) -> Outcome {
+    if args.model.is_demo() {
+        return Err(Failure::Usage("the demo model reads no sound; -m names a model that does".into()));
+    }
+    // What is wrong with the file is said before the model is read.
+    let sound = read(&args.file)?;
+    let model = Transcriber::new(args.model.open()?)?;
+    introduce(model.model(), false);
+    let task = if args.task == TranscribeTask::Translate { Task::Translate } else { Task::Transcribe };
+    let mut options = SpeechOptions::new().task(task).timestamps(!args.no_timestamps);
+    if let Some(language) = &args.language {
+        options = options.language(language);
+    }
+    let duration = sound.seconds();
+    let mut heard = model.transcribe(sound, &options)?;
+    let mut all: Vec<Segment> = Vec::new();
+    emit(args.format.head())?;
+    while let Some(segment) = heard.next().transpose()? {
+        emit(&args.format.segment(all.len(), &segment))?;
+        all.push(segment);
+    }
+    let language = heard.language();
+    if args.format == Format::Json {
+        emit(&args.format.whole(&all, language.as_deref(), duration))?;
+    }
+    if all.is_empty() {
+        note(&format!("nothing was heard in {duration:.1} s"));
+    }
+    Ok(())
+}
+
+/// The sound of a file, or of standard input.
+fn read(path: &Path) -> Result<Sound, Failure> {
+    let bytes = match path == Path::new("-") {
+        false => std::fs::read(path),
+        true => {
+            let mut bytes = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+        }
+    };
+    let bytes = bytes.map_err(|e| Error::io(path, e))?;
+    let named = |e: engraft::engraft_audio::Error| Error::format(path.display().to_string(), e.to_string());
+    Ok(decode(bytes, Limits::default()).map_err(named)?)
+}
