@@ -43,6 +43,8 @@ fn integers_and_floats_of_every_width() {
     }
     let floats: Vec<u8> = [-0.5f32, 0.25].iter().flat_map(|x| x.to_le_bytes()).collect();
     assert_eq!(read(wav(3, 1, 8_000, 32, &floats)).unwrap().samples, [-0.5, 0.25]);
+    let doubles: Vec<u8> = [-0.5f64, 0.25].iter().flat_map(|x| x.to_le_bytes()).collect();
+    assert_eq!(read(wav(3, 1, 8_000, 64, &doubles)).unwrap().samples, [-0.5, 0.25]);
     // Channels become their mean.
     assert_eq!(read(wav(1, 2, 8_000, 16, &of(16))).unwrap().samples, [-0.125]);
 }

@@ -346,6 +346,20 @@ fn the_penalty_of_repetitions_is_for_the_decoders_tokens() {
     assert!(looked > 2 && again_without > 0, "{looked} texts, {again_without} of them repeat a token");
 }
 
+/// The step that runs the encoder is one, with what both of them do.
+#[test]
+fn profiled_steps_are_counted_once() {
+    let cpu = cpu();
+    let mut engine = engine(&cpu, "t5", config(4));
+    engine.set_profiling(true);
+    engine.put(request(13, 9, 0)).unwrap();
+    rest(&mut engine, Texts::new());
+    assert_eq!(engine.model_times().len(), NEW);
+    let profile = engine.take_profile().unwrap();
+    let dense = profile.spans.iter().filter(|span| span.op.name() == "attend_dense").count();
+    assert_eq!(dense, engine.model().encoder.as_ref().unwrap().blocks.len());
+}
+
 /// Logits and hidden states of a decoder's tokens, given what the encoder read.
 #[test]
 fn forward_gives_the_rows_of_the_decoder() {

@@ -6,6 +6,7 @@ use crate::kernels::linear::{After, Epilogue, linear as kernel};
 use crate::mem::SharedMat;
 use crate::select::Choice;
 use crate::simd::Isa;
+use crate::simd::wide::for_bytes;
 use crate::{Cpu, CpuStream, CpuWeight};
 use engraft_core::Result;
 use engraft_core::mem::WeightFormat;
@@ -24,7 +25,7 @@ enum Follows {
 /// Matmuls of bytes have no variant for AVX-512.
 pub(super) fn select(signature: &Signature, isa: Isa) -> Choice {
     match signature.weight {
-        Some(WeightFormat::W8A8) => Choice::eight(signature, isa),
+        Some(WeightFormat::W8A8) => Choice::sixteen(signature, for_bytes(isa)),
         _ => Choice::sixteen(signature, isa),
     }
 }

@@ -68,6 +68,54 @@ pub fn run<K: Kernel16>(isa: Isa, madd: Madd, kernel: K) {
     }
 }
 
+/// A computation on sixteen lanes whose terms are products of bytes.
+pub trait KernelOfBytes {
+    /// The body; implementations mark it `#[inline(always)]`.
+    fn run<W: Bytes16>(self);
+}
+
+/// What [`run_bytes`] makes of an instruction set: AVX-512 where the processor has its VNNI, too.
+pub fn for_bytes(isa: Isa) -> Isa {
+    match isa.here() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 if !std::arch::is_x86_feature_detected!("avx512vnni") => Isa::Avx2,
+        here => here,
+    }
+}
+
+/// Runs `kernel` compiled for `isa` and `madd`: with AVX-512's VNNI on registers of sixteen lanes, else on pairs
+/// of eight.
+#[inline]
+pub fn run_bytes<K: KernelOfBytes>(isa: Isa, madd: Madd, kernel: K) {
+    #[cfg(target_arch = "x86_64")]
+    match for_bytes(isa) {
+        Isa::Avx512 => {
+            // SAFETY: the processor has the features.
+            return unsafe {
+                match madd {
+                    Madd::Fused => avx512::enter_bytes::<FusedMadd, K>(kernel),
+                    Madd::Separate => avx512::enter_bytes::<SeparateMadd, K>(kernel),
+                }
+            };
+        }
+        Isa::Avx2 => {
+            // SAFETY: as above.
+            return unsafe {
+                match madd {
+                    Madd::Fused => avx512::enter_byte_pairs::<FusedMadd, K>(kernel),
+                    Madd::Separate => avx512::enter_byte_pairs::<SeparateMadd, K>(kernel),
+                }
+            };
+        }
+        Isa::Portable => {}
+    }
+    let _ = isa;
+    match madd {
+        Madd::Fused => kernel.run::<[Portable<FusedMadd>; 2]>(),
+        Madd::Separate => kernel.run::<[Portable<SeparateMadd>; 2]>(),
+    }
+}
+
 /// Runs a kernel of eight lanes; with AVX-512 its plain loops have sixteen.
 #[inline]
 pub fn run_loops<K: Kernel>(isa: Isa, madd: Madd, kernel: K) {
@@ -139,12 +187,50 @@ impl<V: Lanes> Lanes16 for [V; 2] {
     }
 }
 
+/// Lanes of sums whose terms are products of bytes.
+///
+/// # Safety of the methods
+/// As in [`Lanes16`].
+#[allow(clippy::missing_safety_doc)]
+pub trait Bytes16: Lanes16 {
+    /// Half of the lanes.
+    type Half: Lanes;
+    /// Rows that advance together: their sums stay in registers.
+    const ROWS: usize;
+    /// 16 f16.
+    unsafe fn load_f16(p: *const u16) -> Self;
+    /// Lane-wise product.
+    fn mul(self, b: Self) -> Self;
+    /// Sums of 32 products of signed bytes, exact as f32: of R rows `x[r]` (32 bytes in -127..=127 each), which
+    /// add up to `sums[r]`, with 16 columns, `w` being `[8][16][4]` bytes.
+    unsafe fn dots<const R: usize>(x: [*const i8; R], sums: [i32; R], w: *const u8) -> [Self; R];
+}
+
+impl<V: Lanes> Bytes16 for [V; 2] {
+    type Half = V;
+    const ROWS: usize = 4;
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> Self {
+        // SAFETY: 16 elements, the caller's promise.
+        unsafe { [V::load_f16(p), V::load_f16(p.add(8))] }
+    }
+    #[inline(always)]
+    fn mul(self, b: Self) -> Self {
+        [self[0].mul(b[0]), self[1].mul(b[1])]
+    }
+    #[inline(always)]
+    unsafe fn dots<const R: usize>(x: [*const i8; R], _: [i32; R], w: *const u8) -> [Self; R] {
+        // SAFETY: the caller's promise.
+        unsafe { V::dots(x, w) }
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
     //! One register. Every method is only reached from [`enter`], which has the target features. The other
     //! two ways in are for the AVX2 lanes.
     use super::super::avx2::Avx2;
-    use super::{Kernel, Kernel16, Lanes16, REGISTERS, Tile};
+    use super::{Bytes16, Kernel, Kernel16, KernelOfBytes, Lanes16, REGISTERS, Tile};
     use engraft_core::math::MulAdd;
     use engraft_core::numerics::Madd;
     use std::arch::x86_64::*;
@@ -172,8 +258,65 @@ mod avx512 {
         kernel.run::<Avx2<M>>();
     }
 
-    // SAFETY of this impl: intrinsics of AVX-512F, reached only below `enter` (the module is private and
-    // `Avx512` is named nowhere else); memory as the trait says.
+    /// Runs a kernel of bytes with the features on.
+    #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512vnni,avx2,fma,f16c")]
+    pub fn enter_bytes<M: MulAdd, K: KernelOfBytes>(kernel: K) {
+        kernel.run::<Avx512<M>>();
+    }
+
+    /// Runs a kernel of bytes on pairs of eight lanes.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn enter_byte_pairs<M: MulAdd, K: KernelOfBytes>(kernel: K) {
+        kernel.run::<[Avx2<M>; 2]>();
+    }
+
+    // SAFETY of this impl: intrinsics of AVX-512F and VNNI, reached only below `enter_bytes`; memory as the trait
+    // says.
+    impl<M: MulAdd> Bytes16 for Avx512<M> {
+        type Half = Avx2<M>;
+        /// Twelve integer sums and as many of f32, of 32 registers.
+        const ROWS: usize = 12;
+        #[inline(always)]
+        unsafe fn load_f16(p: *const u16) -> Self {
+            // SAFETY: features and 16 elements, see above (so in all methods).
+            Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }, PhantomData)
+        }
+        #[inline(always)]
+        fn mul(self, b: Self) -> Self {
+            // SAFETY: features, as above.
+            Self(unsafe { _mm512_mul_ps(self.0, b.0) }, PhantomData)
+        }
+        // Of closures intrinsics are calls.
+        #[allow(clippy::needless_range_loop)]
+        #[inline(always)]
+        unsafe fn dots<const R: usize>(x: [*const i8; R], sums: [i32; R], w: *const u8) -> [Self; R] {
+            // SAFETY: features; 32 bytes of each row and 512 of w, the caller's promise.
+            unsafe {
+                // One factor is unsigned: w + 128, whose sum is 128 times that of x too large. Integers do not
+                // saturate.
+                let high = _mm512_set1_epi8(-128);
+                let mut all = [high; R];
+                for r in 0..R {
+                    all[r] = _mm512_set1_epi32(-128 * sums[r]);
+                }
+                for quad in 0..8 {
+                    let columns = _mm512_xor_si512(_mm512_loadu_si512(w.add(quad * 64).cast()), high);
+                    for r in 0..R {
+                        let four = _mm512_set1_epi32(x[r].cast::<i32>().add(quad).read_unaligned());
+                        all[r] = _mm512_dpbusd_epi32(all[r], columns, four);
+                    }
+                }
+                let mut floats = [Self(_mm512_setzero_ps(), PhantomData); R];
+                for r in 0..R {
+                    floats[r] = Self(_mm512_cvtepi32_ps(all[r]), PhantomData);
+                }
+                floats
+            }
+        }
+    }
+
+    // SAFETY of this impl: intrinsics of AVX-512F, reached only below `enter` and `enter_bytes` (the module is
+    // private and `Avx512` is named nowhere else); memory as the trait says.
     impl<M: MulAdd> Lanes16 for Avx512<M> {
         const TILE: Tile = REGISTERS;
         #[inline(always)]
@@ -254,6 +397,59 @@ mod tests {
                     let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
                     assert!(want.iter().zip(&got).all(same), "{x:?} {isa:?}");
                 }
+            }
+        }
+    }
+
+    /// Twelve rows of 32 bytes, their sums, and 16 columns.
+    struct Bytes<'a>(&'a [[i8; 32]; 12], &'a [u8; 512], &'a mut Vec<f32>);
+
+    impl Bytes<'_> {
+        #[inline(always)]
+        fn rows<W: Bytes16, const R: usize>(&mut self) {
+            let x: [*const i8; R] = std::array::from_fn(|r| self.0[r].as_ptr());
+            let sums: [i32; R] = std::array::from_fn(|r| self.0[r].iter().map(|v| i32::from(*v)).sum());
+            // SAFETY: arrays of 32, of 512 and of 16.
+            unsafe {
+                for sum in W::dots(x, sums, self.1.as_ptr()) {
+                    let mut to = [0.0; 16];
+                    sum.store(to.as_mut_ptr());
+                    self.2.extend(to);
+                }
+            }
+        }
+    }
+
+    impl KernelOfBytes for Bytes<'_> {
+        #[inline(always)]
+        fn run<W: Bytes16>(mut self) {
+            self.rows::<W, 1>();
+            self.rows::<W, 5>();
+            self.rows::<W, 12>();
+        }
+    }
+
+    #[test]
+    fn sums_of_bytes_are_exact() {
+        let mut s = 9u64;
+        for case in 0..2000 {
+            let mut byte = || {
+                s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                // Now and then nothing but the ends.
+                if case % 5 == 0 { [-128, 127][(s >> 63) as usize] } else { (s >> 40) as i8 }
+            };
+            let x: [[i8; 32]; 12] = std::array::from_fn(|_| std::array::from_fn(|_| byte().max(-127)));
+            let w: [u8; 512] = std::array::from_fn(|_| byte() as u8);
+            let sum = |r: usize, j: usize| -> i32 {
+                (0..32).map(|k| i32::from(x[r][k]) * i32::from(w[k / 4 * 64 + 4 * j + k % 4] as i8)).sum()
+            };
+            let rows = [1, 5, 12].into_iter().flat_map(|rows| 0..rows);
+            let want: Vec<f32> =
+                rows.flat_map(|r| (0..16).map(move |j| (r, j))).map(|(r, j)| sum(r, j) as f32).collect();
+            for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
+                let mut got = Vec::new();
+                run_bytes(isa, Madd::Fused, Bytes(&x, &w, &mut got));
+                assert_eq!(got, want, "{isa:?}");
             }
         }
     }

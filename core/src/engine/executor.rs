@@ -12,6 +12,9 @@ use std::ops::Range;
 pub(super) type Tap<'a, B> =
     &'a mut dyn FnMut(&mut <B as Backend>::Stream, usize, MatRef<'_, Mem<B>>) -> Result<()>;
 
+/// Times of the ops of one step.
+pub(super) type ProbeOf<B> = Probe<<<B as Backend>::Stream as Stream<B>>::Event>;
+
 /// Stream, communicator and observers of one step.
 pub(super) struct StreamExecutor<'a, B: Backend> {
     /// The queue.
@@ -19,7 +22,7 @@ pub(super) struct StreamExecutor<'a, B: Backend> {
     /// The group.
     pub comm: &'a mut dyn Communicator<B>,
     /// Time per op, when profiling.
-    pub probe: Option<&'a mut Probe<<B::Stream as Stream<B>>::Event>>,
+    pub probe: Option<&'a mut ProbeOf<B>>,
     /// Hidden states, when somebody asked for them.
     pub tap: Option<Tap<'a, B>>,
 }

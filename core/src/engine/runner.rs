@@ -1,7 +1,7 @@
 //! Carries out step orders on a backend: owns the stream, the group's communicator, the model, the device's
 //! memory and the captured steps. It decides nothing: what runs is in the order.
 
-use super::executor::{StreamExecutor, Tap};
+use super::executor::{ProbeOf, StreamExecutor, Tap};
 use super::order::{Admitted, StepOrder, StepResult, lost};
 use super::request::Layers;
 use super::sizes::{fits, sizes, steps_ahead};
@@ -164,12 +164,18 @@ impl<B: Backend> Runner<B> {
             self.admit(admitted, seen)?;
         }
         self.upload_pixels(&order.values)?;
-        self.encode(&order.source, &order.values)?;
+        let mut probe = self.profile.as_ref().map(|_| Probe::default());
+        self.encode(&order.source, &order.values, probe.as_mut())?;
         let mut launched =
             Launched { tokens: None, logits: None, pooled: None, hidden: Vec::new(), refused: false };
         match order.captured {
             true => launched.refused = !self.run_bucket(order)?,
-            false => launched.hidden = self.run_eager(order, hidden)?,
+            false => launched.hidden = self.run_eager(order, hidden, probe.as_mut())?,
+        }
+        // One entry for a step, with what its encoder did.
+        if let (Some(probe), Some(profile)) = (probe, &mut self.profile) {
+            self.stream.sync()?;
+            profile.append(probe.resolve::<B>(&mut self.stream)?);
         }
         Ok(launched)
     }
@@ -273,24 +279,19 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Runs the encoder next to the model over what sequences of this step begin with.
-    fn encode(&mut self, words: &StepWords, values: &[f32]) -> Result<()> {
+    fn encode(&mut self, words: &StepWords, values: &[f32], probe: Option<&mut ProbeOf<B>>) -> Result<()> {
         let shape = words.shape();
         if shape.tokens == 0 {
             return Ok(());
         }
         self.upload_features(values, shape.seqs)?;
-        let mut probe = self.profile.as_ref().map(|_| Probe::default());
         let Self { state, eager, stream, comm, model, .. } = self;
         let (Eager { source, plan, .. }, comm) = (eager, comm.as_mut());
         let source = source.as_mut().ok_or_else(|| lost("the buffer of an encoder's words"))?;
         stream.upload(words.words(), source.view_mut())?;
-        let mut live = StreamExecutor::<B> { stream, comm, probe: probe.as_mut(), tap: None };
+        let mut live = StreamExecutor::<B> { stream, comm, probe, tap: None };
         let view = StepView::new(source.view(), shape)?;
         model.encode(&mut Exec::new(&mut live), state, view, plan)?;
-        if let (Some(probe), Some(profile)) = (probe, &mut self.profile) {
-            self.stream.sync()?;
-            profile.append(probe.resolve::<B>(&mut self.stream)?);
-        }
         Ok(())
     }
 
@@ -321,9 +322,13 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Runs a step op by op; reads of the hidden states that are asked for.
-    fn run_eager(&mut self, order: &StepOrder, want: Layers) -> Result<Vec<Read<B>>> {
+    fn run_eager(
+        &mut self,
+        order: &StepOrder,
+        want: Layers,
+        probe: Option<&mut ProbeOf<B>>,
+    ) -> Result<Vec<Read<B>>> {
         let last = self.model.blocks.len();
-        let mut probe = self.profile.as_ref().map(|_| Probe::default());
         let Self { state, eager, stream, comm, model, .. } = self;
         let (Eager { step, plan, wide, .. }, shape) = (eager, order.words.shape());
         stream.upload(order.words.words(), step.view_mut())?;
@@ -338,14 +343,10 @@ impl<B: Backend> Runner<B> {
         };
         let tap: Option<Tap<'_, B>> = if want == Layers::None { None } else { Some(&mut tap) };
         let comm = comm.as_mut();
-        let mut live = StreamExecutor::<B> { stream, comm, probe: probe.as_mut(), tap };
+        let mut live = StreamExecutor::<B> { stream, comm, probe, tap };
         let (mut x, view) = (Exec::new(&mut live), StepView::new(step.view(), shape)?);
         model.step(&mut x, state, view, plan)?;
         model.sample(&mut x, state, view)?;
-        if let (Some(probe), Some(profile)) = (probe, &mut self.profile) {
-            self.stream.sync()?;
-            profile.append(probe.resolve::<B>(&mut self.stream)?);
-        }
         Ok(reads)
     }
 

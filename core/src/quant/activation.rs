@@ -28,7 +28,8 @@ pub fn encode(values: &[f32; SPAN], codes: &mut [i8; SPAN]) -> f32 {
     }
     let factor = 127.0 / top;
     for (code, v) in codes.iter_mut().zip(values) {
-        *code = (v * factor).round_ties_even() as i8;
+        // At most 127 and a rounding; NaN, and whatever stands next to an infinity, is 0.
+        *code = (v * factor).round_ties_even() as i32 as i8;
     }
     top * STEP
 }

@@ -10,20 +10,22 @@
 use super::chain::{LEVELS, fold};
 use super::epilogue::Finish;
 use super::pack::Packed;
-use super::panel::{PANEL, Wide};
+use super::panel::PANEL;
 use super::w8a8::BLOCK_BYTES;
 use crate::kernels::{Floats, Machine, RawMat, over};
+use crate::simd::wide::{self, Bytes16, KernelOfBytes};
 use crate::simd::{self, Kernel, Lanes};
 use engraft_core::Result;
 use engraft_core::quant::activation::{self, SPAN};
 use std::ops::Range;
 
-/// Rows that advance together.
-const TILE: usize = 4;
+/// Rows that advance together at most.
+const TILE: usize = 12;
 /// Rows of a work item: their bytes stay in the second-level cache.
-const ITEM_ROWS: usize = 32;
+const ITEM_ROWS: usize = 48;
 
-/// Rows as bytes and scales, in scratch: `[rows][k]` bytes, then `[rows][k / 32]` f32.
+/// Rows as bytes and scales, in scratch: `[rows][k]` bytes, then `[rows][k / 32]` f32 scales and as many sums
+/// of bytes.
 #[derive(Clone, Copy)]
 struct Bytes {
     at: Floats,
@@ -33,7 +35,7 @@ struct Bytes {
 
 impl Bytes {
     fn floats(rows: usize, k: usize) -> usize {
-        (rows * k / 4).next_multiple_of(16) + rows * k / SPAN
+        (rows * k / 4).next_multiple_of(16) + 2 * rows * (k / SPAN)
     }
 
     /// # Safety
@@ -51,6 +53,14 @@ impl Bytes {
         // SAFETY: as above.
         unsafe { self.at.at((self.rows * self.k / 4).next_multiple_of(16) + row * (self.k / SPAN)) }
     }
+
+    /// # Safety
+    /// `row < rows`.
+    #[inline(always)]
+    unsafe fn sums(self, row: usize) -> *mut i32 {
+        // SAFETY: as above.
+        unsafe { self.scales(0).add((self.rows + row) * (self.k / SPAN)).cast() }
+    }
 }
 
 /// Rows to bytes.
@@ -67,10 +77,11 @@ impl Kernel for Quantize {
         let mut codes = [0i8; SPAN];
         for row in self.rows {
             for b in 0..self.to.k / SPAN {
-                // SAFETY: row and columns in range; these codes and this scale belong to this call.
+                // SAFETY: row and columns in range; these codes, this scale and this sum belong to this call.
                 unsafe {
                     self.x.widen::<V>(row, b * SPAN, SPAN, values.as_mut_ptr());
                     *self.to.scales(row).add(b) = activation::encode(&values, &mut codes);
+                    *self.to.sums(row).add(b) = codes.iter().map(|code| i32::from(*code)).sum();
                     self.to.codes(row).add(b * SPAN).cast::<[i8; SPAN]>().write(codes);
                 }
             }
@@ -87,28 +98,30 @@ struct Matmul<'a> {
     finish: Finish<'a>,
 }
 
-impl Kernel for Matmul<'_> {
+impl KernelOfBytes for Matmul<'_> {
     #[inline(always)]
-    fn run<V: Lanes>(self) {
+    fn run<W: Bytes16>(self) {
         for unit in self.units.clone() {
             let mut row = self.rows.start;
             while row < self.rows.end {
-                let rows = TILE.min(self.rows.end - row);
-                match rows {
-                    1 => self.tile::<V, 1>(unit, row),
-                    2 => self.tile::<V, 2>(unit, row),
-                    3 => self.tile::<V, 3>(unit, row),
-                    _ => self.tile::<V, TILE>(unit, row),
-                }
-                row += rows;
+                let left = (self.rows.end - row).min(W::ROWS);
+                row += match left {
+                    TILE.. => self.tile::<W, TILE>(unit, row),
+                    6.. => self.tile::<W, 6>(unit, row),
+                    4 | 5 => self.tile::<W, 4>(unit, row),
+                    3 => self.tile::<W, 3>(unit, row),
+                    2 => self.tile::<W, 2>(unit, row),
+                    _ => self.tile::<W, 1>(unit, row),
+                };
             }
         }
     }
 }
 
 impl Matmul<'_> {
+    /// Outputs of a unit and R rows from `row` on; R.
     #[inline(always)]
-    fn tile<V: Lanes, const R: usize>(&self, unit: usize, row: usize) {
+    fn tile<W: Bytes16, const R: usize>(&self, unit: usize, row: usize) -> usize {
         let per = self.w.panels_per_unit();
         let mut sums = [0f32; 2 * TILE * PANEL];
         for half in 0..per {
@@ -119,20 +132,19 @@ impl Matmul<'_> {
                 // SAFETY: panel, codes and scales cover the blocks; `waiting` and `sums` have room for R
                 // rows.
                 unsafe {
-                    let acc = self.chain::<V, R>(panel, row, lo..hi, self.w.starts[leaf]);
-                    let total = fold::<Wide<V>, R>(leaf, acc, waiting.as_mut_ptr());
+                    let acc = self.chain::<W, R>(panel, row, lo..hi, self.w.starts[leaf]);
+                    let total = fold::<W, R>(leaf, acc, waiting.as_mut_ptr());
                     if leaf == 7 {
                         for (r, t) in total.iter().enumerate() {
-                            let to = sums.as_mut_ptr().add((half * R + r) * PANEL);
-                            t[0].store(to);
-                            t[1].store(to.add(8));
+                            t.store(sums.as_mut_ptr().add((half * R + r) * PANEL));
                         }
                     }
                 }
             }
         }
         // SAFETY: `sums` is `[halves][R][16]`; these outputs belong to this call.
-        unsafe { self.finish.tile::<V>(unit, row, R, sums.as_mut_ptr()) };
+        unsafe { self.finish.tile::<W::Half>(unit, row, R, sums.as_mut_ptr()) };
+        R
     }
 
     /// One leaf of R rows against one panel.
@@ -140,34 +152,34 @@ impl Matmul<'_> {
     /// # Safety
     /// The panel and the rows `row..row + R` cover the blocks.
     #[inline(always)]
-    unsafe fn chain<V: Lanes, const R: usize>(
+    unsafe fn chain<W: Bytes16, const R: usize>(
         &self,
         panel: *const u8,
         row: usize,
         blocks: Range<usize>,
         start: f32,
-    ) -> [Wide<V>; R] {
-        let mut acc: [Wide<V>; R] = [[V::splat(start); 2]; R];
+    ) -> [W; R] {
+        let mut acc = [W::splat(start); R];
         // SAFETY: the caller's promise; prefetches may point anywhere.
         unsafe {
             let codes: [*const i8; R] = std::array::from_fn(|r| self.x.codes(row + r).cast_const());
             let scales: [*const f32; R] = std::array::from_fn(|r| self.x.scales(row + r).cast_const());
+            let totals: [*const i32; R] = std::array::from_fn(|r| self.x.sums(row + r).cast_const());
             for b in blocks {
                 let at = panel.add(b * BLOCK_BYTES);
                 if R == 1 {
                     // A single row waits for memory: 544 bytes a block, four blocks ahead.
                     for line in 0..9 {
-                        V::prefetch(at.wrapping_add(4 * BLOCK_BYTES + line * 64));
+                        W::prefetch(at.wrapping_add(4 * BLOCK_BYTES + line * 64));
                     }
                 }
-                let dw = [V::load_f16(at.cast()), V::load_f16(at.cast::<u16>().add(8))];
+                let dw = W::load_f16(at.cast());
                 let x: [*const i8; R] = std::array::from_fn(|r| codes[r].add(b * SPAN));
-                let sums = V::dots(x, at.add(2 * PANEL));
+                let totals: [i32; R] = std::array::from_fn(|r| *totals[r].add(b));
+                let sums = W::dots(x, totals, at.add(2 * PANEL));
                 for r in 0..R {
-                    let dx = V::splat(*scales[r].add(b));
-                    for i in 0..2 {
-                        acc[r][i] = dx.mul(dw[i]).madd(sums[r][i], acc[r][i]);
-                    }
+                    let dx = W::splat(*scales[r].add(b));
+                    acc[r] = dx.mul(dw).madd(sums[r], acc[r]);
                 }
             }
         }
@@ -194,7 +206,7 @@ pub(super) fn linear(machine: &Machine, x: RawMat, w: &Packed, finish: Finish) -
             let (item, g) = (chunk / groups, chunk % groups);
             let rows = item * ITEM_ROWS..((item + 1) * ITEM_ROWS).min(x.rows);
             let units = g * group..((g + 1) * group).min(units);
-            simd::run(machine.isa, machine.madd, Matmul { w, x: to, rows, units, finish });
+            wide::run_bytes(machine.isa, machine.madd, Matmul { w, x: to, rows, units, finish });
         })
     })
 }
