@@ -111,6 +111,16 @@ pub fn every_weight(rows: usize, cols: usize) -> Vec<Weight> {
         let of = |size| in_groups(format, Groups { bits, size, asymmetric }, rows, cols);
         all.extend([0, 32].map(of));
     }
+    for (format, bits, sizes) in [
+        (Format::Fp8, GroupBits::E4m3, [0, 32]),
+        (Format::Fp8E5m2, GroupBits::E5m2, [0, 32]),
+        (Format::Fp6, GroupBits::E3m2, [0, 32]),
+        (Format::Fp4, GroupBits::E2m1, [0, 16]),
+        (Format::Mxfp4, GroupBits::Mx, [32, 32]),
+        (Format::Nf4, GroupBits::Nf4, [0, 64]),
+    ] {
+        all.extend(sizes.map(|size| in_groups(format, Groups::floats(bits, size), rows, cols)));
+    }
     all
 }
 

@@ -23,6 +23,9 @@ pub fn values(m: &Matrix) -> Vec<f32> {
 
 /// The values of a row of groups.
 fn groups(format: Groups, cols: usize, mut raw: &[u8]) -> Vec<f32> {
+    if !format.bits.is_integer() {
+        return floats(format, cols, raw);
+    }
     let (four, head) = (format.bits == GroupBits::Four, if format.asymmetric { 4 } else { 2 });
     let size = if format.size == 0 { cols } else { format.size as usize };
     let mut values = Vec::new();
@@ -41,6 +44,67 @@ fn groups(format: Groups, cols: usize, mut raw: &[u8]) -> Vec<f32> {
     }
     values
 }
+
+/// The values of a row of small floats, by the formulas of their specifications: `d * value`, rounded once.
+fn floats(format: Groups, cols: usize, mut raw: &[u8]) -> Vec<f32> {
+    // Bits of a code, of its mantissa, and the bias.
+    let (bits, mantissa, bias) = match format.bits {
+        GroupBits::E4m3 => (8, 3, 7),
+        GroupBits::E5m2 => (8, 2, 15),
+        GroupBits::E3m2 => (6, 2, 3),
+        _ => (4, 1, 1),
+    };
+    let value = |code: u32| -> f64 {
+        if format.bits == GroupBits::Nf4 {
+            return NF4[code as usize];
+        }
+        let size = code % (1 << (bits - 1));
+        let (exponent, part) = ((size >> mantissa) as i32, f64::from(size % (1 << mantissa)));
+        let part = part / f64::from(1 << mantissa);
+        let size = match exponent {
+            0 => part * f64::powi(2.0, 1 - bias),
+            _ => (1.0 + part) * f64::powi(2.0, exponent - bias),
+        };
+        if code >> (bits - 1) == 1 { -size } else { size }
+    };
+    let size = if format.size == 0 { cols } else { format.size as usize };
+    let head = if format.bits == GroupBits::Mx { 1 } else { 4 };
+    let mut values = Vec::new();
+    while values.len() < cols {
+        let n = size.min(cols - values.len());
+        let d = match head {
+            1 => f64::powi(2.0, i32::from(raw[0]) - 127),
+            _ => f64::from(f32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]])),
+        };
+        for i in 0..n {
+            let bit = |b: usize| u32::from(raw[head + (i * bits + b) / 8] >> ((i * bits + b) % 8) & 1) << b;
+            // Exact in f64: 24 and at most 24 bits.
+            values.push((d * value((0..bits).map(bit).sum())) as f32);
+        }
+        raw = &raw[head + (n * bits).div_ceil(8)..];
+    }
+    values
+}
+
+/// NF4's table as QLoRA prints it, rounded to f32 as the format has it.
+const NF4: [f64; 16] = [
+    -1.0f32 as f64,
+    -0.696_192_800_998_687_7f32 as f64,
+    -0.525_073_051_452_636_7f32 as f64,
+    -0.394_917_488_098_144_53f32 as f64,
+    -0.284_441_381_692_886_35f32 as f64,
+    -0.184_773_430_228_233_34f32 as f64,
+    -0.091_050_036_251_544_95f32 as f64,
+    0.0,
+    0.079_580_299_556_255_34f32 as f64,
+    0.160_930_201_411_247_25f32 as f64,
+    0.246_112_301_945_686_34f32 as f64,
+    0.337_915_241_718_292_24f32 as f64,
+    0.440_709_829_330_444_34f32 as f64,
+    0.562_617_003_917_694_1f32 as f64,
+    0.722_956_836_223_602_3f32 as f64,
+    1.0,
+];
 
 /// The values of one block, bit by bit.
 fn decode(block: Block, raw: &[u8]) -> Vec<f32> {
@@ -114,7 +178,22 @@ mod tests {
 
     #[test]
     fn groups_by_the_engines_codec() {
-        for format in ["int8:32", "int8a", "int4", "int4:64", "int4a:32"] {
+        for format in [
+            "int8:32",
+            "int8a",
+            "int4",
+            "int4:64",
+            "int4a:32",
+            "fp8",
+            "fp8:64",
+            "fp8-e5m2:32",
+            "fp6",
+            "fp6:32",
+            "fp4",
+            "fp4:64",
+            "mxfp4",
+            "nf4",
+        ] {
             let format: WeightFormat = format.parse().unwrap_or(WeightFormat::Plain(Float::F32));
             let cols = 111;
             let bytes =

@@ -11,7 +11,7 @@
 
 use super::panel::{PANEL, SPAN, Source};
 use super::select::{self, with_source};
-use super::{format, group, large, w8a8};
+use super::{float, format, group, large, w8a8};
 use crate::kernels::AlignedBytes;
 use crate::pool::Pool;
 use crate::simd::Lanes;
@@ -301,6 +301,7 @@ impl Packed {
                     large::pack(b, block, panel, i, j);
                 }
             }
+            WeightFormat::Group(g) if !g.bits.is_integer() => float::pack(g, self.k, row, panel, j),
             WeightFormat::Group(g) => group::pack(g, self.k, row, panel, j),
             WeightFormat::Block(b) => {
                 let size = self.panel_bytes / self.k.div_ceil(SPAN).max(1);
