@@ -188,6 +188,8 @@ pub(crate) fn format_of(format: WeightFormat) -> Option<Format> {
             Block::Q4K => Format::Q4K,
             Block::Q5K => Format::Q5K,
             Block::Q6K => Format::Q6K,
+            Block::Iq4Nl => Format::Iq4Nl,
+            Block::Iq4Xs => Format::Iq4Xs,
         },
         WeightFormat::Group(Groups { bits, asymmetric, .. }) => match (bits, asymmetric) {
             (GroupBits::Eight, false) => Format::Int8,

@@ -145,8 +145,9 @@ fn packing(format: WeightFormat, cols: usize) -> Option<(Packing, usize)> {
                 Block::Q4K => Packing::Q4K,
                 Block::Q5K => Packing::Q5K,
                 Block::Q6K => Packing::Q6K,
+                Block::Iq4Nl | Block::Iq4Xs => Packing::Iq4,
             };
-            (packing, block.values())
+            (packing, if block.is_table() { Block::VALUES } else { block.values() })
         }
         WeightFormat::W8A8 => (Packing::W8A8, Block::VALUES),
         WeightFormat::Group(format) => {
@@ -315,6 +316,13 @@ impl Lane<'_> {
                 }
             }
             WeightFormat::W8A8 => self.pack(WeightFormat::Block(Block::Q8_0), cols, raw),
+            WeightFormat::Block(block) if block.is_table() => {
+                let runs = block.values() / Block::VALUES;
+                for (b, raw) in raw.chunks_exact(block.bytes()).enumerate() {
+                    (0..runs)
+                        .for_each(|run| self.places(b * runs + run, quant::block::places(block, raw, run)));
+                }
+            }
             WeightFormat::Block(block) if block.is_large() => {
                 for (b, raw) in raw.chunks_exact(block.bytes()).enumerate() {
                     self.large(block, b, raw);
@@ -419,6 +427,14 @@ impl Lane<'_> {
                 }
             }
             raw = rest;
+        }
+    }
+
+    /// A run of 32 places in a table.
+    fn places(&mut self, b: usize, (d, codes): (f32, [u8; Block::VALUES])) {
+        self.share(b, 0, d.to_bits());
+        for (i, code) in codes.into_iter().enumerate() {
+            self.nibble(b * Block::VALUES + i, u32::from(code));
         }
     }
 

@@ -5,9 +5,10 @@
 //   f32, f16, bf16                        elements
 //   q4_0 q4_1 q5_0 q5_1 q8_0              GGUF blocks of 32 values: d, perhaps m, perhaps fifth bits, codes
 //   q2_k q3_k q4_k q5_k q6_k              GGUF blocks of 256 values in parts of 16 with small scales
+//   iq4_nl iq4_xs                         GGUF blocks of 32 and 256 values: d (and small scales), places
 //   int8 int8a int4 int4a                 own groups: d, perhaps m, codes; a row's last group may be short
-//   fp8 fp8_e5m2 fp6 fp4 nf4 mxfp4        own groups of small floats and of codes of a table: d in f32 (mxfp4: a
-//                                         power of two), codes
+//   fp8 fp8_e5m2 fp6 fp4 nf4 mxfp4        own groups of small floats, or places in a table: d in f32
+//                                         (mxfp4: a power of two), codes
 //   columns                               f32, packed for warps (`engraft_kernels::columns`): never in files
 //
 // Values are `d q`, `d q + m` or `(d s) q - (e t)`: every product is exact in f32, so the one rounding is
@@ -247,6 +248,47 @@ struct Q4_K : Large<LayoutQ4K> {};
 struct Q5_K : Large<LayoutQ5K> {};
 struct Q6_K : Large<LayoutQ6K> {};
 
+// ---- Places in the table of IQ4 ---------------------------------------------------------------------------
+
+DEVICE float iq4(u32 q) {
+    // -127 -104 -83 -65, -49 -35 -22 -10, 1 13 25 38, 53 69 89 113.
+    u32 four = q & 8 ? (q & 4 ? 0x71594535u : 0x26190d01u) : (q & 4 ? 0xf6eaddcfu : 0xbfad9881u);
+    return (float)(i8)(four >> (q % 4 * 8));
+}
+// LARGE: 256 values in runs of 32, each with a small scale.
+template <bool LARGE>
+struct Iq4 {
+    static constexpr u32 AHEAD = 1;
+    // Where the nibbles of value k's run begin, and its scale.
+    static DEVICE const u8 *run(const u8 *row, u32 k, float &d) {
+        if (!LARGE) {
+            const u8 *raw = row + k / 32 * 18;
+            d = half_even(raw);
+            return raw + 2;
+        }
+        const u8 *raw = row + k / 256 * 136;
+        u32 r = k % 256 / 32;
+        u32 low = raw[4 + r / 2] >> (r % 2 * 4) & 15;
+        u32 high = raw[2 + r / 4] >> (r % 4 * 2) & 3;
+        d = mul(half_even(raw), (float)((int)(low | high << 4) - 32));
+        return raw + 8 + r * 16;
+    }
+    static DEVICE float at(const WeightView &, const u8 *row, u32 k) {
+        float d;
+        const u8 *codes = run(row, k, d);
+        return mul(d, iq4(codes[k % 16] >> (k % 32 / 16 * 4) & 15));
+    }
+    static DEVICE void eight(const WeightView &, const u8 *row, u32 k, float (&v)[8]) {
+        float d;
+        const u8 *codes = run(row, k, d) + k % 16;
+        u32 shift = k % 32 / 16 * 4;
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) v[j] = mul(d, iq4(codes[j] >> shift & 15));
+    }
+};
+struct Iq4Nl : Iq4<false> {};
+struct Iq4Xs : Iq4<true> {};
+
 // ---- Own groups -------------------------------------------------------------------------------------------
 
 // Groups begin at multiples of `w.group` (a multiple of 32, or the whole row), so eight values from a
@@ -324,7 +366,7 @@ struct NF4 {
     }
 };
 
-// POWER: scales are one byte, 2^(byte - 127); of those that weights have all are normal, or the weight is zero.
+// POWER: scales are one byte, 2^(byte - 127), all normal where codes are not zero.
 template <typename C, bool POWER>
 struct Floats {
     static constexpr u32 AHEAD = 1;
@@ -392,4 +434,6 @@ struct Nf4 : Floats<NF4, false> {};
     MACRO(Fp6, fp6)                                                                                                    \
     MACRO(Fp4, fp4)                                                                                                    \
     MACRO(Mxfp4, mxfp4)                                                                                                \
-    MACRO(Nf4, nf4)
+    MACRO(Nf4, nf4)                                                                                                    \
+    MACRO(Iq4Nl, iq4_nl)                                                                                               \
+    MACRO(Iq4Xs, iq4_xs)

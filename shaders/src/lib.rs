@@ -76,13 +76,15 @@ pub enum Packing {
     E2m1,
     /// Nibbles, places in NF4's table.
     Nf4,
+    /// Nibbles, places in the table of GGUF's IQ4.
+    Iq4,
     /// Stored as `Q8_0`, multiplied as bytes with rows that [`Kernel::Quantize`] made.
     W8A8,
 }
 
 impl Packing {
     /// All of them.
-    pub const ALL: [Packing; 20] = [
+    pub const ALL: [Packing; 21] = [
         Packing::F32,
         Packing::F16,
         Packing::Bf16,
@@ -102,6 +104,7 @@ impl Packing {
         Packing::E3m2,
         Packing::E2m1,
         Packing::Nf4,
+        Packing::Iq4,
         Packing::W8A8,
     ];
 
@@ -127,6 +130,7 @@ impl Packing {
             Packing::E3m2 => "e3m2",
             Packing::E2m1 => "e2m1",
             Packing::Nf4 => "nf4",
+            Packing::Iq4 => "iq4",
             Packing::W8A8 => "w8a8",
         }
     }
@@ -154,7 +158,7 @@ impl Packing {
         match self {
             Packing::F32 | Packing::F16 | Packing::Bf16 => 0,
             Packing::Q4_0 | Packing::Q4_1 | Packing::Q8_0 | Packing::Q8_1 | Packing::W8A8 => 1,
-            Packing::E4m3 | Packing::E5m2 | Packing::E3m2 | Packing::E2m1 | Packing::Nf4 => 1,
+            Packing::E4m3 | Packing::E5m2 | Packing::E3m2 | Packing::E2m1 | Packing::Nf4 | Packing::Iq4 => 1,
             Packing::Q5_0 | Packing::Q5_1 => 2,
             Packing::Q2K | Packing::Q3K | Packing::Q4K => 5,
             Packing::Q5K => 13,

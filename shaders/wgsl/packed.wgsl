@@ -4,7 +4,8 @@ A unit holds 4 values of one output in ascending k (f32: four words, f16, h16 wh
 and bf16: two, 8-bit codes: one) or 8 (codes of up to 6 bits: the low four in one word). What a block of
 values shares lies in a plane of its own, `[panel][block][word][output]`:
 
-- own formats of small floats and tables: the scale in f32; codes of six bits lie in bytes;
+- own formats of small floats and tables, and GGUF's IQ4_NL and IQ4_XS: the scale in f32 (of IQ4_XS the product for each
+  32 values); codes of six bits lie in bytes;
 - formats of GGUF with 32 values and the own integer formats (`p.block` values): d in the low, m in the high half
   of the first word; fifth bits follow as a second word;
 - K-quants, 256 values: d and e in the first word, sixteen bytes of the parts' small scales in four, then fifth
@@ -22,8 +23,8 @@ const UNIT = {{ unit(format) }}u;
 {%- set low = {"e4m3": 127, "e5m2": 127, "e3m2": 31}[format] %}
 {%- set bias = {"e4m3": 7, "e5m2": 15, "e3m2": 3}[format] %}
 
-// A finite float of {{ format }}. Codes below the least exponent are counted, not shifted: drivers may flush what
-// would be subnormal on the way.
+// A finite float of {{ format }}. Codes below the least exponent are counted, not shifted: drivers may flush
+// what would be subnormal on the way.
 fn small_float(code: u32) -> f32 {
     let size = code & {{ low }}u;
     let normal = bitcast<f32>((size << {{ 23 - mantissa }}u) + {{ (127 - bias) * 8388608 }}u);
@@ -34,6 +35,10 @@ fn small_float(code: u32) -> f32 {
 {%- elif format == "e2m1" %}
 const PLACES = array<f32, 16>(
     0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
+);
+{%- elif format == "iq4" %}
+const PLACES = array<f32, 16>(
+    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
 );
 {%- elif format == "nf4" %}
 const PLACES = array<f32, 16>(
@@ -93,7 +98,7 @@ let block = (panel * (p.cols / 256u) + k / 256u) * {{ 32 * words(format)|int }}u
 {%- endif %}
 {%- else -%}
 let block = (panel * ((p.cols + p.block - 1u) / p.block) + k / p.block) * {{ 32 * words(format)|int }}u + lane;
-{%- if format in ["e4m3", "e5m2", "e3m2", "e2m1", "nf4"] %}
+{%- if format in ["e4m3", "e5m2", "e3m2", "e2m1", "nf4", "iq4"] %}
     let dm = vec2<f32>(bitcast<f32>(scales[block]), 0.0);
 {%- else %}
     let dm = unpack2x16float(scales[block]);
@@ -108,7 +113,7 @@ let block = (panel * ((p.cols + p.block - 1u) / p.block) + k / p.block) * {{ 32 
 {%- macro decoded(format, e, k) -%}
 {%- if format in ["e4m3", "e5m2", "e3m2"] -%}
 og(dm.x * small_float((word >> (({{ e }}) * 8u)) & 255u))
-{%- elif format in ["e2m1", "nf4"] -%}
+{%- elif format in ["e2m1", "nf4", "iq4"] -%}
 og(dm.x * PLACES[(word >> (({{ e }}) * 4u)) & 15u])
 {%- else -%}
 {{ of_integer(format, e, k) }}

@@ -276,6 +276,7 @@ fn weights_of_every_packed_format_give_the_cpus_bits() {
         "fp8",
         "fp8:128",
         "fp8-e5m2:32",
+        "IQ4_NL",
         "fp6",
         "fp6:64",
         "fp4",

@@ -130,11 +130,15 @@ pub enum Block {
     Q5K,
     /// 6-bit q in parts of 16 with 8-bit scales: 210 bytes.
     Q6K,
+    /// `d * table[q]`, 4-bit q: 18 bytes.
+    Iq4Nl,
+    /// The same table, 256 values in parts of 32 with 6-bit scales: 136 bytes.
+    Iq4Xs,
 }
 
 impl Block {
     /// Every format.
-    pub const ALL: [Block; 10] = [
+    pub const ALL: [Block; 12] = [
         Block::Q4_0,
         Block::Q4_1,
         Block::Q5_0,
@@ -145,6 +149,8 @@ impl Block {
         Block::Q4K,
         Block::Q5K,
         Block::Q6K,
+        Block::Iq4Nl,
+        Block::Iq4Xs,
     ];
 
     /// Values in one block of the formats without K.
@@ -157,12 +163,17 @@ impl Block {
         if self.is_large() { Self::LARGE } else { Self::VALUES }
     }
 
-    /// Whether this is one of the K-quants.
+    /// Whether blocks have 256 values: the K-quants and IQ4_XS.
     pub const fn is_large(self) -> bool {
-        matches!(self, Block::Q2K | Block::Q3K | Block::Q4K | Block::Q5K | Block::Q6K)
+        matches!(self, Block::Q2K | Block::Q3K | Block::Q4K | Block::Q5K | Block::Q6K | Block::Iq4Xs)
     }
 
-    /// Whether weights can be quantized to it here; the K-quants are only read.
+    /// Whether codes are places in a table (`quant::small_float::IQ4`).
+    pub const fn is_table(self) -> bool {
+        matches!(self, Block::Iq4Nl | Block::Iq4Xs)
+    }
+
+    /// Whether weights can be quantized to it here; those of 256 values are only read.
     pub const fn can_encode(self) -> bool {
         !self.is_large()
     }
@@ -180,6 +191,8 @@ impl Block {
             Block::Q4K => 144,
             Block::Q5K => 176,
             Block::Q6K => 210,
+            Block::Iq4Nl => 18,
+            Block::Iq4Xs => 136,
         }
     }
 
@@ -196,6 +209,8 @@ impl Block {
             Block::Q4K => "Q4_K",
             Block::Q5K => "Q5_K",
             Block::Q6K => "Q6_K",
+            Block::Iq4Nl => "IQ4_NL",
+            Block::Iq4Xs => "IQ4_XS",
         }
     }
 }
@@ -344,10 +359,10 @@ impl std::str::FromStr for WeightFormat {
     type Err = Error;
 
     /// `f32`, `f16`, `bf16`; GGUF's blocks in any case (`q4_0`); `w8a8`; the own groups ([`Groups`]): `int8`
-    /// and `int4`, with `a` for asymmetric, and floats (`fp8`, `fp8-e5m2`, `fp6`, `fp4`, `nf4`, `mxfp4`), with
+    /// and `int4`, with `a` for asymmetric, floats (`fp8`, `fp8-e5m2`, `fp6`, `fp4`, `nf4`, `mxfp4`), with
     /// `:N` for groups of N values (`int4a:64`).
     fn from_str(s: &str) -> Result<Self> {
-        const ALLOWED: &str = "f32, f16, bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, w8a8, mxfp4, int8, int8a, int4, int4a, fp8, \
+        const ALLOWED: &str = "f32, f16, bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, w8a8, mxfp4, int8, int8a, int4, int4a, fp8, \
                                fp8-e5m2, fp6, nf4, fp4 (from int8 on also with the values of a group, a multiple of 32 up \
                                to 65536: int4:64; of fp4 also 16)";
         if let Ok(float) = s.parse::<Float>() {

@@ -71,7 +71,7 @@ pub struct Groups {
 const MOST: u32 = 1 << 16;
 
 impl Groups {
-    /// What four bits mean where nobody says more: the format that costs least accuracy.
+    /// What four bits mean where no more is said: the format that costs least accuracy.
     pub const FINE: Groups = Groups { bits: GroupBits::Four, size: 32, asymmetric: true };
 
     /// Groups of floats.

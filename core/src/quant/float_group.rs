@@ -236,7 +236,7 @@ mod tests {
                     for (x, y) in rows.0.chunks(size).zip(rows.1.chunks(size)) {
                         let top = x.iter().fold(0f32, |t, v| t.max(v.abs()));
                         for (x, y) in x.iter().zip(y) {
-                            // Half a step: relative to the value, or to the largest where codes are subnormal.
+                            // Half a step: of the value, or of the largest where codes are subnormal.
                             let (of_value, of_top) = match format.bits {
                                 GroupBits::E4m3 => (1.0 / 16.0, 2f32.powi(-10) / 448.0),
                                 GroupBits::E5m2 => (1.0 / 8.0, 2f32.powi(-17) / 57344.0),

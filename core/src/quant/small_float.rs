@@ -1,4 +1,4 @@
-//! Floats of eight, six and four bits, and the table of NF4.
+//! Floats of eight, six and four bits, and the tables of NF4 and IQ4.
 //!
 //! | type | sign, exponent, mantissa | bias | without infinities |
 //! | --- | --- | --- | --- |
@@ -7,10 +7,10 @@
 //! | e3m2 | 1, 3, 2 | 3 | yes, and no NaN; the largest value is 28 |
 //! | e2m1 | 1, 2, 1 | 1 | yes, and no NaN; the largest value is 6 |
 //!
-//! All widen to f32 exactly. What is rounded to them goes to the nearest value, of two to the one with an even
-//! code, and beyond the largest value to that. Sources: OCP 8-bit Floating Point Specification (OFP8) 1.0 for
-//! the first two (e4m3 is what files call `F8_E4M3`, `float8_e4m3fn`); OCP Microscaling Formats (MX) 1.0 for
-//! e3m2, e2m1 and scales of e8m0. NF4: Dettmers et al. 2023 (QLoRA), appendix E.
+//! All widen to f32 exactly. What is rounded to them goes to the nearest value, of two to the one with an
+//! even code, and beyond the largest value to that. Sources: OCP 8-bit Floating Point Specification (OFP8)
+//! 1.0 for the first two (e4m3 is what files call `F8_E4M3`, `float8_e4m3fn`); OCP Microscaling Formats (MX)
+//! 1.0 for e3m2, e2m1 and scales of e8m0. NF4: Dettmers et al. 2023 (QLoRA), appendix E.
 
 use half::f16;
 
@@ -71,6 +71,11 @@ pub const NF4: [f32; 16] = [
     0.562_617,
     0.722_956_84,
     1.0,
+];
+
+/// What the codes of IQ4_NL and IQ4_XS stand for (`kvalues_iq4nl` in ggml).
+pub const IQ4: [f32; 16] = [
+    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
 ];
 
 /// The code of e4m3 nearest to a value; NaN gives 0x7f.
@@ -188,7 +193,7 @@ mod tests {
         assert_eq!((to_e3m2(f32::NAN), to_e2m1(f32::NAN), to_nf4(f32::NAN)), (0, 0, 7));
     }
 
-    /// Every finite code comes back; halfway goes to the even code; what is next to halfway to the nearer one.
+    /// Every finite code comes back; halfway goes to the even code, what is next to it to the nearer one.
     #[test]
     fn rounding_is_to_nearest_even_at_every_boundary() {
         type Float = (fn(u8) -> f32, fn(f32) -> u8, u8, u8);

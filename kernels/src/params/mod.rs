@@ -210,11 +210,15 @@ pub enum Format {
     Mxfp4,
     /// Own groups of NF4.
     Nf4,
+    /// GGUF block.
+    Iq4Nl,
+    /// GGUF block of 256.
+    Iq4Xs,
 }
 
 impl Format {
     /// Every format, in the order of its number.
-    pub const ALL: [Format; 23] = [
+    pub const ALL: [Format; 25] = [
         Format::F32,
         Format::F16,
         Format::Bf16,
@@ -238,6 +242,8 @@ impl Format {
         Format::Fp4,
         Format::Mxfp4,
         Format::Nf4,
+        Format::Iq4Nl,
+        Format::Iq4Xs,
     ];
 
     /// The name in entries.
@@ -266,6 +272,8 @@ impl Format {
             Format::Fp4 => "fp4",
             Format::Mxfp4 => "mxfp4",
             Format::Nf4 => "nf4",
+            Format::Iq4Nl => "iq4_nl",
+            Format::Iq4Xs => "iq4_xs",
         }
     }
 }
@@ -273,7 +281,7 @@ impl Format {
 /// The entry of a family that has one per weight format.
 macro_rules! by_format {
     ($family:literal, $format:expr) => {{
-        const ENTRIES: [&str; 23] = [
+        const ENTRIES: [&str; 25] = [
             concat!($family, "f32"),
             concat!($family, "f16"),
             concat!($family, "bf16"),
@@ -297,6 +305,8 @@ macro_rules! by_format {
             concat!($family, "fp4"),
             concat!($family, "mxfp4"),
             concat!($family, "nf4"),
+            concat!($family, "iq4_nl"),
+            concat!($family, "iq4_xs"),
         ];
         ENTRIES[$format as usize]
     }};

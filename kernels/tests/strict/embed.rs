@@ -45,13 +45,15 @@ fn blocks(b: Block) -> Format {
         Block::Q4K => Format::Q4K,
         Block::Q5K => Format::Q5K,
         Block::Q6K => Format::Q6K,
+        Block::Iq4Nl => Format::Iq4Nl,
+        Block::Iq4Xs => Format::Iq4Xs,
     }
 }
 
 /// Where the f16 scales of a block are.
 fn scales(b: Block) -> &'static [usize] {
     match b {
-        Block::Q4_0 | Block::Q5_0 | Block::Q8_0 => &[0],
+        Block::Q4_0 | Block::Q5_0 | Block::Q8_0 | Block::Iq4Nl | Block::Iq4Xs => &[0],
         Block::Q4_1 | Block::Q5_1 | Block::Q4K | Block::Q5K => &[0, 2],
         Block::Q2K => &[80, 82],
         Block::Q3K => &[108],

@@ -120,13 +120,19 @@ fn decode(block: Block, raw: &[u8]) -> Vec<f32> {
         Block::Q5_0 => half(0) * (f32::from(nibble(6, j) + fifth(2, j)) - 16.0),
         Block::Q5_1 => half(0) * f32::from(nibble(8, j) + fifth(4, j)) + half(2),
         Block::Q8_0 => half(0) * f32::from(raw[2 + j] as i8),
+        Block::Iq4Nl => half(0) * IQ4[usize::from(nibble(2, j))],
         _ => large(block, raw, j),
     };
     (0..block.values()).map(value).collect()
 }
 
-/// Value `j` of a K-quant: its code put together from single bits of the block, whose places are written down
-/// here as (first bit of the code's low part, width, first bit of its high part).
+/// `kvalues_iq4nl` of ggml.
+const IQ4: [f32; 16] = [
+    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
+];
+
+/// Value `j` of a block of 256: its code put together from single bits of the block, whose places are written
+/// down here as (first bit of the code's low part, width, first bit of its high part).
 fn large(block: Block, raw: &[u8], j: usize) -> f32 {
     let half = |at| from_bytes(raw, at, Float::F16);
     let bits = |first: usize, count: usize| -> i32 {
@@ -160,6 +166,11 @@ fn large(block: Block, raw: &[u8], j: usize) -> f32 {
         Block::Q5K => {
             let q = bits((48 + run / 2 * 32 + l) * 8 + run % 2 * 4, 4) + 16 * bits((16 + l) * 8 + run, 1);
             (q, half(0) * six(0) as f32, half(2) * six(1) as f32)
+        }
+        Block::Iq4Xs => {
+            let place = bits((8 + run * 16 + l % 16) * 8 + l / 16 * 4, 4);
+            let small = bits(32 + run * 4, 4) + 16 * bits(16 + run * 2, 2) - 32;
+            (IQ4[place as usize] as i32, half(0) * small as f32, 0.0)
         }
         _ => {
             let (h, r) = (run / 4, run % 4);
@@ -207,12 +218,13 @@ mod tests {
 
     #[test]
     fn k_quants_bit_by_bit_and_by_the_engines_codec() {
-        for block in [Block::Q2K, Block::Q3K, Block::Q4K, Block::Q5K, Block::Q6K] {
+        for block in [Block::Q2K, Block::Q3K, Block::Q4K, Block::Q5K, Block::Q6K, Block::Iq4Xs] {
             let mut raw: Vec<u8> = (0..block.bytes()).map(|i| (i * 37 + i / 7 * 101 + 13) as u8).collect();
             let places: &[usize] = match block {
                 Block::Q2K => &[80, 82],
                 Block::Q3K => &[108],
                 Block::Q6K => &[208],
+                Block::Iq4Xs => &[0],
                 _ => &[0, 2],
             };
             places.iter().for_each(|at| raw[*at..*at + 2].copy_from_slice(&[0x66, 0x2a + *at as u8 % 3]));

@@ -19,7 +19,7 @@ pub const FORMATS: [WeightFormat; 8] = [
 
 /// The K-quants and the own integer formats: they cost most to decode, and drivers most to compile, so they
 /// have cases of their own (`packed`). Neighbours differ most, for runs of few cases.
-pub const PACKED: [WeightFormat; 20] = [
+pub const PACKED: [WeightFormat; 22] = [
     WeightFormat::Block(Block::Q4K),
     own(GroupBits::Four, 64, true),
     WeightFormat::Block(Block::Q2K),
@@ -40,6 +40,8 @@ pub const PACKED: [WeightFormat; 20] = [
     own(GroupBits::Mx, 32, false),
     own(GroupBits::E4m3, 128, false),
     own(GroupBits::E3m2, 32, false),
+    WeightFormat::Block(Block::Iq4Nl),
+    WeightFormat::Block(Block::Iq4Xs),
 ];
 
 const fn own(bits: GroupBits, size: u32, asymmetric: bool) -> WeightFormat {
@@ -127,6 +129,7 @@ fn large(block: Block) -> (&'static [usize], f32) {
         Block::Q3K => (&[108], 128.0),
         Block::Q4K => (&[0, 2], 945.0),
         Block::Q5K => (&[0, 2], 1953.0),
+        Block::Iq4Xs => (&[0], 4064.0),
         _ => (&[208], 4096.0),
     }
 }
@@ -141,7 +144,7 @@ fn random_block(dice: &mut Dice, block: Block, scale: f32) -> Vec<u8> {
         }
         return raw;
     }
-    let top = if block == Block::Q8_0 { 127.0 } else { 16.0 };
+    let top = if matches!(block, Block::Q8_0 | Block::Iq4Nl) { 127.0 } else { 16.0 };
     raw[..2].copy_from_slice(&f16::from_f32(dice.unit() * scale / top).to_le_bytes());
     if matches!(block, Block::Q4_1 | Block::Q5_1) {
         raw[2..4].copy_from_slice(&f16::from_f32(dice.unit() * scale).to_le_bytes());

@@ -1,26 +1,32 @@
-//! Panels of small floats and of codes of a table: `d * value`, rounded once.
+//! Panels of small floats and of codes of a table (GGUF's IQ4_NL and IQ4_XS among them): `d * value`, rounded
+//! once.
 //!
 //! Per 32 k (FP4 in groups of 16: per 16) the scales in f32 (16 of them), then the codes: `[k][16]` bytes, or
 //! `[k / 2][16]` nibbles, low nibble = even k. Scales stand once per span, whatever the group's size: 1 bit
 //! per weight, 2 where it is 16 values.
 //!
-//! Bytes widen as binary16 values do: those of e4m3 as 2^-8 times their value, those of FP6 are put into panels
-//! as bytes of e5m2, where they are 2^-12 times theirs (8 bits instead of 6: memory for speed). The power goes
-//! to the scale, exactly: scales are at most 2^100, or so small that a power upwards cannot round them.
+//! Bytes widen as binary16 values do: those of e4m3 as 2^-8 times their value; those of FP6 are put into
+//! panels as bytes of e5m2, where they are 2^-12 times theirs (8 bits instead of 6: memory for speed). The
+//! power goes to the scale, exactly: scales are at most 2^100, or so small that a power upwards cannot round
+//! them.
 
 use super::panel::{PANEL, SPAN, Source, Wide};
 use crate::simd::Lanes;
-use engraft_core::mem::{GroupBits, Groups};
+use engraft_core::mem::{Block, GroupBits, Groups};
+use engraft_core::quant::block::places;
 use engraft_core::quant::float_group::{code, scale};
-use engraft_core::quant::small_float::{E2M1, NF4};
+use engraft_core::quant::small_float::{E2M1, IQ4, NF4};
 
 /// Bytes of e4m3, or of e5m2, whose values are 2^-UP times those of the format.
 #[derive(Clone, Copy)]
 pub struct Bytes<const E4M3: bool, const UP: u32>;
 
-/// Nibbles of e2m1, or of NF4, with a scale for so many k.
+/// Nibbles, places in one of [`TABLES`], with a scale for so many k.
 #[derive(Clone, Copy)]
-pub struct Places<const OF_NF4: bool, const SHARED: usize>;
+pub struct Places<const TABLE: usize, const SHARED: usize>;
+
+/// What nibbles stand for.
+const TABLES: [&[f32; 16]; 3] = [&E2M1, &NF4, &IQ4];
 
 /// Panels of FP8 with four bits of exponent.
 pub type Fp8 = Bytes<true, 8>;
@@ -29,11 +35,13 @@ pub type Fp8Wide = Bytes<false, 0>;
 /// Panels of FP6.
 pub type Fp6 = Bytes<false, 12>;
 /// Panels of FP4 and MXFP4.
-pub type Fp4 = Places<false, SPAN>;
+pub type Fp4 = Places<0, SPAN>;
 /// Panels of FP4 in groups of 16.
-pub type Fp4Fine = Places<false, 16>;
+pub type Fp4Fine = Places<0, 16>;
 /// Panels of NF4.
-pub type Nf4 = Places<true, SPAN>;
+pub type Nf4 = Places<1, SPAN>;
+/// Panels of IQ4_NL and IQ4_XS.
+pub type Iq4 = Places<2, SPAN>;
 
 /// Bytes of the scales of a span.
 const SCALES: usize = 4 * PANEL;
@@ -78,12 +86,12 @@ impl<const E4M3: bool, const UP: u32> Source for Bytes<E4M3, UP> {
     }
 }
 
-impl<const OF_NF4: bool, const SHARED: usize> Places<OF_NF4, SHARED> {
-    const TABLE: &[f32; 16] = if OF_NF4 { &NF4 } else { &E2M1 };
+impl<const TABLE: usize, const SHARED: usize> Places<TABLE, SHARED> {
+    const VALUES: &[f32; 16] = TABLES[TABLE];
     const BLOCK: usize = SCALES + SHARED * PANEL / 2;
 }
 
-impl<const OF_NF4: bool, const SHARED: usize> Source for Places<OF_NF4, SHARED> {
+impl<const TABLE: usize, const SHARED: usize> Source for Places<TABLE, SHARED> {
     type Scales<V: Lanes> = Wide<V>;
     const SHARE: usize = SHARED;
     const STRIDE: usize = PANEL / 2;
@@ -111,7 +119,7 @@ impl<const OF_NF4: bool, const SHARED: usize> Source for Places<OF_NF4, SHARED> 
         // SAFETY: the caller's promise.
         unsafe {
             let q = codes.add(i * Self::STRIDE);
-            let ((a0, b0), (a1, b1)) = (V::entries(q, Self::TABLE), V::entries(q.add(8), Self::TABLE));
+            let ((a0, b0), (a1, b1)) = (V::entries(q, Self::VALUES), V::entries(q.add(8), Self::VALUES));
             [[a0.mul(s[0]), a1.mul(s[1])], [b0.mul(s[0]), b1.mul(s[1])]]
         }
     }
@@ -147,5 +155,20 @@ pub fn pack(format: Groups, k: usize, row: &[u8], panel: &mut [u8], j: usize) {
             }
         }
         at += n;
+    }
+}
+
+/// Spreads a stored row of IQ4_NL or IQ4_XS over column `j` of a panel.
+pub fn pack_blocks(format: Block, row: &[u8], panel: &mut [u8], j: usize) {
+    let runs = format.values() / SPAN;
+    for (i, span) in panel.chunks_exact_mut(Iq4::BLOCK).enumerate() {
+        let raw = &row[i / runs * format.bytes()..][..format.bytes()];
+        let (d, codes) = places(format, raw, i % runs);
+        span[4 * j..4 * j + 4].copy_from_slice(&d.to_le_bytes());
+        for (k, q) in codes.into_iter().enumerate() {
+            let byte = &mut span[SCALES + k / 2 * PANEL + j];
+            let shift = k % 2 * 4;
+            *byte = *byte & !(15 << shift) | q << shift;
+        }
     }
 }

@@ -296,6 +296,7 @@ impl Packed {
     fn spread(&self, row: &[u8], panel: &mut [u8], j: usize) {
         match self.format {
             WeightFormat::W8A8 => w8a8::pack(row, panel, j),
+            WeightFormat::Block(b) if b.is_table() => float::pack_blocks(b, row, panel, j),
             WeightFormat::Block(b) if b.is_large() => {
                 for (i, block) in row.chunks_exact(b.bytes()).enumerate() {
                     large::pack(b, block, panel, i, j);

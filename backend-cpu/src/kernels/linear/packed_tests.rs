@@ -10,7 +10,7 @@ use engraft_core::quant;
 
 /// Formats, and a number of columns that has blocks, tails or neither.
 fn cases() -> Vec<(WeightFormat, usize)> {
-    let large = [Block::Q2K, Block::Q3K, Block::Q4K, Block::Q5K, Block::Q6K];
+    let large = [Block::Q2K, Block::Q3K, Block::Q4K, Block::Q5K, Block::Q6K, Block::Iq4Xs, Block::Iq4Nl];
     let mut all: Vec<_> = large.into_iter().map(|b| (WeightFormat::Block(b), 768)).collect();
     for bits in [GroupBits::Eight, GroupBits::Four] {
         for asymmetric in [false, true] {
@@ -90,6 +90,7 @@ fn rows(format: WeightFormat, n: usize, k: usize) -> Vec<u8> {
             Block::Q2K => &[80, 82],
             Block::Q3K => &[108],
             Block::Q6K => &[208],
+            Block::Iq4Nl | Block::Iq4Xs => &[0],
             _ => &[0, 2],
         };
         for at in places {

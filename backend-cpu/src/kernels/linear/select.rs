@@ -8,7 +8,7 @@ use engraft_core::mem::WeightFormat;
 macro_rules! with_source {
     ($format:expr, $S:ident => $body:expr, else $other:expr) => {{
         use engraft_core::mem::{Block, Float, GroupBits, Groups, WeightFormat};
-        use $crate::kernels::linear::float::{Fp4, Fp4Fine, Fp6, Fp8, Fp8Wide, Nf4};
+        use $crate::kernels::linear::float::{Fp4, Fp4Fine, Fp6, Fp8, Fp8Wide, Iq4, Nf4};
         use $crate::kernels::linear::format::{Bytes8, Nibbles, PlainBf16, PlainF16, PlainF32};
         use $crate::kernels::linear::group::BytesOffset;
         use $crate::kernels::linear::large::{BytesMin, BytesOnly, Nibbles4};
@@ -74,6 +74,10 @@ macro_rules! with_source {
             }
             WeightFormat::Group(Groups { bits: GroupBits::Nf4, .. }) => {
                 type $S = Nf4;
+                $body
+            }
+            WeightFormat::Block(Block::Iq4Nl | Block::Iq4Xs) => {
+                type $S = Iq4;
                 $body
             }
             WeightFormat::Block(Block::Q4K) => {

@@ -1,9 +1,9 @@
 //! Matrices of small floats: `value * factor` of eight bits, where a factor belongs to a block, a row or all,
 //! and NVFP4, `value * scale / global` with a scale of 16 inputs.
 //!
-//! Both become own groups, FP8 of the same codes and factors; of NVFP4 the scale divided by the tensor's number
-//! is the group's, as compressed-tensors multiplies it. Where no group has such a size or factor, values are
-//! multiplied out in f32, rounded once.
+//! Both become own groups, FP8 of the same codes and factors; of NVFP4 the scale divided by the tensor's
+//! number is the group's, as compressed-tensors multiplies it. Where no group has such a size or factor,
+//! values are multiplied out in f32, rounded once.
 
 use super::native;
 use super::part::Part;
