@@ -5,9 +5,10 @@
 //! reads memory. Best and median of rounds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use engraft_core::mem::{Block, Float, KvLayout, Stored, WeightFormat};
+use engraft_core::mem::{Block, Float, KvLayout, WeightFormat};
 use engraft_core::numerics::Madd;
 use engraft_core::params::{Heads, Scores};
+use engraft_core::quant::encode_rows;
 use engraft_cpu::kernels::attention::{Pages, Queries, attend_paged};
 use engraft_cpu::kernels::kv::{Slab, slab_bytes};
 use engraft_cpu::kernels::linear::{After, Epilogue, Layout, Packed, linear};
@@ -22,8 +23,14 @@ const SHAPES: [(usize, usize, Layout); 4] = [
     (768, 2048, Layout::Plain),
 ];
 
-fn random(bytes: usize, format: WeightFormat) -> Vec<u8> {
-    let mut s = 7u32;
+fn random((n, k): (usize, usize), format: WeightFormat) -> Vec<u8> {
+    let (bytes, mut s) = (format.bytes(n, k), 7u32);
+    if let WeightFormat::Group(_) = format {
+        let row: Vec<f32> = (0..k).map(|i| ((i * 7919) % 2001) as f32 / 1000.0 - 1.0).collect();
+        let mut raw = vec![0; format.bytes(1, k)];
+        encode_rows(format, k, &row, &mut raw);
+        return raw.repeat(n);
+    }
     let mut v: Vec<u8> = (0..bytes)
         .map(|_| {
             s = s.wrapping_mul(1664525).wrapping_add(1013904223);
@@ -64,14 +71,14 @@ struct Model {
 }
 
 impl Model {
-    fn new(m: &Machine, format: WeightFormat, stored: Stored) -> Model {
+    fn new(m: &Machine, format: WeightFormat) -> Model {
         let start = Instant::now();
         let mut spent = 0.0;
         let mut pack = |n: usize, k: usize, layout| {
-            let raw = random(format.bytes(n, k), format);
+            let raw = random((n, k), format);
             let t = Instant::now();
-            let p =
-                Packed::new(format, n, k, 1, layout).and_then(|p| p.filled(&m.pool, stored, &raw)).unwrap();
+            let mut p = Packed::new(format, n, k, 1, layout).unwrap();
+            p.fill_rows(&m.pool, format, 0..n, &raw).unwrap();
             spent += t.elapsed().as_secs_f64();
             p
         };
@@ -124,23 +131,17 @@ fn main() {
     println!("{} threads, {}, {rounds} rounds", m.pool.threads(), m.isa.name());
     let x: Vec<f32> = (0..512 * 2048).map(|i| ((i * 7919) % 2001) as f32 / 1000.0 - 1.0).collect();
     let mut y = vec![0f32; 512 * 4096];
-    let formats = [
-        (WeightFormat::Plain(Float::F32), Stored::F32),
-        (WeightFormat::Plain(Float::Bf16), Stored::Bf16),
-        (WeightFormat::Plain(Float::F16), Stored::F16),
-        (WeightFormat::Block(Block::Q8_0), Stored::Block(Block::Q8_0)),
-        (WeightFormat::Block(Block::Q4_0), Stored::Block(Block::Q4_0)),
-        (WeightFormat::Block(Block::Q4K), Stored::Block(Block::Q4K)),
-        (WeightFormat::Block(Block::Q6K), Stored::Block(Block::Q6K)),
-    ];
-    let known = |a: &String| a == "attention" || formats.iter().any(|(f, _)| f.to_string() == *a);
+    let large = [Block::Q4K, Block::Q6K].map(WeightFormat::Block);
+    let named = ["f32", "bf16", "f16", "Q8_0", "Q4_0", "fp8", "fp6", "fp4:16", "mxfp4", "nf4:64", "IQ4_NL"];
+    let formats: Vec<WeightFormat> = named.into_iter().map(|f| f.parse().unwrap()).chain(large).collect();
+    let known = |a: &String| a == "attention" || formats.iter().any(|f| f.to_string() == *a);
     let only = std::env::args().skip(1).find(known);
     let mut linear_prefill = 0.0;
-    for (format, stored) in formats {
+    for &format in &formats {
         if only.as_ref().is_some_and(|o| format.to_string() != *o) {
             continue;
         }
-        let model = Model::new(&m, format, stored);
+        let model = Model::new(&m, format);
         for (t, logits) in [(1, 1), (8, 8), (512, 1)] {
             let (mut times, mut limits) = (Vec::new(), Vec::new());
             for _ in 0..if t == 512 { rounds.div_ceil(3) } else { rounds } {

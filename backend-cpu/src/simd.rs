@@ -120,6 +120,10 @@ pub trait Lanes: Copy + 'static {
     unsafe fn signed_nibbles(p: *const u8) -> (Self, Self);
     /// As `nibbles`, with bit i of `low` (`high`) as bit 4 of lane i, and minus `offset`.
     unsafe fn five_bits(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self);
+    /// 8 bytes of e5m2, widened exactly; with `E4M3` of that type, times 2^-8, and NaN as 480 times that.
+    unsafe fn load_f8<const E4M3: bool>(p: *const u8) -> Self;
+    /// What stands in a table at the low and at the high nibbles of 8 bytes.
+    unsafe fn entries(p: *const u8, table: &[f32; 16]) -> (Self, Self);
     /// Rounds to binary16 (nearest even) and writes 8.
     unsafe fn store_f16(self, p: *mut u16);
     /// Rounds to bfloat16 (nearest even) and writes 8.
@@ -165,6 +169,14 @@ mod many {
         }
         fn widen_f16(h: [u16; WIDTH]) -> [f32; WIDTH] {
             h.map(|b| f16::from_bits(b).to_f32_const())
+        }
+        /// The upper byte of binary16; of e4m3 all but the sign goes one place down.
+        fn widen_f8(q: [u8; WIDTH], e4m3: bool) -> [f32; WIDTH] {
+            let half = |q: u8| if e4m3 { (i16::from(q as i8) << 7) as u16 & 0xbf80 } else { u16::from(q) << 8 };
+            q.map(|q| f16::from_bits(half(q)).to_f32_const())
+        }
+        fn entries(q: [u8; WIDTH], table: [f32; 16]) -> ([f32; WIDTH], [f32; WIDTH]) {
+            (q.map(|q| table[usize::from(q & 15)]), q.map(|q| table[usize::from(q >> 4)]))
         }
         fn narrow_f16(v: [f32; WIDTH]) -> [u16; WIDTH] {
             v.map(|v| f16::from_f32_const(v).to_bits())
@@ -258,6 +270,18 @@ impl<M: MulAdd> Lanes for Portable<M> {
         // SAFETY: as above.
         let q = unsafe { p.cast::<[u8; WIDTH]>().read() };
         let (l, h) = many::five_bits(q, low, high, offset);
+        (Portable(l, PhantomData), Portable(h, PhantomData))
+    }
+    #[inline(always)]
+    unsafe fn load_f8<const E4M3: bool>(p: *const u8) -> Self {
+        // SAFETY: as above.
+        let q = unsafe { p.cast::<[u8; WIDTH]>().read() };
+        Portable(many::widen_f8(q, E4M3), PhantomData)
+    }
+    #[inline(always)]
+    unsafe fn entries(p: *const u8, table: &[f32; 16]) -> (Self, Self) {
+        // SAFETY: as above.
+        let (l, h) = many::entries(unsafe { p.cast::<[u8; WIDTH]>().read() }, *table);
         (Portable(l, PhantomData), Portable(h, PhantomData))
     }
     #[inline(always)]
@@ -404,6 +428,31 @@ mod avx2 {
             }
         }
         #[inline(always)]
+        unsafe fn load_f8<const E4M3: bool>(p: *const u8) -> Self {
+            // SAFETY: as above.
+            wrap(unsafe {
+                let half = _mm_slli_epi16::<8>(_mm_cvtepu8_epi16(_mm_loadl_epi64(p.cast())));
+                let down = _mm_and_si128(_mm_srai_epi16::<1>(half), _mm_set1_epi16(0xbf80_u16 as i16));
+                _mm256_cvtph_ps(if E4M3 { down } else { half })
+            })
+        }
+        #[inline(always)]
+        unsafe fn entries(p: *const u8, table: &[f32; 16]) -> (Self, Self) {
+            // SAFETY: as above. Bit 3 of a place says which half, the lower ones where in it.
+            unsafe {
+                let (l, h) = (_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table.as_ptr().add(8)));
+                let a = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+                let b = _mm256_srli_epi32::<4>(a);
+                let (in_a, in_b) = (_mm256_slli_epi32::<28>(a), _mm256_slli_epi32::<28>(b));
+                let low = (_mm256_permutevar8x32_ps(l, a), _mm256_permutevar8x32_ps(l, b));
+                let high = (_mm256_permutevar8x32_ps(h, a), _mm256_permutevar8x32_ps(h, b));
+                (
+                    wrap(_mm256_blendv_ps(low.0, high.0, _mm256_castsi256_ps(in_a))),
+                    wrap(_mm256_blendv_ps(low.1, high.1, _mm256_castsi256_ps(in_b))),
+                )
+            }
+        }
+        #[inline(always)]
         unsafe fn store_f16(self, p: *mut u16) {
             // SAFETY: as above.
             unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
@@ -492,78 +541,4 @@ mod avx2 {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-mod tests {
-    use super::*;
-
-    /// All conversions of one vector, as bits.
-    struct Probe<'a>(&'a [f32; 8], &'a [u16; 8], &'a [u8; 8], &'a mut Vec<u32>);
-
-    impl Kernel for Probe<'_> {
-        #[inline(always)]
-        fn run<V: Lanes>(self) {
-            let Probe(f, h, q, out) = self;
-            let mut put = |v: V| {
-                let mut o = [0f32; 8];
-                // SAFETY: 8 elements.
-                unsafe { v.store(o.as_mut_ptr()) };
-                out.extend(o.map(f32::to_bits));
-            };
-            // SAFETY: arrays of 8.
-            unsafe {
-                let v = V::load(f.as_ptr());
-                put(V::load_f16(h.as_ptr()));
-                put(V::load_bf16(h.as_ptr()));
-                put(V::load_i8(q.as_ptr()));
-                for (a, b) in [V::nibbles(q.as_ptr()), V::signed_nibbles(q.as_ptr())] {
-                    put(a);
-                    put(b);
-                }
-                let (a, b) = V::five_bits(q.as_ptr(), q[0], q[1], 16);
-                put(a);
-                put(b);
-                let x: [i8; 32] = std::array::from_fn(|i| (q[i % 8] as i8).wrapping_add(i as i8).max(-127));
-                // Every byte that a weight may have, -128 too.
-                let w: [u8; 512] =
-                    std::array::from_fn(|i| q[i % 7].wrapping_mul(i as u8 | 1).wrapping_add(q[i / 64]));
-                V::dots([x.as_ptr(), [-127; 32].as_ptr()], w.as_ptr())
-                    .into_iter()
-                    .flatten()
-                    .for_each(&mut put);
-                V::dots([x.as_ptr()], [128; 512].as_ptr()).into_iter().flatten().for_each(&mut put);
-                put(v.madd(V::splat(1.1), V::splat(0.3)));
-                let rows = [0, 1, 2, 3, 4, 5, 6, 7].map(|i: usize| v.add(V::splat(f[i])));
-                V::transpose(rows).into_iter().for_each(&mut put);
-                let mut h = [0u16; 8];
-                v.store_f16(h.as_mut_ptr());
-                put(V::load_f16(h.as_ptr()));
-                v.store_bf16(h.as_mut_ptr());
-                put(V::load_bf16(h.as_ptr()));
-            }
-        }
-    }
-
-    #[test]
-    fn all_instruction_sets_give_the_same_bits() {
-        let mut s = 1u64;
-        for _ in 0..20_000 {
-            let mut word = || {
-                s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                (s >> 33) as u32
-            };
-            let finite = |b: u32| {
-                let v = f32::from_bits(b << 1 ^ b);
-                if v.is_nan() { 1.0 } else { v }
-            };
-            let f: [f32; 8] = std::array::from_fn(|_| finite(word()));
-            let h: [u16; 8] = std::array::from_fn(|_| word() as u16)
-                .map(|b| if f16::from_bits(b).is_nan() || bf16::from_bits(b).is_nan() { 0 } else { b });
-            let q: [u8; 8] = std::array::from_fn(|_| word() as u8);
-            for madd in [Madd::Fused, Madd::Separate] {
-                let (mut a, mut b) = (Vec::new(), Vec::new());
-                run(Isa::Portable, madd, Probe(&f, &h, &q, &mut a));
-                run(Isa::detect(), madd, Probe(&f, &h, &q, &mut b));
-                assert_eq!(a, b, "{f:?} {h:?} {q:?}");
-            }
-        }
-    }
-}
+mod tests;

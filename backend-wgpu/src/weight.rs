@@ -145,8 +145,9 @@ fn packing(format: WeightFormat, cols: usize) -> Option<(Packing, usize)> {
                 Block::Q4K => Packing::Q4K,
                 Block::Q5K => Packing::Q5K,
                 Block::Q6K => Packing::Q6K,
+                Block::Iq4Nl | Block::Iq4Xs => Packing::Iq4,
             };
-            (packing, block.values())
+            (packing, if block.is_table() { Block::VALUES } else { block.values() })
         }
         WeightFormat::W8A8 => (Packing::W8A8, Block::VALUES),
         WeightFormat::Group(format) => {
@@ -155,8 +156,14 @@ fn packing(format: WeightFormat, cols: usize) -> Option<(Packing, usize)> {
                 (GroupBits::Eight, true) => Packing::Q8_1,
                 (GroupBits::Four, false) => Packing::Q4_0,
                 (GroupBits::Four, true) => Packing::Q4_1,
+                (GroupBits::E4m3, _) => Packing::E4m3,
+                (GroupBits::E5m2, _) => Packing::E5m2,
+                (GroupBits::E3m2, _) => Packing::E3m2,
+                (GroupBits::E2m1 | GroupBits::Mx, _) => Packing::E2m1,
+                (GroupBits::Nf4, _) => Packing::Nf4,
             };
-            (packing, format.group(cols).next_multiple_of(Block::VALUES))
+            let size = format.group(cols);
+            (packing, if format.size == 0 { size.next_multiple_of(Block::VALUES) } else { size })
         }
         _ => return None,
     })
@@ -309,6 +316,13 @@ impl Lane<'_> {
                 }
             }
             WeightFormat::W8A8 => self.pack(WeightFormat::Block(Block::Q8_0), cols, raw),
+            WeightFormat::Block(block) if block.is_table() => {
+                let runs = block.values() / Block::VALUES;
+                for (b, raw) in raw.chunks_exact(block.bytes()).enumerate() {
+                    (0..runs)
+                        .for_each(|run| self.places(b * runs + run, quant::block::places(block, raw, run)));
+                }
+            }
             WeightFormat::Block(block) if block.is_large() => {
                 for (b, raw) in raw.chunks_exact(block.bytes()).enumerate() {
                     self.large(block, b, raw);
@@ -319,6 +333,7 @@ impl Lane<'_> {
                     self.small(block, b, raw);
                 }
             }
+            WeightFormat::Group(format) if !format.bits.is_integer() => self.floats(format, cols, raw),
             WeightFormat::Group(format) => self.groups(format, cols, raw),
             // `packing` has refused every other format.
             _ => {}
@@ -408,7 +423,33 @@ impl Lane<'_> {
                 let code = quant::group::code(format, group, i);
                 match format.bits {
                     GroupBits::Eight => self.byte(first + i, code as u32),
-                    GroupBits::Four => self.nibble(first + i, (code + zero) as u32),
+                    _ => self.nibble(first + i, (code + zero) as u32),
+                }
+            }
+            raw = rest;
+        }
+    }
+
+    /// A run of 32 places in a table.
+    fn places(&mut self, b: usize, (d, codes): (f32, [u8; Block::VALUES])) {
+        self.share(b, 0, d.to_bits());
+        for (i, code) in codes.into_iter().enumerate() {
+            self.nibble(b * Block::VALUES + i, u32::from(code));
+        }
+    }
+
+    /// The own formats of small floats and tables.
+    fn floats(&mut self, format: Groups, cols: usize, raw: &[u8]) {
+        let (size, mut raw) = (format.group(cols), raw);
+        for (g, first) in (0..cols).step_by(size).enumerate() {
+            let count = size.min(cols - first);
+            let (group, rest) = raw.split_at(format.group_bytes(count));
+            self.share(g, 0, quant::float_group::scale(format, group).to_bits());
+            for i in 0..count {
+                let code = u32::from(quant::float_group::code(format, group, i));
+                match format.bits.count() {
+                    4 => self.nibble(first + i, code),
+                    _ => self.byte(first + i, code),
                 }
             }
             raw = rest;

@@ -79,8 +79,25 @@ fn logits(quantize: Option<WeightFormat>) -> Vec<f32> {
 #[test]
 fn quantized_while_loading() {
     let stored = logits(None);
-    for name in ["int8", "int8:64", "int8a:32", "int4:32", "int4a:64", "Q4_0", "Q8_0", "Q5_1", "f16", "w8a8"]
-    {
+    for name in [
+        "int8",
+        "int8:64",
+        "int8a:32",
+        "int4:32",
+        "int4a:64",
+        "Q4_0",
+        "Q8_0",
+        "Q5_1",
+        "f16",
+        "w8a8",
+        "fp8",
+        "fp8:128",
+        "fp8-e5m2:64",
+        "fp6",
+        "fp4:16",
+        "mxfp4",
+        "nf4:64",
+    ] {
         let format = format(name).unwrap();
         let (weight, logit) = (rounding(format), relative(&logits(Some(format)), &stored));
         println!("{name}: weights {weight:.2e}, logits {logit:.2e}, {:.2} times", logit / weight);
@@ -91,7 +108,21 @@ fn quantized_while_loading() {
 
 #[test]
 fn formats_by_name() {
-    for name in ["f32", "bf16", "Q4_0", "w8a8", "int8", "int8a", "int4:32", "int4a:65536"] {
+    for name in [
+        "f32",
+        "bf16",
+        "Q4_0",
+        "w8a8",
+        "int8",
+        "int8a",
+        "int4:32",
+        "int4a:65536",
+        "fp8",
+        "fp6:128",
+        "fp4:16",
+        "mxfp4",
+        "nf4:64",
+    ] {
         assert_eq!(name.parse::<WeightFormat>().unwrap().to_string(), name);
     }
     for bad in [
@@ -106,6 +137,11 @@ fn formats_by_name() {
         "q2_k",
         "int8:64:64",
         "q8_0:32",
+        "fp8:16",
+        "fp8a",
+        "nf4:16",
+        "mxfp4:64",
+        "fp4:48",
     ] {
         let text = bad.parse::<WeightFormat>().unwrap_err().to_string();
         assert!(text.contains(&format!("\"{bad}\"")) && text.contains("int4a"), "{text}");
@@ -121,7 +157,8 @@ fn a_converted_model_says_the_same() {
     let refused = convert_model(&files, &Registry::default(), &fresh("truncated"), options, &mut |_, _| {});
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("o_proj") && refused.contains("int8:64"), "{refused}");
-    let formats = ["int8:32", "int4a:32", "w8a8"].map(|name| (name.split(':').next().unwrap(), format(name)));
+    let formats = ["int8:32", "int4a:32", "w8a8", "fp8", "mxfp4"]
+        .map(|name| (name.split(':').next().unwrap(), format(name)));
     for (name, quantize) in [("plain", None)].into_iter().chain(formats) {
         let direct = text(&Options::new().quantize(quantize).open(ModelSource::Demo).unwrap());
         for world in [1, 2, 4] {

@@ -28,6 +28,14 @@ ENTRY_MANY(Q3_K, q3_k)
 ENTRY_MANY(Q4_K, q4_k)
 ENTRY_MANY(Q5_K, q5_k)
 ENTRY_MANY(Q6_K, q6_k)
+ENTRY_MANY(Fp8, fp8)
+ENTRY_MANY(Fp8E5m2, fp8_e5m2)
+ENTRY_MANY(Fp6, fp6)
+ENTRY_MANY(Fp4, fp4)
+ENTRY_MANY(Mxfp4, mxfp4)
+ENTRY_MANY(Nf4, nf4)
+ENTRY_MANY(Iq4Nl, iq4_nl)
+ENTRY_MANY(Iq4Xs, iq4_xs)
 
 // f32 weights outside of mode Reference: the same bits, and every step of a warp reads a whole line.
 extern "C" __global__ void __launch_bounds__(256, 2) linear_columns_f32(const __grid_constant__ Linear p) {

@@ -5,7 +5,10 @@
 //   f32, f16, bf16                        elements
 //   q4_0 q4_1 q5_0 q5_1 q8_0              GGUF blocks of 32 values: d, perhaps m, perhaps fifth bits, codes
 //   q2_k q3_k q4_k q5_k q6_k              GGUF blocks of 256 values in parts of 16 with small scales
+//   iq4_nl iq4_xs                         GGUF blocks of 32 and 256 values: d (and small scales), places
 //   int8 int8a int4 int4a                 own groups: d, perhaps m, codes; a row's last group may be short
+//   fp8 fp8_e5m2 fp6 fp4 nf4 mxfp4        own groups of small floats, or places in a table: d in f32
+//                                         (mxfp4: a power of two), codes
 //   columns                               f32, packed for warps (`engraft_kernels::columns`): never in files
 //
 // Values are `d q`, `d q + m` or `(d s) q - (e t)`: every product is exact in f32, so the one rounding is
@@ -245,6 +248,47 @@ struct Q4_K : Large<LayoutQ4K> {};
 struct Q5_K : Large<LayoutQ5K> {};
 struct Q6_K : Large<LayoutQ6K> {};
 
+// ---- Places in the table of IQ4 ---------------------------------------------------------------------------
+
+DEVICE float iq4(u32 q) {
+    // -127 -104 -83 -65, -49 -35 -22 -10, 1 13 25 38, 53 69 89 113.
+    u32 four = q & 8 ? (q & 4 ? 0x71594535u : 0x26190d01u) : (q & 4 ? 0xf6eaddcfu : 0xbfad9881u);
+    return (float)(i8)(four >> (q % 4 * 8));
+}
+// LARGE: 256 values in runs of 32, each with a small scale.
+template <bool LARGE>
+struct Iq4 {
+    static constexpr u32 AHEAD = 1;
+    // Where the nibbles of value k's run begin, and its scale.
+    static DEVICE const u8 *run(const u8 *row, u32 k, float &d) {
+        if (!LARGE) {
+            const u8 *raw = row + k / 32 * 18;
+            d = half_even(raw);
+            return raw + 2;
+        }
+        const u8 *raw = row + k / 256 * 136;
+        u32 r = k % 256 / 32;
+        u32 low = raw[4 + r / 2] >> (r % 2 * 4) & 15;
+        u32 high = raw[2 + r / 4] >> (r % 4 * 2) & 3;
+        d = mul(half_even(raw), (float)((int)(low | high << 4) - 32));
+        return raw + 8 + r * 16;
+    }
+    static DEVICE float at(const WeightView &, const u8 *row, u32 k) {
+        float d;
+        const u8 *codes = run(row, k, d);
+        return mul(d, iq4(codes[k % 16] >> (k % 32 / 16 * 4) & 15));
+    }
+    static DEVICE void eight(const WeightView &, const u8 *row, u32 k, float (&v)[8]) {
+        float d;
+        const u8 *codes = run(row, k, d) + k % 16;
+        u32 shift = k % 32 / 16 * 4;
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) v[j] = mul(d, iq4(codes[j] >> shift & 15));
+    }
+};
+struct Iq4Nl : Iq4<false> {};
+struct Iq4Xs : Iq4<true> {};
+
 // ---- Own groups -------------------------------------------------------------------------------------------
 
 // Groups begin at multiples of `w.group` (a multiple of 32, or the whole row), so eight values from a
@@ -279,6 +323,93 @@ struct Int8a : Grouped<8, true> {};
 struct Int4 : Grouped<4, false> {};
 struct Int4a : Grouped<4, true> {};
 
+// ---- Own groups of small floats ---------------------------------------------------------------------------
+
+DEVICE float f32_at(const u8 *p) {
+    return __uint_as_float(p[0] | (u32)p[1] << 8 | (u32)p[2] << 16 | (u32)p[3] << 24);
+}
+
+// Codes widen as f16 does; the power of two between the two is exact, for d as well.
+struct E4M3 {
+    static constexpr u32 BITS = 8;
+    static DEVICE float scale(float d) { return mul(d, 256.0f); }
+    static DEVICE float value(u32 q) { return widen(f16{(u16)((q & 128) << 8 | (q & 127) << 7)}); }
+};
+struct E5M2 {
+    static constexpr u32 BITS = 8;
+    static DEVICE float scale(float d) { return d; }
+    static DEVICE float value(u32 q) { return widen(f16{(u16)(q << 8)}); }
+};
+struct E3M2 {
+    static constexpr u32 BITS = 6;
+    static DEVICE float scale(float d) { return mul(d, 4096.0f); }
+    static DEVICE float value(u32 q) { return widen(f16{(u16)((q & 32) << 10 | (q & 31) << 8)}); }
+};
+struct E2M1 {
+    static constexpr u32 BITS = 4;
+    static DEVICE float scale(float d) { return mul(d, 16384.0f); }
+    static DEVICE float value(u32 q) { return widen(f16{(u16)((q & 8) << 12 | (q & 7) << 9)}); }
+};
+// QLoRA's table.
+struct NF4 {
+    static constexpr u32 BITS = 4;
+    static DEVICE float scale(float d) { return d; }
+    static DEVICE float value(u32 q) {
+        bool a = q & 1, b = q & 2, c = q & 4;
+        float n0 = a ? -0.6961928f : -1.0f, n1 = a ? -0.3949175f : -0.52507305f;
+        float n2 = a ? -0.18477343f : -0.28444138f, n3 = a ? 0.0f : -0.091050036f;
+        float p0 = a ? 0.1609302f : 0.0795803f, p1 = a ? 0.33791524f : 0.2461123f;
+        float p2 = a ? 0.562617f : 0.44070983f, p3 = a ? 1.0f : 0.72295684f;
+        float n = c ? (b ? n3 : n2) : (b ? n1 : n0);
+        float p = c ? (b ? p3 : p2) : (b ? p1 : p0);
+        return q & 8 ? p : n;
+    }
+};
+
+// POWER: scales are one byte, 2^(byte - 127), all normal where codes are not zero.
+template <typename C, bool POWER>
+struct Floats {
+    static constexpr u32 AHEAD = 1;
+    static constexpr u32 HEAD = POWER ? 1 : 4;
+    static DEVICE const u8 *group(const WeightView &w, const u8 *row, u32 k) {
+        u64 bytes = HEAD + ((u64)w.group * C::BITS + 7) / 8;
+        return row + k / w.group * bytes;
+    }
+    static DEVICE float scale(const u8 *raw) {
+        float d = POWER ? __uint_as_float(raw[0] == 0 ? 1u << 22 : (u32)raw[0] << 23) : f32_at(raw);
+        return C::scale(d);
+    }
+    static DEVICE u32 code(const u8 *codes, u32 i) {
+        if (C::BITS == 8) return codes[i];
+        if (C::BITS == 4) return codes[i / 2] >> (i % 2 * 4) & 15;
+        // Four codes in three bytes: of the first and the last no byte behind them is read.
+        const u8 *three = codes + i / 4 * 3;
+        switch (i % 4) {
+            case 0: return three[0] & 63;
+            case 1: return three[0] >> 6 | (three[1] & 15) << 2;
+            case 2: return three[1] >> 4 | (three[2] & 3) << 4;
+            default: return three[2] >> 2;
+        }
+    }
+    static DEVICE float at(const WeightView &w, const u8 *row, u32 k) {
+        const u8 *raw = group(w, row, k);
+        return mul(scale(raw), C::value(code(raw + HEAD, k % w.group)));
+    }
+    static DEVICE void eight(const WeightView &w, const u8 *row, u32 k, float (&v)[8]) {
+        const u8 *raw = group(w, row, k);
+        float d = scale(raw);
+        u32 i = k % w.group;
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) v[j] = mul(d, C::value(code(raw + HEAD, i + j)));
+    }
+};
+struct Fp8 : Floats<E4M3, false> {};
+struct Fp8E5m2 : Floats<E5M2, false> {};
+struct Fp6 : Floats<E3M2, false> {};
+struct Fp4 : Floats<E2M1, false> {};
+struct Mxfp4 : Floats<E2M1, true> {};
+struct Nf4 : Floats<NF4, false> {};
+
 // Calls MACRO(struct, name) for every format.
 #define EVERY_FORMAT(MACRO)                                                                                            \
     MACRO(Plain<float>, f32)                                                                                           \
@@ -297,4 +428,12 @@ struct Int4a : Grouped<4, true> {};
     MACRO(Int8, int8)                                                                                                  \
     MACRO(Int8a, int8a)                                                                                                \
     MACRO(Int4, int4)                                                                                                  \
-    MACRO(Int4a, int4a)
+    MACRO(Int4a, int4a)                                                                                                \
+    MACRO(Fp8, fp8)                                                                                                    \
+    MACRO(Fp8E5m2, fp8_e5m2)                                                                                           \
+    MACRO(Fp6, fp6)                                                                                                    \
+    MACRO(Fp4, fp4)                                                                                                    \
+    MACRO(Mxfp4, mxfp4)                                                                                                \
+    MACRO(Nf4, nf4)                                                                                                    \
+    MACRO(Iq4Nl, iq4_nl)                                                                                               \
+    MACRO(Iq4Xs, iq4_xs)

@@ -107,6 +107,10 @@ impl Layout {
             Format::Q5_0 => Encoding::FiveBits { offset: false },
             Format::Q5_1 => Encoding::FiveBits { offset: true },
             Format::F32 => return Err("f32 weights have no tensor-core layout"),
+            Format::Fp8 | Format::Fp8E5m2 | Format::Fp6 | Format::Fp4 | Format::Mxfp4 | Format::Nf4 => {
+                return Err("groups of small floats have no tensor-core kernel");
+            }
+            Format::Iq4Nl | Format::Iq4Xs => return Err("codes of a table have no tensor-core kernel"),
             _ => return Err("K-quants have no tensor-core kernel"),
         };
         let split_nibbles = matches!(format, Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1);

@@ -66,13 +66,25 @@ pub enum Packing {
     Q4K,
     Q5K,
     Q6K,
+    /// Bytes of e4m3; scales in f32, as in those that follow.
+    E4m3,
+    /// Bytes of e5m2.
+    E5m2,
+    /// Codes of e3m2, in bytes.
+    E3m2,
+    /// Nibbles of e2m1.
+    E2m1,
+    /// Nibbles, places in NF4's table.
+    Nf4,
+    /// Nibbles, places in the table of GGUF's IQ4.
+    Iq4,
     /// Stored as `Q8_0`, multiplied as bytes with rows that [`Kernel::Quantize`] made.
     W8A8,
 }
 
 impl Packing {
     /// All of them.
-    pub const ALL: [Packing; 15] = [
+    pub const ALL: [Packing; 21] = [
         Packing::F32,
         Packing::F16,
         Packing::Bf16,
@@ -87,6 +99,12 @@ impl Packing {
         Packing::Q4K,
         Packing::Q5K,
         Packing::Q6K,
+        Packing::E4m3,
+        Packing::E5m2,
+        Packing::E3m2,
+        Packing::E2m1,
+        Packing::Nf4,
+        Packing::Iq4,
         Packing::W8A8,
     ];
 
@@ -107,6 +125,12 @@ impl Packing {
             Packing::Q4K => "q4_k",
             Packing::Q5K => "q5_k",
             Packing::Q6K => "q6_k",
+            Packing::E4m3 => "e4m3",
+            Packing::E5m2 => "e5m2",
+            Packing::E3m2 => "e3m2",
+            Packing::E2m1 => "e2m1",
+            Packing::Nf4 => "nf4",
+            Packing::Iq4 => "iq4",
             Packing::W8A8 => "w8a8",
         }
     }
@@ -115,6 +139,7 @@ impl Packing {
     pub const fn unit(self) -> usize {
         match self {
             Packing::F32 | Packing::F16 | Packing::Bf16 | Packing::Q8_0 | Packing::Q8_1 | Packing::W8A8 => 4,
+            Packing::E4m3 | Packing::E5m2 | Packing::E3m2 => 4,
             _ => 8,
         }
     }
@@ -133,6 +158,7 @@ impl Packing {
         match self {
             Packing::F32 | Packing::F16 | Packing::Bf16 => 0,
             Packing::Q4_0 | Packing::Q4_1 | Packing::Q8_0 | Packing::Q8_1 | Packing::W8A8 => 1,
+            Packing::E4m3 | Packing::E5m2 | Packing::E3m2 | Packing::E2m1 | Packing::Nf4 | Packing::Iq4 => 1,
             Packing::Q5_0 | Packing::Q5_1 => 2,
             Packing::Q2K | Packing::Q3K | Packing::Q4K => 5,
             Packing::Q5K => 13,

@@ -141,13 +141,16 @@ fn sizes_that_nothing_divides_give_the_bits_of_one_rank() {
 /// Where leaves end inside a block or a byte the degree is refused by name; else it gives the bits of one.
 #[test]
 fn every_format_gives_the_bits_of_one_rank() {
-    const FORMATS: [&str; 15] = [
+    const FORMATS: [&str; 23] = [
         "int8", "int8a", "int8:32", "int8a:64", "int4", "int4a", "int4:32", "int4a:64", "int4:128", "Q4_0",
-        "Q4_1", "Q5_0", "Q5_1", "Q8_0", "w8a8",
+        "Q4_1", "Q5_0", "Q5_1", "Q8_0", "w8a8", "fp8", "fp8:64", "fp8-e5m2", "fp6", "fp6:32", "fp4", "mxfp4",
+        "nf4",
     ];
     let shape = Shape { heads: 16, kv_heads: 8, width: 64, inner: 704, vocab: 80 };
     let tail = Shape { inner: 688, ..shape };
-    for (shape, formats) in [(shape, &FORMATS[..]), (tail, &["int8:32", "int4a:32", "int4:64", "int8"])] {
+    for (shape, formats) in
+        [(shape, &FORMATS[..]), (tail, &["int8:32", "int4a:32", "int4:64", "int8", "fp8", "fp4", "mxfp4"])]
+    {
         let files = Arc::new(files(shape));
         let mut held = 0;
         for name in formats {
@@ -214,8 +217,8 @@ fn in_k_quants(attn_output: Block) -> ModelFiles {
         ("token_embd", 100, HIDDEN, Block::Q6K),
         ("output", 100, HIDDEN, Block::Q6K),
         ("blk.0.attn_q", HIDDEN, HIDDEN, Block::Q4K),
-        ("blk.0.attn_k", HIDDEN / 2, HIDDEN, Block::Q4K),
-        ("blk.0.attn_v", HIDDEN / 2, HIDDEN, Block::Q6K),
+        ("blk.0.attn_k", HIDDEN / 2, HIDDEN, Block::Iq4Xs),
+        ("blk.0.attn_v", HIDDEN / 2, HIDDEN, Block::Iq4Nl),
         ("blk.0.attn_output", HIDDEN, HIDDEN, attn_output),
         ("blk.0.ffn_gate", 2048, HIDDEN, Block::Q2K),
         ("blk.0.ffn_up", 2048, HIDDEN, Block::Q3K),

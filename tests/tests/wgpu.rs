@@ -265,7 +265,25 @@ fn adapters() -> Vec<String> {
 /// The formats of quantized weights that `ops` leaves out: a driver compiles every shader of every format.
 fn weights_of_every_packed_format_give_the_cpus_bits() {
     let large = Block::ALL.into_iter().filter(|b| b.is_large()).map(WeightFormat::Block);
-    let own = ["int8:32", "int8a:64", "int4", "int4a:64", "int8a", "int4:128", "w8a8"];
+    let own = [
+        "int8:32",
+        "int8a:64",
+        "int4",
+        "int4a:64",
+        "int8a",
+        "int4:128",
+        "w8a8",
+        "fp8",
+        "fp8:128",
+        "fp8-e5m2:32",
+        "IQ4_NL",
+        "fp6",
+        "fp6:64",
+        "fp4",
+        "fp4:32",
+        "mxfp4",
+        "nf4",
+    ];
     let formats: Vec<_> = large.chain(own.map(|f| f.parse().unwrap())).collect();
     let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Separate, isa: None }).unwrap();
     for name in adapters() {

@@ -70,9 +70,9 @@ pub struct DeviceArgs {
     /// checkpoint's own where its weights have 16 bits, else f32
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     pub kv_dtype: Option<Float>,
-    /// Quantize weights while loading: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, w8a8 (activations as
-    /// well), int8, int8a, int4, int4a (the last four also with the values of a group, int8:64; int4 and
-    /// int4a alone are int4a:32); default: as stored
+    /// Quantize weights while loading: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, w8a8
+    /// (activations as well), mxfp4, int8, int8a, int4, int4a, fp8, fp8-e5m2, fp6, fp4, nf4 (from int8 on
+    /// also with the values of a group, int8:64; int4 and int4a alone are int4a:32); default: as stored
     #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
     pub quantize: Option<WeightFormat>,
     /// Threads of the CPU backend; 0 is one per core

@@ -41,8 +41,11 @@ pub fn weights(text: &str) -> Result<Stored, String> {
         "q4_k" => Stored::Block(Block::Q4K),
         "q5_k" => Stored::Block(Block::Q5K),
         "q6_k" => Stored::Block(Block::Q6K),
+        "iq4_nl" => Stored::Block(Block::Iq4Nl),
+        "iq4_xs" => Stored::Block(Block::Iq4Xs),
         _ => {
-            let all = "f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k";
+            let all =
+                "f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs";
             return Err(format!("allowed: {all}"));
         }
     })
@@ -283,6 +286,8 @@ fn gguf_type(stored: Stored) -> u32 {
         Stored::Block(Block::Q4K) => 12,
         Stored::Block(Block::Q5K) => 13,
         Stored::Block(Block::Q6K) => 14,
+        Stored::Block(Block::Iq4Nl) => 20,
+        Stored::Block(Block::Iq4Xs) => 23,
         _ => 0,
     }
 }
@@ -331,6 +336,7 @@ fn random_blocks(block: Block, scale: f32, state: &mut u64, count: usize, raw: &
         Block::Q3K => (108, None, 128.0, 1.0),
         Block::Q4K => (0, Some(2), 945.0, 63.0),
         Block::Q5K => (0, Some(2), 1953.0, 63.0),
+        Block::Iq4Xs => (0, None, 4064.0, 1.0),
         _ => (208, None, 4096.0, 1.0),
     };
     for _ in 0..count {

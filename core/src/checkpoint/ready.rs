@@ -111,8 +111,13 @@ pub fn rank_file(rank: usize, world: usize) -> String {
 impl Manifest {
     /// The JSON text.
     pub fn to_json(&self) -> Value {
+        // Of groups only the values matter here: operands have formats of their own.
+        let stored = |stored: Stored| match stored {
+            Stored::Group(..) => Stored::F32.name(),
+            other => other.name(),
+        };
         let tensors: Vec<Value> =
-            self.tensors.iter().map(|t| json!([t.name, t.shape, t.stored.name()])).collect();
+            self.tensors.iter().map(|t| json!([t.name, t.shape, stored(t.stored)])).collect();
         let one = |shapes: &BTreeMap<String, Shape>| -> Value {
             let pairs =
                 shapes.iter().map(|(role, s)| (role.clone(), json!([s.rows, s.cols, s.format.to_string()])));

@@ -1,6 +1,7 @@
 //! Element types: of activations (`Float`), of what checkpoints store (`Stored`), of prepared weights
 //! (`WeightFormat`).
 
+use super::Groups;
 use crate::{Error, Result};
 
 /// Element type of activations and KV: a run-time tag, since one model mixes them by configuration.
@@ -101,6 +102,8 @@ pub enum Stored {
     F8E5m2,
     /// GGUF blocks along the last dimension.
     Block(Block),
+    /// Own groups in rows of so many values: what published packed matrices become, never in files.
+    Group(Groups, u32),
 }
 
 /// Block formats of GGUF: 32 values along K share one f16 scale `d` (and, in the `_1` formats, one f16
@@ -127,11 +130,15 @@ pub enum Block {
     Q5K,
     /// 6-bit q in parts of 16 with 8-bit scales: 210 bytes.
     Q6K,
+    /// `d * table[q]`, 4-bit q: 18 bytes.
+    Iq4Nl,
+    /// The same table, 256 values in parts of 32 with 6-bit scales: 136 bytes.
+    Iq4Xs,
 }
 
 impl Block {
     /// Every format.
-    pub const ALL: [Block; 10] = [
+    pub const ALL: [Block; 12] = [
         Block::Q4_0,
         Block::Q4_1,
         Block::Q5_0,
@@ -142,6 +149,8 @@ impl Block {
         Block::Q4K,
         Block::Q5K,
         Block::Q6K,
+        Block::Iq4Nl,
+        Block::Iq4Xs,
     ];
 
     /// Values in one block of the formats without K.
@@ -154,12 +163,17 @@ impl Block {
         if self.is_large() { Self::LARGE } else { Self::VALUES }
     }
 
-    /// Whether this is one of the K-quants.
+    /// Whether blocks have 256 values: the K-quants and IQ4_XS.
     pub const fn is_large(self) -> bool {
-        matches!(self, Block::Q2K | Block::Q3K | Block::Q4K | Block::Q5K | Block::Q6K)
+        matches!(self, Block::Q2K | Block::Q3K | Block::Q4K | Block::Q5K | Block::Q6K | Block::Iq4Xs)
     }
 
-    /// Whether weights can be quantized to it here; the K-quants are only read.
+    /// Whether codes are places in a table (`quant::small_float::IQ4`).
+    pub const fn is_table(self) -> bool {
+        matches!(self, Block::Iq4Nl | Block::Iq4Xs)
+    }
+
+    /// Whether weights can be quantized to it here; those of 256 values are only read.
     pub const fn can_encode(self) -> bool {
         !self.is_large()
     }
@@ -177,6 +191,8 @@ impl Block {
             Block::Q4K => 144,
             Block::Q5K => 176,
             Block::Q6K => 210,
+            Block::Iq4Nl => 18,
+            Block::Iq4Xs => 136,
         }
     }
 
@@ -193,6 +209,8 @@ impl Block {
             Block::Q4K => "Q4_K",
             Block::Q5K => "Q5_K",
             Block::Q6K => "Q6_K",
+            Block::Iq4Nl => "IQ4_NL",
+            Block::Iq4Xs => "IQ4_XS",
         }
     }
 }
@@ -205,6 +223,11 @@ impl Stored {
             Stored::F32 | Stored::I32 => 4,
             Stored::F16 | Stored::Bf16 | Stored::I16 => 2,
             Stored::I8 | Stored::U8 | Stored::Bool | Stored::F8E4m3 | Stored::F8E5m2 => 1,
+            Stored::Group(groups, cols) => {
+                let (cols, size) = (cols as usize, groups.row_bytes(cols as usize));
+                let rows = values.is_multiple_of(cols).then(|| values.checked_div(cols)).flatten();
+                return rows.and_then(|rows| rows.checked_mul(size));
+            }
             Stored::Block(b) => {
                 return values
                     .is_multiple_of(b.values())
@@ -231,6 +254,7 @@ impl Stored {
             Stored::F8E4m3 => "f8_e4m3",
             Stored::F8E5m2 => "f8_e5m2",
             Stored::Block(b) => b.name(),
+            Stored::Group(groups, _) => groups.name(),
         }
     }
 }
@@ -241,83 +265,12 @@ impl std::fmt::Display for Stored {
     }
 }
 
-/// Bits of a code of the group formats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum GroupBits {
-    /// Signed bytes.
-    Eight,
-    /// Nibbles.
-    Four,
-}
-
-/// Own integer formats (`quant::group`): values along K in groups that share a scale and perhaps an offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Groups {
-    /// Bits of a code.
-    pub bits: GroupBits,
-    /// Values of a group, a multiple of 32; 0: the whole row. The last group of a row may be shorter.
-    pub size: u32,
-    /// `d * q + m` instead of `d * q`.
-    pub asymmetric: bool,
-}
-
-impl Groups {
-    /// What four bits mean where nobody says more: the format that costs least accuracy.
-    pub const FINE: Groups = Groups { bits: GroupBits::Four, size: 32, asymmetric: true };
-
-    /// Whether codes of four bits share a scale over more than 32 values: it costs accuracy that a user
-    /// should know of.
-    pub const fn is_coarse(self) -> bool {
-        matches!(self.bits, GroupBits::Four) && (self.size == 0 || self.size > Self::FINE.size)
-    }
-
-    /// Values of a whole group of a row of `cols`.
-    pub const fn group(self, cols: usize) -> usize {
-        let size = if self.size == 0 { cols } else { self.size as usize };
-        if size == 0 { 1 } else { size }
-    }
-
-    /// Bytes before the codes.
-    pub const fn head(self) -> usize {
-        if self.asymmetric { 4 } else { 2 }
-    }
-
-    /// Bytes of a group of `n` values.
-    pub const fn group_bytes(self, n: usize) -> usize {
-        self.head()
-            + match self.bits {
-                GroupBits::Eight => n,
-                GroupBits::Four => n.div_ceil(2),
-            }
-    }
-
-    /// Bytes of a row of `cols` values.
-    pub const fn row_bytes(self, cols: usize) -> usize {
-        let size = self.group(cols);
-        let tail = cols % size;
-        cols / size * self.group_bytes(size) + if tail > 0 { self.group_bytes(tail) } else { 0 }
-    }
-}
-
-impl std::fmt::Display for Groups {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.bits == GroupBits::Eight { "int8" } else { "int4" })?;
-        if self.asymmetric {
-            f.write_str("a")?;
-        }
-        if self.size > 0 {
-            write!(f, ":{}", self.size)?;
-        }
-        Ok(())
-    }
-}
-
 /// Format of a prepared weight: what is multiplied from.
 ///
 /// ```
 /// use engraft_core::mem::WeightFormat;
 ///
-/// for name in ["f16", "int8", "int8a:64", "int4:32", "Q8_0", "w8a8"] {
+/// for name in ["f16", "int8", "int8a:64", "int4:32", "fp8", "fp6:128", "mxfp4", "Q8_0", "w8a8"] {
 ///     let format: WeightFormat = name.parse()?;
 ///     assert_eq!(format.to_string(), name);
 /// }
@@ -331,7 +284,7 @@ pub enum WeightFormat {
     Plain(Float),
     /// GGUF blocks, kept packed and decoded while multiplying.
     Block(Block),
-    /// Own integer formats, kept packed and decoded while multiplying.
+    /// Own formats in groups, kept packed and decoded while multiplying.
     Group(Groups),
     /// Blocks of [`Block::Q8_0`], multiplied with activations that are quantized on the way in
     /// (`quant::activation`): sums of integers. Never chosen silently: whoever asks for it trades accuracy of
@@ -377,10 +330,7 @@ impl WeightFormat {
         match self {
             WeightFormat::Plain(f) => f.name(),
             WeightFormat::Block(b) => b.name(),
-            WeightFormat::Group(Groups { bits: GroupBits::Eight, asymmetric: false, .. }) => "int8",
-            WeightFormat::Group(Groups { bits: GroupBits::Eight, asymmetric: true, .. }) => "int8a",
-            WeightFormat::Group(Groups { bits: GroupBits::Four, asymmetric: false, .. }) => "int4",
-            WeightFormat::Group(Groups { bits: GroupBits::Four, asymmetric: true, .. }) => "int4a",
+            WeightFormat::Group(g) => g.name(),
             WeightFormat::W8A8 => "w8a8",
         }
     }
@@ -408,11 +358,13 @@ impl std::fmt::Display for WeightFormat {
 impl std::str::FromStr for WeightFormat {
     type Err = Error;
 
-    /// `f32`, `f16`, `bf16`; GGUF's blocks in any case (`q4_0`); `int8` and `int4` (one group per row), with
-    /// `a` for asymmetric and `:N` for groups of N values (`int4a:64`); `w8a8`.
+    /// `f32`, `f16`, `bf16`; GGUF's blocks in any case (`q4_0`); `w8a8`; the own groups ([`Groups`]): `int8`
+    /// and `int4`, with `a` for asymmetric, floats (`fp8`, `fp8-e5m2`, `fp6`, `fp4`, `nf4`, `mxfp4`), with
+    /// `:N` for groups of N values (`int4a:64`).
     fn from_str(s: &str) -> Result<Self> {
-        const ALLOWED: &str = "f32, f16, bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, w8a8, int8, int8a, int4, int4a (the last four also \
-                               with the values of a group, a multiple of 32 up to 65536: int4:64)";
+        const ALLOWED: &str = "f32, f16, bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, w8a8, mxfp4, int8, int8a, int4, int4a, fp8, \
+                               fp8-e5m2, fp6, nf4, fp4 (from int8 on also with the values of a group, a multiple of 32 up \
+                               to 65536: int4:64; of fp4 also 16)";
         if let Ok(float) = s.parse::<Float>() {
             return Ok(WeightFormat::Plain(float));
         }
@@ -424,21 +376,7 @@ impl std::str::FromStr for WeightFormat {
         if s.eq_ignore_ascii_case(WeightFormat::W8A8.name()) {
             return Ok(WeightFormat::W8A8);
         }
-        let (name, size) = s.split_once(':').map_or((s, Some(0)), |(name, size)| (name, size.parse().ok()));
-        let format = match name {
-            "int8" => Some((GroupBits::Eight, false)),
-            "int8a" => Some((GroupBits::Eight, true)),
-            "int4" => Some((GroupBits::Four, false)),
-            "int4a" => Some((GroupBits::Four, true)),
-            _ => None,
-        };
-        let size =
-            size.filter(|n: &u32| n.is_multiple_of(32) && *n <= 1 << 16 && (*n > 0 || !s.contains(':')));
-        match (format, size) {
-            (Some((bits, asymmetric)), Some(size)) => {
-                Ok(WeightFormat::Group(Groups { bits, size, asymmetric }))
-            }
-            _ => Err(Error::config("weight format", format!("\"{s}\""), ALLOWED)),
-        }
+        let groups = Groups::parse(s).map(WeightFormat::Group);
+        groups.ok_or_else(|| Error::config("weight format", format!("\"{s}\""), ALLOWED))
     }
 }

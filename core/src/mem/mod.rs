@@ -27,6 +27,7 @@ pub(crate) use copied;
 
 mod device;
 pub mod dtype;
+mod groups;
 mod kv_layout;
 mod slab;
 mod step;
@@ -34,7 +35,8 @@ mod view;
 mod weight;
 
 pub use device::{Device, DeviceMem, Weight};
-pub use dtype::{Block, Float, GroupBits, Groups, Stored, WeightFormat};
+pub use dtype::{Block, Float, Stored, WeightFormat};
+pub use groups::{GroupBits, Groups};
 pub use kv_layout::KvLayout;
 pub use slab::{KvMut, KvRef, Slab, Table};
 pub use step::{NO_ROW, SKIP, StepFill, StepShape, StepView, StepWords};

@@ -108,10 +108,11 @@ impl<'a> HostWeight<'a> {
         if let Some(block) = format.block().filter(|block| !cols.is_multiple_of(block.values())) {
             return no(format!("{cols} columns in {format}; blocks of {} are expected", block.values()));
         }
-        if let WeightFormat::Group(Groups { size, .. }) = format
-            && size % 32 != 0
+        if let WeightFormat::Group(groups) = format
+            && !groups.is_allowed()
         {
-            return no(format!("groups of {size}; multiples of 32 are expected"));
+            let Groups { size, .. } = groups;
+            return no(format!("groups of {size} in {}; multiples of 32 are expected", groups.name()));
         }
         let row = format.bytes(1, cols);
         if let Some(part) = parts.iter().find(|p| row == 0 || p.len() % row != 0) {

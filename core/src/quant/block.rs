@@ -1,4 +1,4 @@
-//! GGUF's blocks of 32 values: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0. [`decode`] takes the K-quants as well
+//! GGUF's blocks of 32 values: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL. [`decode`] takes those of 256 as well
 //! (`large.rs`).
 //!
 //! | format | bytes | value |
@@ -8,17 +8,28 @@
 //! | Q5_0 | `d` f16, 32 high bits, 16 bytes of nibbles | `d * (q - 16)` |
 //! | Q5_1 | `d` f16, `m` f16, 32 high bits, 16 bytes of nibbles | `d * q + m` |
 //! | Q8_0 | `d` f16, 32 signed bytes | `d * q` |
+//! | IQ4_NL | `d` f16, 16 bytes of nibbles | `d * table[q]`, whole numbers from -127 to 113 |
 //!
 //! Nibble byte j holds value j in its low and value j + 16 in its high half; bit j of the high bits
 //! (little-endian) is the fifth bit of value j. `d` and `m` widen exactly; `d * q` has at most 11 + 8
 //! significant bits and is exact in f32; the `_1` formats round once, in the addition, so a fused
 //! multiply-add gives the same bits. Source: `block_q*` in ggml's `ggml-common.h`.
 
+use super::small_float::IQ4;
 use crate::mem::Block;
 use half::f16;
 
 const VALUES: usize = Block::VALUES;
 const NIBBLES: usize = VALUES / 2;
+
+/// Scale and codes of run `run` of 32 values in a block whose codes are places in [`IQ4`].
+pub fn places(block: Block, raw: &[u8], run: usize) -> (f32, [u8; VALUES]) {
+    let (d, codes) = match block {
+        Block::Iq4Xs => (super::large::scale(block, raw, 2 * run).0, &raw[8 + run * NIBBLES..]),
+        _ => (scale(block, raw).0, &raw[2..]),
+    };
+    (d, std::array::from_fn(|j| codes[j % NIBBLES] >> (j / NIBBLES * 4) & 15))
+}
 
 /// Where a block's parts begin, and how its codes read.
 #[derive(Clone, Copy)]
@@ -76,6 +87,9 @@ pub fn codes(block: Block, raw: &[u8]) -> [i32; VALUES] {
     let format = format(block);
     let mut at = if format.minimum { 4 } else { 2 };
     let mut out = [0; VALUES];
+    if block.is_table() {
+        return places(block, raw, 0).1.map(|code| IQ4[usize::from(code)] as i32);
+    }
     if block == Block::Q8_0 {
         for (q, &byte) in out.iter_mut().zip(&raw[at..at + VALUES]) {
             *q = i32::from(byte as i8);
@@ -112,7 +126,33 @@ pub fn encode(block: Block, values: &[f32], out: &mut [u8]) {
     }
 }
 
+/// IQ4_NL: the value of largest magnitude takes either end of the table, whichever gives the smaller squared
+/// error; the others the nearest entry.
+fn encode_places(values: &[f32; VALUES], raw: &mut [u8]) {
+    let numbers = values.map(|v| if v.is_nan() { 0.0 } else { v });
+    let extreme = numbers.iter().fold(0f32, |most, v| if v.abs() > most.abs() { *v } else { most });
+    let nearest = |v: f32| {
+        let off = |place: &usize| (IQ4[*place] - v).abs();
+        (0..IQ4.len()).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap_or(0)
+    };
+    let with = |end: f32| {
+        let d = finite(extreme / end);
+        let codes = numbers.map(|v| if d == f16::ZERO { 0 } else { nearest(v / d.to_f32()) });
+        let off = |(v, code): (&f32, &usize)| f64::from(v - d.to_f32() * IQ4[*code]).powi(2);
+        (numbers.iter().zip(&codes).map(off).sum::<f64>(), d, codes)
+    };
+    let (low, high) = (with(IQ4[0]), with(IQ4[15]));
+    let (_, d, codes) = if high.0 < low.0 { high } else { low };
+    raw[..2].copy_from_slice(&d.to_le_bytes());
+    for j in 0..NIBBLES {
+        raw[2 + j] = (codes[j] | codes[j + NIBBLES] << 4) as u8;
+    }
+}
+
 fn encode_one(block: Block, values: &[f32; VALUES], raw: &mut [u8]) {
+    if block.is_table() {
+        return encode_places(values, raw);
+    }
     let format = format(block);
     let (d, m) = choose(block, values);
     let low = if block == Block::Q8_0 { -format.top } else { -format.zero };
@@ -236,6 +276,33 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn places_of_a_table_at_every_place_and_their_rounding() {
+        for place in 0..32 {
+            for q in 0..16u32 {
+                let mut codes = [q ^ 15; 32];
+                codes[place] = q;
+                let raw = pack(Block::Iq4Nl, -0.375, 0.0, &codes);
+                let want = codes.map(|q| -0.375 * IQ4[q as usize]);
+                assert_eq!(decoded(Block::Iq4Nl, &raw), want, "{place} {q}");
+            }
+        }
+        // d = 0.5; the ends, what is nearest to zero, and a value between two entries.
+        let mut values = [0.0f32; 32];
+        (values[0], values[5], values[31]) = (-63.5, 12.0, 56.5);
+        let mut raw = vec![0; 18];
+        encode(Block::Iq4Nl, &values, &mut raw);
+        let got = decoded(Block::Iq4Nl, &raw);
+        assert_eq!((got[0], got[5], got[31], got[1]), (-63.5, 12.5, 56.5, 0.5));
+        // Turned around, the largest magnitude is positive and takes the same end.
+        encode(Block::Iq4Nl, &values.map(|v| -v), &mut raw);
+        assert_eq!(decoded(Block::Iq4Nl, &raw)[0], 63.5);
+        for values in [[0.0; 32], [f32::NAN; 32], [f32::INFINITY; 32], [f32::MAX; 32], [1e-30; 32]] {
+            encode(Block::Iq4Nl, &values, &mut raw);
+            assert!(decoded(Block::Iq4Nl, &raw).iter().all(|v| v.is_finite()), "{}", values[0]);
         }
     }
 

@@ -1,5 +1,6 @@
-//! Own integer formats: groups of values along the inputs share a scale, and in the asymmetric formats an
-//! offset.
+//! Own formats: groups of values along the inputs share a scale, and in the asymmetric formats an offset.
+//!
+//! Here are the integers; `float_group` has codes of small floats and tables.
 //!
 //! | format | bytes of a group of n values | value |
 //! | --- | --- | --- |
@@ -16,6 +17,7 @@
 //! A group whose values are all the same needs no special case: symmetric, its value takes the largest code;
 //! asymmetric, `d` is zero and `m` the value. Nothing is ever divided by a zero scale.
 
+use super::float_group;
 use crate::mem::{GroupBits, Groups};
 use half::f16;
 
@@ -26,30 +28,35 @@ pub fn decode(format: Groups, cols: usize, bytes: &[u8], out: &mut [f32]) {
         let mut raw = raw;
         for values in row.chunks_mut(format.group(cols)) {
             let (group, rest) = raw.split_at(format.group_bytes(values.len()));
+            raw = rest;
+            if !format.bits.is_integer() {
+                let d = float_group::scale(format, group);
+                for (i, v) in values.iter_mut().enumerate() {
+                    *v = d * float_group::value(format.bits, float_group::code(format, group, i));
+                }
+                continue;
+            }
             let (d, m) = scale(format, group);
             for (i, v) in values.iter_mut().enumerate() {
                 let q = code(format, group, i) as f32;
                 *v = if format.asymmetric { d * q + m } else { d * q };
             }
-            raw = rest;
         }
     }
 }
 
-/// A group's `d`, and its `m` or zero, widened.
+/// The `d` of a group of integers, and its `m` or zero, widened.
 pub fn scale(format: Groups, group: &[u8]) -> (f32, f32) {
     let half = |at: usize| f16::from_le_bytes([group[at], group[at + 1]]).to_f32();
     (half(0), if format.asymmetric { half(2) } else { 0.0 })
 }
 
-/// Code `i` of a group, with the format's zero subtracted.
+/// Code `i` of a group of integers, with the format's zero subtracted.
 pub fn code(format: Groups, group: &[u8], i: usize) -> i32 {
     let codes = &group[format.head()..];
     match format.bits {
         GroupBits::Eight => i32::from(codes[i] as i8),
-        GroupBits::Four => {
-            i32::from(codes[i / 2] >> (i % 2 * 4) & 15) - if format.asymmetric { 0 } else { 8 }
-        }
+        _ => i32::from(codes[i / 2] >> (i % 2 * 4) & 15) - if format.asymmetric { 0 } else { 8 },
     }
 }
 
@@ -70,6 +77,9 @@ pub fn encode(format: Groups, cols: usize, values: &[f32], out: &mut [u8]) {
 }
 
 fn encode_group(format: Groups, values: &[f32], group: &mut [u8]) {
+    if !format.bits.is_integer() {
+        return float_group::encode(format, values, group);
+    }
     let (d, m) = choose(format, values);
     group[..2].copy_from_slice(&d.to_le_bytes());
     if format.asymmetric {
@@ -82,7 +92,7 @@ fn encode_group(format: Groups, values: &[f32], group: &mut [u8]) {
         let q = nearest(format, d, m, *v);
         match format.bits {
             GroupBits::Eight => codes[i] = q as i8 as u8,
-            GroupBits::Four => codes[i / 2] |= ((q - low_nibble(format)) as u8 & 15) << (i % 2 * 4),
+            _ => codes[i / 2] |= ((q - low_nibble(format)) as u8 & 15) << (i % 2 * 4),
         }
     }
 }
@@ -92,8 +102,8 @@ fn range(format: Groups) -> (i32, i32) {
     match (format.bits, format.asymmetric) {
         (GroupBits::Eight, false) => (-127, 127),
         (GroupBits::Eight, true) => (-128, 127),
-        (GroupBits::Four, false) => (-7, 7),
-        (GroupBits::Four, true) => (0, 15),
+        (_, false) => (-7, 7),
+        (_, true) => (0, 15),
     }
 }
 
@@ -188,7 +198,7 @@ mod tests {
                     }
                     match format.bits {
                         GroupBits::Eight => group[format.head() + place] = q as i8 as u8,
-                        GroupBits::Four => {
+                        _ => {
                             group[format.head() + place / 2] =
                                 ((q - low_nibble(format)) as u8) << (place % 2 * 4);
                         }

@@ -1,4 +1,4 @@
-//! GGUF's blocks of 256 values, the K-quants: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K.
+//! GGUF's blocks of 256 values: the K-quants Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, and IQ4_XS.
 //!
 //! A block has one f16 scale `d` (and in three formats one f16 scale of minima `e`); parts of 16 or 32 values
 //! have small whole numbers `s` and `t` that these are multiplied with.
@@ -10,12 +10,14 @@
 //! | Q4_K | 8 x 32 | `d`, `e`, 12 bytes of 6-bit `s` and `t`, 128 bytes of nibbles | `d s q - e t` |
 //! | Q5_K | 8 x 32 | `d`, `e`, 12 bytes of 6-bit `s` and `t`, 32 bytes of fifth bits, 128 bytes of nibbles | `d s q - e t` |
 //! | Q6_K | 16 x 16 | 128 bytes of nibbles, 64 bytes of upper bits, 16 signed `s`, `d` | `d s (q - 32)` |
+//! | IQ4_XS | 8 x 32 | `d`, 2 upper bits of each `s`, their nibbles in 4 bytes, 128 bytes of nibbles | `d (s - 32) table[q]` |
 //!
-//! `d s`, `e t` and `(d s) q` are exact in f32 (11 + 8 + 5 bits at most); the formats with minima round once,
+//! `d s`, `e t` and `(d s) q` are exact in f32 (11 + 6 + 7 bits at most); the formats with minima round once,
 //! in the subtraction, so a fused multiply-add gives the same bits. Which bit of which byte belongs to value
 //! i is in [`code`] and [`scale`]. Only decoding is here: what makes these formats good is the search for
 //! their scales, which llama.cpp does. Source: `block_q*_K` and `dequantize_row_q*_K` in ggml.
 
+use super::small_float::IQ4;
 use crate::mem::Block;
 use half::f16;
 
@@ -46,6 +48,7 @@ pub fn scale(block: Block, raw: &[u8], p: usize) -> (f32, f32) {
         Block::Q3K => (half(raw, 108), 0.0),
         Block::Q4K | Block::Q5K => (half(raw, 0), half(raw, 2)),
         Block::Q6K => (half(raw, 208), 0.0),
+        Block::Iq4Xs => (half(raw, 0), 0.0),
         _ => (0.0, 0.0),
     };
     (d * f32::from(s), e * f32::from(t))
@@ -71,6 +74,11 @@ pub fn scale_codes(block: Block, raw: &[u8], p: usize) -> (i8, i8) {
             (scale as i8, min as i8)
         }
         Block::Q6K => (raw[192 + p] as i8, 0),
+        Block::Iq4Xs => {
+            let (run, high) = (p / 2, u16::from_le_bytes([raw[2], raw[3]]));
+            let low = raw[4 + run / 2] >> (run % 2 * 4) & 15;
+            ((low | (high >> (2 * run) & 3) as u8 * 16) as i8 - 32, 0)
+        }
         _ => (0, 0),
     }
 }
@@ -79,6 +87,10 @@ pub fn scale_codes(block: Block, raw: &[u8], p: usize) -> (i8, i8) {
 pub fn code(block: Block, raw: &[u8], i: usize) -> i32 {
     // Two halves of 128 values, four runs of 32 in each.
     let (half, run, l) = (i / 128, i / 32 % 4, i % 32);
+    if block.is_table() {
+        let place = raw[8 + i / 32 * 16 + l % 16] >> (l / 16 * 4) & 15;
+        return IQ4[usize::from(place)] as i32;
+    }
     let q = match block {
         Block::Q2K => raw[16 + half * 32 + l] >> (run * 2) & 3,
         Block::Q3K => raw[32 + half * 32 + l] >> (run * 2) & 3 | (raw[l] >> (i / 32) & 1) << 2,
@@ -107,7 +119,7 @@ pub const fn zero(block: Block) -> i32 {
 mod tests {
     use super::*;
 
-    const ALL: [Block; 5] = [Block::Q2K, Block::Q3K, Block::Q4K, Block::Q5K, Block::Q6K];
+    const ALL: [Block; 6] = [Block::Q2K, Block::Q3K, Block::Q4K, Block::Q5K, Block::Q6K, Block::Iq4Xs];
 
     /// Walks a block in the order of ggml's loops: byte after byte with running shifts, not value by value.
     fn by_loops(block: Block, raw: &[u8]) -> Vec<f32> {
@@ -169,6 +181,17 @@ mod tests {
                     }
                 }
             }
+            Block::Iq4Xs => {
+                let mut high = u16::from_le_bytes([raw[2], raw[3]]);
+                for (ib, qs) in raw[8..].chunks(16).enumerate() {
+                    let low = if ib % 2 == 0 { raw[4 + ib / 2] & 15 } else { raw[4 + ib / 2] >> 4 };
+                    let ls = i32::from(low) + i32::from(high % 4) * 16;
+                    high /= 4;
+                    let dl = f(0) * (ls - 32) as f32;
+                    out.extend(qs.iter().map(|q| dl * IQ4[usize::from(q % 16)]));
+                    out.extend(qs.iter().map(|q| dl * IQ4[usize::from(q / 16)]));
+                }
+            }
             _ => {
                 out = vec![0.0; 256];
                 for n in 0..2 {
@@ -199,6 +222,7 @@ mod tests {
             Block::Q2K => vec![80, 82],
             Block::Q3K => vec![108],
             Block::Q6K => vec![208],
+            Block::Iq4Xs => vec![0],
             _ => vec![0, 2],
         } {
             raw[at + 1] &= 0xbb;
@@ -245,7 +269,7 @@ mod tests {
             let width = match block {
                 Block::Q2K => 2,
                 Block::Q3K => 3,
-                Block::Q4K => 4,
+                Block::Q4K | Block::Iq4Xs => 4,
                 Block::Q5K => 5,
                 _ => 6,
             };

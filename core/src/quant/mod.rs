@@ -1,12 +1,12 @@
 //! Quantization codecs: pure functions between stored bytes and values, without a backend or a file in sight.
 //!
-//! `block` has GGUF's blocks of 32 values, `large` its blocks of 256 (the K-quants), `group` the own integer
-//! formats;
-//! `activation` the rows that `w8a8` multiplies them with; `small_float` floats of eight and four bits;
-//! `plain` widens every stored type to f32. Kernels
-//! that multiply packed weights must equal `decode` followed by the same multiplication.
+//! `block` has GGUF's blocks of 32 values, `large` its blocks of 256 (the K-quants, IQ4_XS), `group` the own
+//! formats (integers; `float_group` those of small floats and tables); `activation` the rows that `w8a8`
+//! multiplies them with; `small_float` floats of eight, six and four bits; `plain` widens every stored type
+//! to f32. Kernels that multiply packed weights must equal `decode` followed by the same multiplication.
 pub mod activation;
 pub mod block;
+pub mod float_group;
 pub mod group;
 pub mod large;
 pub mod plain;

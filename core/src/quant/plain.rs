@@ -1,6 +1,6 @@
 //! Stored elements of any type to f32, from bytes without alignment.
 
-use super::{block, small_float};
+use super::{block, group, small_float};
 use crate::{Error, Result, mem::Stored};
 use half::{bf16, f16};
 
@@ -26,6 +26,7 @@ pub fn to_f32(stored: Stored, bytes: &[u8], out: &mut [f32]) -> Result<()> {
         Stored::F8E4m3 => each(bytes, out, |[b]: [u8; 1]| small_float::e4m3(b)),
         Stored::F8E5m2 => each(bytes, out, |[b]: [u8; 1]| small_float::e5m2(b)),
         Stored::Block(format) => block::decode(format, bytes, out),
+        Stored::Group(format, cols) => group::decode(format, cols as usize, bytes, out),
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! An operand in host memory on its way to the backend: rows of one format, in one or several parts.
 
 use crate::checkpoint::TensorInfo;
-use crate::mem::{Block, Float, GroupBits, Groups, Stored, WeightFormat};
+use crate::mem::{Block, Float, Groups, Stored, WeightFormat};
 use crate::policy::{Part, RowOrder};
 use crate::quant::{decode_rows, encode_rows};
 use crate::{Error, Result};
@@ -271,15 +271,12 @@ impl<'a> HostMatrix<'a> {
 
     /// Columns of rows that are one group each: the scale stays.
     fn take_group_columns(self, format: Groups, range: Range<usize>) -> Result<Self> {
-        let (from, to) = match format.bits {
-            GroupBits::Eight => (range.start, range.end),
-            GroupBits::Four if range.start.is_multiple_of(2) => (range.start / 2, range.end.div_ceil(2)),
-            GroupBits::Four => {
-                let what = format!("columns {range:?} would begin in the middle of a byte of {format}");
-                return Err(Error::tensor(&self.name, what));
-            }
-        };
-        let (size, head) = (self.row_bytes(), format.head());
+        if !range.start.is_multiple_of(format.bits.per_bytes()) {
+            let what = format!("columns {range:?} would begin in the middle of a byte of {format}");
+            return Err(Error::tensor(&self.name, what));
+        }
+        let (size, head, bits) = (self.row_bytes(), format.head(), format.bits.count());
+        let (from, to) = (range.start * bits / 8, (range.end * bits).div_ceil(8));
         let piece = |row: &[u8]| [&row[..head], &row[head + from..head + to]].concat();
         let bytes: Vec<u8> = self.joined().chunks_exact(size).flat_map(piece).collect();
         let rows = self.rows;
@@ -415,6 +412,7 @@ pub(crate) fn format_of(tensor: &str, stored: Stored) -> Result<WeightFormat> {
         Stored::F16 => WeightFormat::Plain(Float::F16),
         Stored::Bf16 => WeightFormat::Plain(Float::Bf16),
         Stored::Block(block) => WeightFormat::Block(block),
+        Stored::Group(groups, _) => WeightFormat::Group(groups),
         other => {
             let allowed = "f32, f16, bf16 and GGUF's blocks";
             return Err(Error::tensor(tensor, format!("element type {other}; allowed: {allowed}")));

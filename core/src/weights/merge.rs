@@ -2,7 +2,7 @@
 
 use super::shard::within;
 use super::{HostMatrix, Piece, rank_rows};
-use crate::mem::{GroupBits, WeightFormat};
+use crate::mem::WeightFormat;
 use crate::policy::{Binding, ModelSpec, Part, Rank, Resolved, Shard, Shares};
 use crate::{Error, Result};
 
@@ -151,7 +151,7 @@ fn columns(shards: &[HostMatrix<'_>], first: &HostMatrix<'_>) -> Result<HostMatr
     }
     let odd = |s: &HostMatrix<'_>| match s.format {
         WeightFormat::Group(g) if g.size > 0 => !s.cols.is_multiple_of(g.size as usize),
-        WeightFormat::Group(g) => g.bits == GroupBits::Four && !s.cols.is_multiple_of(2),
+        WeightFormat::Group(g) => !s.cols.is_multiple_of(g.bits.per_bytes()),
         _ => false,
     };
     if shards[..shards.len() - 1].iter().any(odd) {

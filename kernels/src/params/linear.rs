@@ -90,6 +90,14 @@ fn many(format: Format) -> Option<&'static str> {
         Format::Q4K => "linear_strict_many_q4_k",
         Format::Q5K => "linear_strict_many_q5_k",
         Format::Q6K => "linear_strict_many_q6_k",
+        Format::Fp8 => "linear_strict_many_fp8",
+        Format::Fp8E5m2 => "linear_strict_many_fp8_e5m2",
+        Format::Fp6 => "linear_strict_many_fp6",
+        Format::Fp4 => "linear_strict_many_fp4",
+        Format::Mxfp4 => "linear_strict_many_mxfp4",
+        Format::Nf4 => "linear_strict_many_nf4",
+        Format::Iq4Nl => "linear_strict_many_iq4_nl",
+        Format::Iq4Xs => "linear_strict_many_iq4_xs",
         _ => return None,
     })
 }

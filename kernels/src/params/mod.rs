@@ -198,11 +198,27 @@ pub enum Format {
     Int4,
     /// Own groups of nibbles with an offset.
     Int4a,
+    /// Own groups of FP8 with four bits of exponent.
+    Fp8,
+    /// Own groups of FP8 with five bits of exponent.
+    Fp8E5m2,
+    /// Own groups of FP6.
+    Fp6,
+    /// Own groups of FP4.
+    Fp4,
+    /// MXFP4's groups of FP4.
+    Mxfp4,
+    /// Own groups of NF4.
+    Nf4,
+    /// GGUF block.
+    Iq4Nl,
+    /// GGUF block of 256.
+    Iq4Xs,
 }
 
 impl Format {
     /// Every format, in the order of its number.
-    pub const ALL: [Format; 17] = [
+    pub const ALL: [Format; 25] = [
         Format::F32,
         Format::F16,
         Format::Bf16,
@@ -220,6 +236,14 @@ impl Format {
         Format::Int8a,
         Format::Int4,
         Format::Int4a,
+        Format::Fp8,
+        Format::Fp8E5m2,
+        Format::Fp6,
+        Format::Fp4,
+        Format::Mxfp4,
+        Format::Nf4,
+        Format::Iq4Nl,
+        Format::Iq4Xs,
     ];
 
     /// The name in entries.
@@ -242,6 +266,14 @@ impl Format {
             Format::Int8a => "int8a",
             Format::Int4 => "int4",
             Format::Int4a => "int4a",
+            Format::Fp8 => "fp8",
+            Format::Fp8E5m2 => "fp8_e5m2",
+            Format::Fp6 => "fp6",
+            Format::Fp4 => "fp4",
+            Format::Mxfp4 => "mxfp4",
+            Format::Nf4 => "nf4",
+            Format::Iq4Nl => "iq4_nl",
+            Format::Iq4Xs => "iq4_xs",
         }
     }
 }
@@ -249,7 +281,7 @@ impl Format {
 /// The entry of a family that has one per weight format.
 macro_rules! by_format {
     ($family:literal, $format:expr) => {{
-        const ENTRIES: [&str; 17] = [
+        const ENTRIES: [&str; 25] = [
             concat!($family, "f32"),
             concat!($family, "f16"),
             concat!($family, "bf16"),
@@ -267,6 +299,14 @@ macro_rules! by_format {
             concat!($family, "int8a"),
             concat!($family, "int4"),
             concat!($family, "int4a"),
+            concat!($family, "fp8"),
+            concat!($family, "fp8_e5m2"),
+            concat!($family, "fp6"),
+            concat!($family, "fp4"),
+            concat!($family, "mxfp4"),
+            concat!($family, "nf4"),
+            concat!($family, "iq4_nl"),
+            concat!($family, "iq4_xs"),
         ];
         ENTRIES[$format as usize]
     }};

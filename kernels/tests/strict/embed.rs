@@ -45,13 +45,15 @@ fn blocks(b: Block) -> Format {
         Block::Q4K => Format::Q4K,
         Block::Q5K => Format::Q5K,
         Block::Q6K => Format::Q6K,
+        Block::Iq4Nl => Format::Iq4Nl,
+        Block::Iq4Xs => Format::Iq4Xs,
     }
 }
 
 /// Where the f16 scales of a block are.
 fn scales(b: Block) -> &'static [usize] {
     match b {
-        Block::Q4_0 | Block::Q5_0 | Block::Q8_0 => &[0],
+        Block::Q4_0 | Block::Q5_0 | Block::Q8_0 | Block::Iq4Nl | Block::Iq4Xs => &[0],
         Block::Q4_1 | Block::Q5_1 | Block::Q4K | Block::Q5K => &[0, 2],
         Block::Q2K => &[80, 82],
         Block::Q3K => &[108],
@@ -110,6 +112,16 @@ pub fn every_weight(rows: usize, cols: usize) -> Vec<Weight> {
     ] {
         let of = |size| in_groups(format, Groups { bits, size, asymmetric }, rows, cols);
         all.extend([0, 32].map(of));
+    }
+    for (format, bits, sizes) in [
+        (Format::Fp8, GroupBits::E4m3, [0, 32]),
+        (Format::Fp8E5m2, GroupBits::E5m2, [0, 32]),
+        (Format::Fp6, GroupBits::E3m2, [0, 32]),
+        (Format::Fp4, GroupBits::E2m1, [0, 16]),
+        (Format::Mxfp4, GroupBits::Mx, [32, 32]),
+        (Format::Nf4, GroupBits::Nf4, [0, 64]),
+    ] {
+        all.extend(sizes.map(|size| in_groups(format, Groups::floats(bits, size), rows, cols)));
     }
     all
 }

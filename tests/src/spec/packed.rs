@@ -1,5 +1,5 @@
 //! `linear`, `gated_linear`, `embed` and `expert_linear` from the formats that cost most to decode: the
-//! K-quants and the own integer formats, with tail groups. Each op's own spec runs the cases and says what
+//! K-quants and the own formats, with tail groups. Each op's own spec runs the cases and says what
 //! they should give; here they are generated.
 
 use super::weight::{self, PACKED};
@@ -82,6 +82,9 @@ pub const BUGS: &[Bug] = &[
     bug("TailGroupTakesScaleBefore", "linear_packed", STRICT, tail_group_takes_scale_before),
     bug("LargeBlocksFirstScaleOff", "gated_linear_packed", ORACLE, first_scale_off),
     bug("OffsetsOfGroupsForgotten", "embed_packed", ORACLE, offsets_forgotten),
+    bug("SixBitsAsFourOfExponent", "linear_packed", ORACLE, another_six_bits),
+    bug("SubnormalsOfEightBitsAreZero", "embed_packed", ORACLE, without_subnormals),
+    bug("PowerOfTwoOffByOne", "gated_linear_packed", ORACLE, another_power),
     bug("NibblesSwapped", "expert_linear_packed", ORACLE, nibbles_swapped),
 ];
 
@@ -111,9 +114,35 @@ fn offsets_forgotten(info: &WeightInfo, bytes: &mut [u8]) {
 
 fn nibbles_swapped(info: &WeightInfo, bytes: &mut [u8]) {
     rows_of_groups(info, bytes, |format, whole, row| {
-        if format.bits == GroupBits::Four {
+        if format.bits.count() == 4 {
             let codes = row.chunks_mut(whole).flat_map(|group| &mut group[format.head()..]);
             codes.for_each(|pair| *pair = pair.rotate_left(4));
+        }
+    });
+}
+
+/// Bits of exponent and mantissa change places.
+fn another_six_bits(info: &WeightInfo, bytes: &mut [u8]) {
+    rows_of_groups(info, bytes, |format, whole, row| {
+        if format.bits == GroupBits::E3m2 {
+            row.chunks_mut(whole).flat_map(|group| &mut group[4..]).for_each(|byte| *byte ^= 0b10);
+        }
+    });
+}
+
+fn without_subnormals(info: &WeightInfo, bytes: &mut [u8]) {
+    rows_of_groups(info, bytes, |format, whole, row| {
+        if format.bits == GroupBits::E4m3 {
+            let codes = row.chunks_mut(whole).flat_map(|group| &mut group[4..]);
+            codes.filter(|code| **code & 0x78 == 0).for_each(|code| *code = 0);
+        }
+    });
+}
+
+fn another_power(info: &WeightInfo, bytes: &mut [u8]) {
+    rows_of_groups(info, bytes, |format, whole, row| {
+        if format.bits == GroupBits::Mx {
+            row.chunks_mut(whole).for_each(|group| group[0] = group[0].saturating_add(1));
         }
     });
 }
@@ -122,7 +151,7 @@ fn tail_group_takes_scale_before(info: &WeightInfo, bytes: &mut [u8]) {
     rows_of_groups(info, bytes, |format, whole, row| {
         let tail = info.cols / format.group(info.cols) * whole;
         if tail >= whole && tail < row.len() {
-            row.copy_within(tail - whole..tail - whole + 2, tail);
+            row.copy_within(tail - whole..tail - whole + format.bits.scale_bytes(), tail);
         }
     });
 }

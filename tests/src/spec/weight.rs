@@ -19,7 +19,7 @@ pub const FORMATS: [WeightFormat; 8] = [
 
 /// The K-quants and the own integer formats: they cost most to decode, and drivers most to compile, so they
 /// have cases of their own (`packed`). Neighbours differ most, for runs of few cases.
-pub const PACKED: [WeightFormat; 12] = [
+pub const PACKED: [WeightFormat; 22] = [
     WeightFormat::Block(Block::Q4K),
     own(GroupBits::Four, 64, true),
     WeightFormat::Block(Block::Q2K),
@@ -32,6 +32,16 @@ pub const PACKED: [WeightFormat; 12] = [
     own(GroupBits::Four, 0, true),
     own(GroupBits::Eight, 64, false),
     own(GroupBits::Four, 0, false),
+    own(GroupBits::E4m3, 0, false),
+    own(GroupBits::E2m1, 16, false),
+    own(GroupBits::E5m2, 32, false),
+    own(GroupBits::Nf4, 64, false),
+    own(GroupBits::E3m2, 0, false),
+    own(GroupBits::Mx, 32, false),
+    own(GroupBits::E4m3, 128, false),
+    own(GroupBits::E3m2, 32, false),
+    WeightFormat::Block(Block::Iq4Nl),
+    WeightFormat::Block(Block::Iq4Xs),
 ];
 
 const fn own(bits: GroupBits, size: u32, asymmetric: bool) -> WeightFormat {
@@ -68,6 +78,11 @@ fn random_row(dice: &mut Dice, format: Groups, cols: usize, scale: f32) -> Vec<u
     let (mut row, mut left) = (Vec::new(), cols);
     while left > 0 {
         let n = format.group(cols).min(left);
+        if !format.bits.is_integer() {
+            row.extend(random_floats(dice, format, n, scale));
+            left -= n;
+            continue;
+        }
         let mut raw: Vec<u8> = (0..format.group_bytes(n)).map(|_| dice.bits() as u8).collect();
         let top = if format.bits == GroupBits::Eight { 127.0 } else { 16.0 };
         raw[..2].copy_from_slice(&f16::from_f32(dice.unit() * scale / top).to_le_bytes());
@@ -80,6 +95,33 @@ fn random_row(dice: &mut Dice, format: Groups, cols: usize, scale: f32) -> Vec<u
     row
 }
 
+/// A scale, then codes that are finite.
+fn random_floats(dice: &mut Dice, format: Groups, n: usize, scale: f32) -> Vec<u8> {
+    let mut raw: Vec<u8> = (0..format.group_bytes(n)).map(|_| dice.bits() as u8).collect();
+    let top = match format.bits {
+        GroupBits::E4m3 => 448.0,
+        GroupBits::E5m2 => 57344.0,
+        GroupBits::E3m2 => 28.0,
+        GroupBits::Nf4 => 1.0,
+        _ => 6.0,
+    };
+    let d = dice.unit() * scale / top;
+    let head = format.head();
+    match head {
+        1 => raw[0] = (d.abs().to_bits() >> 23) as u8,
+        _ => raw[..4].copy_from_slice(&d.to_le_bytes()),
+    }
+    for code in &mut raw[head..] {
+        // Bytes of FP8 that are no numbers lose their highest bit of exponent.
+        if matches!(format.bits, GroupBits::E4m3) && *code & 127 == 127
+            || matches!(format.bits, GroupBits::E5m2) && *code & 127 >= 0x7c
+        {
+            *code &= 0xbf;
+        }
+    }
+    raw
+}
+
 /// Where a K-quant has its f16 scales, and what the largest small scale times the largest code is.
 fn large(block: Block) -> (&'static [usize], f32) {
     match block {
@@ -87,6 +129,7 @@ fn large(block: Block) -> (&'static [usize], f32) {
         Block::Q3K => (&[108], 128.0),
         Block::Q4K => (&[0, 2], 945.0),
         Block::Q5K => (&[0, 2], 1953.0),
+        Block::Iq4Xs => (&[0], 4064.0),
         _ => (&[208], 4096.0),
     }
 }
@@ -101,7 +144,7 @@ fn random_block(dice: &mut Dice, block: Block, scale: f32) -> Vec<u8> {
         }
         return raw;
     }
-    let top = if block == Block::Q8_0 { 127.0 } else { 16.0 };
+    let top = if matches!(block, Block::Q8_0 | Block::Iq4Nl) { 127.0 } else { 16.0 };
     raw[..2].copy_from_slice(&f16::from_f32(dice.unit() * scale / top).to_le_bytes());
     if matches!(block, Block::Q4_1 | Block::Q5_1) {
         raw[2..4].copy_from_slice(&f16::from_f32(dice.unit() * scale).to_le_bytes());

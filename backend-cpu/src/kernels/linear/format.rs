@@ -200,6 +200,7 @@ pub fn value(format: WeightFormat, row: &[u8], k: usize) -> f32 {
         Block::Q8_0 => d * (q as u8 as i8) as f32,
         Block::Q4_0 => d * (q - 8) as f32,
         Block::Q5_0 => d * (q - 16) as f32,
+        Block::Iq4Nl => d * quant::small_float::IQ4[q as usize],
         _ => d * q as f32 + half_at(at + 2),
     }
 }
@@ -213,7 +214,7 @@ pub fn code(block: Block, b: &[u8], i: usize) -> u8 {
     let fifth = |qh: usize| (b[qh + i / 8] >> (i % 8) & 1) << 4;
     match block {
         Block::Q8_0 => b[2 + i],
-        Block::Q4_0 => nibble(2),
+        Block::Q4_0 | Block::Iq4Nl => nibble(2),
         Block::Q4_1 => nibble(4),
         Block::Q5_0 => nibble(6) | fifth(2),
         _ => nibble(8) | fifth(4),

@@ -72,7 +72,7 @@ pub fn pack(format: Groups, k: usize, row: &[u8], panel: &mut [u8], j: usize) {
             let q = code(format, group, i);
             match format.bits {
                 GroupBits::Eight => span[head + place % SPAN * PANEL + j] = q as i8 as u8,
-                GroupBits::Four => {
+                _ => {
                     let byte = &mut span[head + place % SPAN / 2 * PANEL + j];
                     let shift = place % 2 * 4;
                     *byte = *byte & !(15 << shift) | (q as u8 & 15) << shift;

@@ -1,14 +1,15 @@
 //! `linear`: `y[t, n] = round(tree over leaves of chains of x[t, k] w[n, k])`, with its epilogues.
 //!
-//! From the bottom up: `panel` is 16 output columns of a weight, `format`, `group`, `large` and `w8a8` read
-//! and fill panels, `select` picks one of them, `pack` puts weights into panels. `chain` holds the inner
-//! loops, `epilogue` what happens before a result is written. On top, `gemv` is one row, `gemm` several,
-//! `int8` both for quantized activations. Work is split over blocks of 16 outputs and blocks of rows, never
-//! across a sum, so bits are equal for all row counts, threads, tiles and instruction sets: those of
-//! `sum::dot_ref`; of `w8a8` those of `int8`'s head.
+//! From the bottom up: `panel` is 16 output columns of a weight, `format`, `group`, `float`, `large` and
+//! `w8a8` read and fill panels, `select` picks one of them, `pack` puts weights into panels. `chain` holds
+//! the inner loops, `epilogue` what happens before a result is written. On top, `gemv` is one row, `gemm`
+//! several, `int8` both for quantized activations. Work is split over blocks of 16 outputs and blocks of
+//! rows, never across a sum, so bits are equal for all row counts, threads, tiles and instruction sets: those
+//! of `sum::dot_ref`; of `w8a8` those of `int8`'s head.
 
 mod chain;
 mod epilogue;
+mod float;
 mod format;
 mod gemm;
 mod gemv;

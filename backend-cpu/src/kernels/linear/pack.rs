@@ -11,7 +11,7 @@
 
 use super::panel::{PANEL, SPAN, Source};
 use super::select::{self, with_source};
-use super::{format, group, large, w8a8};
+use super::{float, format, group, large, w8a8};
 use crate::kernels::AlignedBytes;
 use crate::pool::Pool;
 use crate::simd::Lanes;
@@ -296,11 +296,13 @@ impl Packed {
     fn spread(&self, row: &[u8], panel: &mut [u8], j: usize) {
         match self.format {
             WeightFormat::W8A8 => w8a8::pack(row, panel, j),
+            WeightFormat::Block(b) if b.is_table() => float::pack_blocks(b, row, panel, j),
             WeightFormat::Block(b) if b.is_large() => {
                 for (i, block) in row.chunks_exact(b.bytes()).enumerate() {
                     large::pack(b, block, panel, i, j);
                 }
             }
+            WeightFormat::Group(g) if !g.bits.is_integer() => float::pack(g, self.k, row, panel, j),
             WeightFormat::Group(g) => group::pack(g, self.k, row, panel, j),
             WeightFormat::Block(b) => {
                 let size = self.panel_bytes / self.k.div_ceil(SPAN).max(1);

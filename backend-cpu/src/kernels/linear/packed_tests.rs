@@ -10,7 +10,7 @@ use engraft_core::quant;
 
 /// Formats, and a number of columns that has blocks, tails or neither.
 fn cases() -> Vec<(WeightFormat, usize)> {
-    let large = [Block::Q2K, Block::Q3K, Block::Q4K, Block::Q5K, Block::Q6K];
+    let large = [Block::Q2K, Block::Q3K, Block::Q4K, Block::Q5K, Block::Q6K, Block::Iq4Xs, Block::Iq4Nl];
     let mut all: Vec<_> = large.into_iter().map(|b| (WeightFormat::Block(b), 768)).collect();
     for bits in [GroupBits::Eight, GroupBits::Four] {
         for asymmetric in [false, true] {
@@ -19,7 +19,55 @@ fn cases() -> Vec<(WeightFormat, usize)> {
             }
         }
     }
+    let sizes = |bits: GroupBits| match bits {
+        GroupBits::Mx => &[(32, 77), (32, 64)][..],
+        GroupBits::E2m1 => &[(0, 77), (16, 77), (16, 48), (32, 77), (64, 300)],
+        _ => &[(0, 77), (32, 77), (64, 300), (128, 64), (256, 1)],
+    };
+    use GroupBits::{E2m1, E3m2, E4m3, E5m2, Mx, Nf4};
+    for bits in [E4m3, E5m2, E3m2, E2m1, Mx, Nf4] {
+        all.extend(
+            sizes(bits).iter().map(|(size, k)| (WeightFormat::Group(Groups::floats(bits, *size)), *k)),
+        );
+    }
     all
+}
+
+/// Every finite code in every column, with the largest and the least scale.
+#[test]
+fn every_code_of_small_floats_at_extreme_scales() {
+    use GroupBits::{E2m1, E3m2, E4m3, E5m2, Mx, Nf4};
+    for (bits, size) in [(E4m3, 32), (E5m2, 32), (E3m2, 32), (E2m1, 16), (E2m1, 64), (Mx, 32), (Nf4, 32)] {
+        let (groups, k) = (Groups::floats(bits, size), 64);
+        let format = WeightFormat::Group(groups);
+        let codes = 1usize << bits.count();
+        let mut raw = vec![0u8; format.bytes(codes, k)];
+        let whole = groups.group_bytes(size as usize);
+        for (row, bytes) in raw.chunks_exact_mut(format.bytes(1, k)).enumerate() {
+            for (g, group) in bytes.chunks_exact_mut(whole).enumerate() {
+                let d = quant::float_group::SCALES[g % 2];
+                match bits {
+                    Mx => group[0] = (d.to_bits() >> 23) as u8,
+                    _ => group[..4].copy_from_slice(&d.to_le_bytes()),
+                }
+                for i in 0..size as usize {
+                    quant::float_group::put(groups, group, i, ((row + i) % codes) as u8);
+                }
+            }
+        }
+        let mut want = vec![f32::NAN; codes * k];
+        quant::decode_rows(format, k, &raw, &mut want).unwrap();
+        let m = &machines(Madd::Fused)[0];
+        let mut p = Packed::new(format, codes, k, 1, Layout::Plain).unwrap();
+        p.fill_rows(&m.pool, format, 0..codes, &raw).unwrap();
+        for (row, want) in want.chunks_exact(k).enumerate() {
+            let mut got = vec![f32::NAN; k];
+            p.unpack::<crate::simd::Portable<FusedMadd>>(row, &mut got);
+            for (got, want) in got.iter().zip(want).filter(|(_, want)| want.is_finite()) {
+                assert_eq!(got.to_bits(), want.to_bits(), "{format} row {row}");
+            }
+        }
+    }
 }
 
 /// Random bytes whose scales are small and finite.
@@ -42,6 +90,7 @@ fn rows(format: WeightFormat, n: usize, k: usize) -> Vec<u8> {
             Block::Q2K => &[80, 82],
             Block::Q3K => &[108],
             Block::Q6K => &[208],
+            Block::Iq4Nl | Block::Iq4Xs => &[0],
             _ => &[0, 2],
         };
         for at in places {

@@ -8,6 +8,7 @@ use engraft_core::mem::WeightFormat;
 macro_rules! with_source {
     ($format:expr, $S:ident => $body:expr, else $other:expr) => {{
         use engraft_core::mem::{Block, Float, GroupBits, Groups, WeightFormat};
+        use $crate::kernels::linear::float::{Fp4, Fp4Fine, Fp6, Fp8, Fp8Wide, Iq4, Nf4};
         use $crate::kernels::linear::format::{Bytes8, Nibbles, PlainBf16, PlainF16, PlainF32};
         use $crate::kernels::linear::group::BytesOffset;
         use $crate::kernels::linear::large::{BytesMin, BytesOnly, Nibbles4};
@@ -49,6 +50,34 @@ macro_rules! with_source {
             }
             WeightFormat::Group(Groups { bits: GroupBits::Eight, asymmetric: true, .. }) => {
                 type $S = BytesOffset;
+                $body
+            }
+            WeightFormat::Group(Groups { bits: GroupBits::E4m3, .. }) => {
+                type $S = Fp8;
+                $body
+            }
+            WeightFormat::Group(Groups { bits: GroupBits::E5m2, .. }) => {
+                type $S = Fp8Wide;
+                $body
+            }
+            WeightFormat::Group(Groups { bits: GroupBits::E3m2, .. }) => {
+                type $S = Fp6;
+                $body
+            }
+            WeightFormat::Group(Groups { bits: GroupBits::E2m1, size: 16, .. }) => {
+                type $S = Fp4Fine;
+                $body
+            }
+            WeightFormat::Group(Groups { bits: GroupBits::E2m1 | GroupBits::Mx, .. }) => {
+                type $S = Fp4;
+                $body
+            }
+            WeightFormat::Group(Groups { bits: GroupBits::Nf4, .. }) => {
+                type $S = Nf4;
+                $body
+            }
+            WeightFormat::Block(Block::Iq4Nl | Block::Iq4Xs) => {
+                type $S = Iq4;
                 $body
             }
             WeightFormat::Block(Block::Q4K) => {

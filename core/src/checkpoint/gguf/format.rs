@@ -33,6 +33,8 @@ pub(super) const TYPES: &[(u32, Stored)] = &[
     (12, Stored::Block(Block::Q4K)),
     (13, Stored::Block(Block::Q5K)),
     (14, Stored::Block(Block::Q6K)),
+    (20, Stored::Block(Block::Iq4Nl)),
+    (23, Stored::Block(Block::Iq4Xs)),
     (24, Stored::I8),
     (25, Stored::I16),
     (26, Stored::I32),
@@ -51,10 +53,8 @@ const UNREAD: &[(u32, &str)] = &[
     (17, "IQ2_XS"),
     (18, "IQ3_XXS"),
     (19, "IQ1_S"),
-    (20, "IQ4_NL"),
     (21, "IQ3_S"),
     (22, "IQ2_S"),
-    (23, "IQ4_XS"),
     (29, "IQ1_M"),
     (34, "TQ1_0"),
     (35, "TQ2_0"),
@@ -67,7 +67,7 @@ pub(super) fn stored(kind: u32) -> Result<Stored, String> {
         return Ok(*stored);
     }
     let supported = "supported: F32, F16, BF16, F64, I8, I16, I32, I64, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, \
-                     Q2_K, Q3_K, Q4_K, Q5_K, Q6_K";
+                     Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS";
     Err(match UNREAD.iter().find(|(n, _)| *n == kind) {
         Some((_, name)) => format!("{name} is not supported yet; {supported}"),
         None => format!("type number {kind} is unknown; {supported}"),

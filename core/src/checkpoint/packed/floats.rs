@@ -1,11 +1,14 @@
 //! Matrices of small floats: `value * factor` of eight bits, where a factor belongs to a block, a row or all,
 //! and NVFP4, `value * scale / global` with a scale of 16 inputs.
 //!
-//! Both round once, to f32: no kernel takes them as they are.
+//! Both become own groups, FP8 of the same codes and factors; of NVFP4 the scale divided by the tensor's
+//! number is the group's, as compressed-tensors multiplies it. Where no group has such a size or factor,
+//! values are multiplied out in f32, rounded once.
 
+use super::native;
 use super::part::Part;
 use crate::checkpoint::Source;
-use crate::mem::Stored;
+use crate::mem::{GroupBits, Stored};
 use crate::quant::{plain, small_float};
 use crate::{Error, Result};
 
@@ -89,11 +92,56 @@ impl Floats {
         }
     }
 
-    /// The values in f32.
+    /// What the matrix becomes.
     ///
     /// # Errors
     /// What reading raises.
-    pub(super) fn read(&self, source: &dyn Source) -> Result<Vec<u8>> {
+    pub(super) fn target(&self, source: &dyn Source) -> Result<Stored> {
+        let (bits, run) = match &self.factors {
+            Factors::Blocks(_, [_, across]) if self.values.stored == Stored::F8E5m2 => {
+                (GroupBits::E5m2, *across)
+            }
+            Factors::Blocks(_, [_, across]) => (GroupBits::E4m3, *across),
+            Factors::Nvfp4(..) => (GroupBits::E2m1, NVFP4),
+        };
+        Ok(native::target(bits, self.cols, run, &self.scales(source)?).unwrap_or(Stored::F32))
+    }
+
+    /// The factors; NVFP4's divided by the number of all.
+    fn scales(&self, source: &dyn Source) -> Result<Vec<f32>> {
+        let (Factors::Blocks(scale, _) | Factors::Nvfp4(scale, _)) = &self.factors;
+        let mut scales = read(source, scale)?;
+        if let Factors::Nvfp4(_, global) = &self.factors {
+            let global = read(source, global)?[0];
+            scales.iter_mut().for_each(|scale| *scale /= global);
+        }
+        Ok(scales)
+    }
+
+    /// The matrix in the format that [`Floats::target`] said.
+    ///
+    /// # Errors
+    /// `Tensor` for a code that is no number; what reading raises.
+    pub(super) fn read(&self, source: &dyn Source, target: Stored) -> Result<Vec<u8>> {
+        let Stored::Group(groups, _) = target else { return self.widened(source) };
+        let (scales, codes) = (self.scales(source)?, source.bytes(&self.values.name)?);
+        let (cols, shape) = (self.cols, (groups, self.rows, self.cols));
+        match &self.factors {
+            Factors::Blocks(_, [down, across]) => {
+                let wide = cols.div_ceil(*across);
+                let scale = |row: usize, group: usize| scales[row / down * wide + group];
+                native::rows(&self.values.name, shape, scale, |row, col| codes[row * cols + col])
+            }
+            Factors::Nvfp4(..) => {
+                let scale = |row: usize, group: usize| scales[row * (cols / NVFP4) + group];
+                let code = |row: usize, col: usize| codes[(row * cols + col) / 2] >> (col % 2 * 4) & 15;
+                native::rows(&self.values.name, shape, scale, code)
+            }
+        }
+    }
+
+    /// The values in f32.
+    fn widened(&self, source: &dyn Source) -> Result<Vec<u8>> {
         let cols = self.cols.max(1);
         let mut values = match &self.factors {
             Factors::Blocks(..) => read(source, &self.values)?,

@@ -3,7 +3,7 @@
 //! GPTQ, AWQ, compressed-tensors, FP8 and bitsandbytes keep a matrix in several tensors. Policies know
 //! `weight`: here is a source that has it, and makes its bytes when they are asked for. Where a format with a
 //! kernel holds the same values, it becomes that; else f32, and [`Source::notes`] says what became of what.
-//! Nothing is rounded to less than f32.
+//! Nothing is rounded to less than f32. FP8, NVFP4 and NF4 stay in groups of their own codes (`native`).
 //!
 //! The configuration of an unpacked model says nothing about packing any more: it describes what the source
 //! hands out.
@@ -12,6 +12,7 @@ mod floats;
 mod integers;
 mod method;
 mod mxfp4;
+mod native;
 mod part;
 mod table;
 #[cfg(test)]
@@ -35,8 +36,8 @@ use table::Table;
 #[derive(Debug, Clone)]
 enum Packed {
     Integers(Integers, Stored),
-    Floats(Floats),
-    Table(Table),
+    Floats(Floats, Stored),
+    Table(Table, Stored),
     Experts(Mxfp4),
 }
 
@@ -44,8 +45,8 @@ impl Packed {
     fn parts(&self) -> Vec<&Part> {
         match self {
             Packed::Integers(all, _) => all.parts(),
-            Packed::Floats(all) => all.parts(),
-            Packed::Table(all) => all.parts(),
+            Packed::Floats(all, _) => all.parts(),
+            Packed::Table(all, _) => all.parts(),
             Packed::Experts(all) => all.parts(),
         }
     }
@@ -53,8 +54,8 @@ impl Packed {
     fn info(&self, name: String) -> TensorInfo {
         let (rows, cols, stored) = match self {
             Packed::Integers(all, target) => (all.rows, all.cols, *target),
-            Packed::Floats(all) => (all.rows, all.cols, Stored::F32),
-            Packed::Table(all) => (all.rows, all.cols, Stored::F32),
+            Packed::Floats(all, target) => (all.rows, all.cols, *target),
+            Packed::Table(all, target) => (all.rows, all.cols, *target),
             Packed::Experts(all) => {
                 return TensorInfo { name, shape: all.shape.to_vec(), stored: Stored::Block(Block::Q5_0) };
             }
@@ -65,8 +66,8 @@ impl Packed {
     fn read(&self, source: &dyn Source) -> Result<Vec<u8>> {
         match self {
             Packed::Integers(all, target) => all.read(source, *target),
-            Packed::Floats(all) => all.read(source),
-            Packed::Table(all) => all.read(source),
+            Packed::Floats(all, target) => all.read(source, *target),
+            Packed::Table(all, target) => all.read(source, *target),
             Packed::Experts(all) => all.read(source),
         }
     }
@@ -75,9 +76,9 @@ impl Packed {
     fn what(&self) -> String {
         match self {
             Packed::Integers(all, _) => format!("{}-bit integers", all.bits),
-            Packed::Floats(Floats { factors: floats::Factors::Nvfp4(..), .. }) => "4-bit floats".into(),
-            Packed::Floats(_) => "8-bit floats".into(),
-            Packed::Table(_) => "4-bit codes of a table".into(),
+            Packed::Floats(Floats { factors: floats::Factors::Nvfp4(..), .. }, _) => "4-bit floats".into(),
+            Packed::Floats(..) => "8-bit floats".into(),
+            Packed::Table(..) => "4-bit codes of a table".into(),
             Packed::Experts(_) => "4-bit floats of all experts".into(),
         }
     }
@@ -139,7 +140,9 @@ fn find(source: &dyn Source, method: Method, block: [usize; 2]) -> Result<BTreeM
                 let base = table::STATES.iter().find_map(|state| name.strip_suffix(state));
                 match base.and_then(|base| Some((base, base.strip_suffix(".weight")?))) {
                     Some((weight, base)) => {
-                        Some((base, Packed::Table(Table::new(source, weight, part(source, name)?)?)))
+                        let table = Table::new(source, weight, part(source, name)?)?;
+                        let target = table.target(source)?;
+                        Some((base, Packed::Table(table, target)))
                     }
                     None => None,
                 }
@@ -197,7 +200,9 @@ fn compressed<'a>(
     let of = |ending: &str| part(source, &format!("{base}.{ending}"));
     let (codes, scales) = (part(source, &tensor.name)?, of("weight_scale")?);
     if let Some(global) = optional(source, &format!("{base}.weight_global_scale")) {
-        return Ok(Some((base, Packed::Floats(Floats::nvfp4(codes, scales, global)?))));
+        let all = Floats::nvfp4(codes, scales, global)?;
+        let target = all.target(source)?;
+        return Ok(Some((base, Packed::Floats(all, target))));
     }
     let shape = of("weight_shape")?;
     let dims = floats::read(source, &shape)?;
@@ -228,7 +233,8 @@ fn fp8<'a>(
     let scale = optional(source, &format!("{base}.weight_scale_inv"));
     let scale = scale.map_or_else(|| part(source, &format!("{base}.weight_scale")), Ok)?;
     let all = Floats::fp8(part(source, &tensor.name)?, scale, block)?;
-    Ok(Some((base, Packed::Floats(all))))
+    let target = all.target(source)?;
+    Ok(Some((base, Packed::Floats(all, target))))
 }
 
 /// A source with plain matrices.

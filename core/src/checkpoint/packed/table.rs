@@ -1,10 +1,13 @@
 //! bitsandbytes' matrices of 4-bit codes: `table[code] * absmax` of so many consecutive values of the matrix,
 //! row after row. What `absmax` is stored as, codes of a table of 256 or plain floats, the state says.
+//!
+//! Where the table is that of NF4 and rows are whole blocks, they become groups of NF4, else f32.
 
-use super::floats;
 use super::part::{Part, part};
+use super::{floats, native};
 use crate::checkpoint::{Source, json};
-use crate::mem::Stored;
+use crate::mem::{GroupBits, Stored};
+use crate::quant::small_float::NF4;
 use crate::{Error, Result};
 use serde_json::Value;
 
@@ -89,13 +92,22 @@ impl Table {
         [&self.codes, &self.state, &self.map, &self.absmax].into_iter().chain(nested).collect()
     }
 
-    /// The values in f32.
+    /// What the matrix becomes.
     ///
     /// # Errors
     /// What reading raises.
-    pub(super) fn read(&self, source: &dyn Source) -> Result<Vec<u8>> {
-        let absmax = match &self.nested {
-            None => floats::read(source, &self.absmax)?,
+    pub(super) fn target(&self, source: &dyn Source) -> Result<Stored> {
+        if !self.cols.is_multiple_of(self.block) || floats::read(source, &self.map)? != NF4 {
+            return Ok(Stored::F32);
+        }
+        let target = native::target(GroupBits::Nf4, self.cols, self.block, &self.absmax(source)?);
+        Ok(target.unwrap_or(Stored::F32))
+    }
+
+    /// The largest values of all blocks.
+    fn absmax(&self, source: &dyn Source) -> Result<Vec<f32>> {
+        match &self.nested {
+            None => floats::read(source, &self.absmax),
             Some(nested) => {
                 let (map, scales) =
                     (floats::read(source, &nested.map)?, floats::read(source, &nested.absmax)?);
@@ -103,9 +115,24 @@ impl Table {
                 let value = |(i, code): (usize, &u8)| {
                     map[usize::from(*code)] * scales[i / nested.block] + nested.offset
                 };
-                codes.iter().enumerate().map(value).collect()
+                Ok(codes.iter().enumerate().map(value).collect())
             }
-        };
+        }
+    }
+
+    /// The matrix in the format that [`Table::target`] said.
+    ///
+    /// # Errors
+    /// What reading raises.
+    pub(super) fn read(&self, source: &dyn Source, target: Stored) -> Result<Vec<u8>> {
+        let absmax = self.absmax(source)?;
+        if let Stored::Group(groups, _) = target {
+            let (codes, cols, wide) = (source.bytes(&self.codes.name)?, self.cols, self.cols / self.block);
+            let shape = (groups, self.rows, cols);
+            // The first of two values is the high nibble.
+            let code = |row: usize, col: usize| codes[(row * cols + col) / 2] >> ((col + 1) % 2 * 4) & 15;
+            return native::rows(&self.codes.name, shape, |row, group| absmax[row * wide + group], code);
+        }
         let map = floats::read(source, &self.map)?;
         let codes = source.bytes(&self.codes.name)?;
         let codes = codes.iter().flat_map(|byte| [byte >> 4, byte & 15]).take(self.rows * self.cols);

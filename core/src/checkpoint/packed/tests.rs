@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::checkpoint::{TokenizerFiles, open_bytes};
-use crate::mem::{Block, WeightFormat};
+use crate::mem::{Block, GroupBits, Groups, WeightFormat};
 use crate::quant::{decode_rows, small_float};
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, TensorView, serialize};
@@ -61,6 +61,7 @@ fn weight(source: &dyn Source) -> (Stored, [usize; 2], Vec<f32>) {
     let format = match info.stored {
         Stored::F32 => WeightFormat::Plain(crate::mem::Float::F32),
         Stored::Block(block) => WeightFormat::Block(block),
+        Stored::Group(groups, of) if of as usize == cols => WeightFormat::Group(groups),
         other => panic!("{other}"),
     };
     let mut values = vec![0.0; rows * cols];
@@ -310,23 +311,36 @@ fn eight_bit_floats_have_factors_of_blocks_rows_or_all() {
     // Blocks of 32 x 40: the last ones are smaller.
     let said = |block: Value| json!({"quant_method": "fp8", "weight_block_size": block});
     type Factor = fn(usize, usize) -> f32;
-    let cases: [(File, Value, Factor); 3] = [
+    let group = |size| Stored::Group(Groups::floats(GroupBits::E4m3, size), COLS as u32);
+    let cases: [(File, Value, Stored, Factor); 5] = [
         (
             file().floats("a.weight_scale_inv", &[3, 3], (0..9).map(|i| 0.5 + i as f32)),
             said(json!([32, 40])),
+            // No kernel has groups of 40.
+            Stored::F32,
             |r, c| 0.5 + (r / 32 * 3 + c / 40) as f32,
         ),
         (
             file().halves("a.weight_scale", &[ROWS, 1], (0..ROWS).map(|r| scale(r, 1))),
             said_compressed(),
+            group(0),
             |r, _| scale(r, 1),
         ),
-        (file().floats("a.weight_scale", &[1], [0.75]), said(Value::Null), |_, _| 0.75),
+        (
+            file().floats("a.weight_scale_inv", &[5, 2], (0..10).map(|i| 0.5 - i as f32)),
+            said(json!([16, 64])),
+            group(64),
+            |r, c| 0.5 - (r / 16 * 2 + c / 64) as f32,
+        ),
+        (file().floats("a.weight_scale", &[1], [0.75]), said(Value::Null), group(0), |_, _| 0.75),
+        // Beyond the scales that groups have.
+        (file().floats("a.weight_scale", &[1], [1e-35]), said(Value::Null), Stored::F32, |_, _| 1e-35),
     ];
-    for (file, said, factor) in cases {
+    for (file, said, want, factor) in cases {
         let source = file.floats("a.input_scale", &[1], [3.0]).open(said).unwrap();
         let (stored, _, got) = weight(source.as_ref());
-        assert_eq!((stored, source.tensors().len()), (Stored::F32, 1));
+        assert_eq!((stored, source.tensors().len()), (want, 1));
+        assert_eq!(source.notes()[0].ends_with("the same values"), want != Stored::F32);
         for (i, got) in got.iter().enumerate() {
             let (r, c) = (i / COLS, i % COLS);
             assert_eq!(*got, small_float::e4m3(byte(r, c)) * factor(r, c), "{r}, {c}");
@@ -344,12 +358,10 @@ fn four_bit_floats_have_two_factors() {
         .floats("a.weight_global_scale", &[1], [3.0]);
     let source = file.open(json!({"quant_method": "compressed-tensors"})).unwrap();
     let (stored, _, got) = weight(source.as_ref());
-    assert_eq!(stored, Stored::F32);
+    assert_eq!(stored, Stored::Group(Groups::floats(GroupBits::E2m1, 16), COLS as u32));
     for (i, got) in got.iter().enumerate() {
         let code = codes[i / 2] >> (4 * (i % 2)) & 15;
-        let exact =
-            f64::from(small_float::E2M1[usize::from(code)]) * f64::from(small_float::e4m3(scales[i / 16]));
-        assert_eq!(*got, (exact / 3.0) as f32);
+        assert_eq!(*got, small_float::E2M1[usize::from(code)] * (small_float::e4m3(scales[i / 16]) / 3.0));
     }
     let wrong =
         file_with_scales(&codes, &[ROWS, COLS / 32]).error(json!({"quant_method": "compressed-tensors"}));
@@ -361,6 +373,41 @@ fn file_with_scales(codes: &[u8], shape: &[usize]) -> File {
         .with("a.weight_packed", Dtype::U8, &[ROWS, COLS / 2], codes.to_vec())
         .with("a.weight_scale", Dtype::F8_E4M3, shape, vec![0x38; shape.iter().product()])
         .floats("a.weight_global_scale", &[1], [3.0])
+}
+
+#[test]
+fn what_is_no_number_is_refused_by_its_place() {
+    for (dtype, codes) in [(Dtype::F8_E4M3, &[0x7f, 0xff][..]), (Dtype::F8_E5M2, &[0x7c, 0xfc, 0x7d, 0xff])] {
+        for code in codes {
+            let mut bytes = vec![0x30; ROWS * COLS];
+            bytes[5 * COLS + 7] = *code;
+            let file = File::default().with("a.weight", dtype, &[ROWS, COLS], bytes);
+            let file = file.floats("a.weight_scale", &[1], [0.75]);
+            let source = file.open(json!({"quant_method": "fp8"})).unwrap();
+            let error = source.bytes("a.weight").unwrap_err().to_string();
+            assert!(error.contains("a.weight") && error.contains("row 5, column 7: not a number"), "{error}");
+        }
+    }
+}
+
+/// Rows of whole blocks of NF4's own table stay as they are; of rows of 96 a block of 64 is in two.
+#[test]
+fn whole_blocks_of_nf4_stay_groups() {
+    let blocks = ROWS * COLS / 32;
+    let absmax: Vec<f32> = (0..blocks).map(|i| 0.25 + i as f32 / 8.0).collect();
+    let said = json!({"quant_method": "bitsandbytes", "load_in_4bit": true});
+    for (block, groups) in [(32, true), (64, false)] {
+        let file = table(json!({"blocksize": block, "shape": [ROWS, COLS], "quant_type": "nf4"}))
+            .floats("a.weight.quant_map", &[16], small_float::NF4)
+            .floats("a.weight.absmax", &[ROWS * COLS / block], absmax[..ROWS * COLS / block].to_vec());
+        let (stored, _, got) = weight(file.open(said.clone()).unwrap().as_ref());
+        let want = Stored::Group(Groups::floats(GroupBits::Nf4, 32), COLS as u32);
+        assert_eq!(stored, if groups { want } else { Stored::F32 });
+        for (i, got) in got.iter().enumerate() {
+            let code = noise(i / 2) as u8 >> (4 * (1 - i % 2)) & 15;
+            assert_eq!(*got, small_float::NF4[usize::from(code)] * absmax[i / block]);
+        }
+    }
 }
 
 fn table(state: Value) -> File {

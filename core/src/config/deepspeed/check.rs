@@ -87,10 +87,8 @@ fn mode(t: &mut Taker) -> Result<Option<WeightFormat>> {
     const PATH: &str = "quantization.quantization_mode";
     match t.text(PATH)?.as_deref() {
         None => Ok(None),
-        Some("wf6af16") => {
-            let allowed = "a format name (int8, int4, Q8_0, Q4_0, ...): FP6 is not there yet";
-            Err(Error::config(t.spelled(PATH), "\"wf6af16\"", allowed))
-        }
+        // FP6 with a scale for each output; activations of any type.
+        Some("wf6af16") => "fp6".parse().map(Some),
         // Four bits for a whole row cost much accuracy: without a size the name means what the program's
         // does.
         Some("int4" | "int4a") => Ok(Some(WeightFormat::Group(Groups::FINE))),

@@ -311,8 +311,8 @@ fn values_out_of_range_name_the_field_as_spelled() {
     refused(json!({"quant": {"weight": {"q_groups": 4}}}), &["q_groups", "4", "group_size"]);
     refused(json!({"quant": {"weight": {"post_init_quant": {"fc": {}}}}}), &["post_init_quant"]);
     refused(
-        json!({"quantization": {"quantization_mode": "wf6af16"}}),
-        &["quantization_mode", "wf6af16", "int8"],
+        json!({"quantization": {"quantization_mode": "wf5"}}),
+        &["quantization_mode", "wf5", "int8", "fp6"],
     );
     refused(json!({"state_manager": {"offload": true}}), &["state_manager.offload"]);
     assert_eq!(accepted(json!({"max_tokens": 8.0})).max_out_tokens, 8);
@@ -369,6 +369,15 @@ fn combinations_that_cannot_work_name_both_sides() {
     // What DeepSpeed refuses at the end of loading works here (defect 3).
     let c = accepted(json!({"enable_cuda_graph": true, "tp": {"tp_size": 2}}));
     assert!(c.graphs && c.tp_size == 2);
+}
+
+/// FP6 is a format of the engine: no other package, any architecture, any size.
+#[test]
+fn six_bits_by_deepspeeds_name_and_small_floats_by_ours() {
+    for (mode, name) in [("wf6af16", "fp6"), ("fp6", "fp6"), ("fp8", "fp8"), ("mxfp4", "mxfp4")] {
+        let c = accepted(json!({"quantization": {"quantization_mode": mode}}));
+        assert_eq!(c.quantize.unwrap().to_string(), name);
+    }
 }
 
 #[test]
