@@ -18,5 +18,5 @@ pub use error::{Error, Result};
 pub use extract::Extractor;
 pub use format::Format;
 pub use mel::{LogMel, LogMelConfig};
-pub use segment::{Segment, Timestamps, segments};
+pub use segment::{Segment, TimedTokens, Timestamps, segments};
 pub use waveform::Waveform;

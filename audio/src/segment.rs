@@ -29,6 +29,15 @@ pub struct Segment {
     pub text: String,
 }
 
+/// Tokens between two timestamps of a window.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TimedTokens {
+    /// Where they begin and end, in seconds of the window.
+    pub times: [f64; 2],
+    /// The tokens, timestamps left out.
+    pub tokens: Vec<u32>,
+}
+
 impl Timestamps {
     /// The time of a token; none of text.
     pub fn seconds(&self, token: u32) -> Option<f64> {
@@ -36,8 +45,7 @@ impl Timestamps {
     }
 }
 
-/// Times `[start, end]` of the segments of a window, the tokens of each, timestamps left out, and how many seconds of
-/// the window are done.
+/// The segments of a window, and how many seconds of the window are done.
 ///
 /// ```
 /// use engraft_audio::{Timestamps, segments};
@@ -45,9 +53,9 @@ impl Timestamps {
 /// let times = Timestamps { first: 100, step: 0.02, window: 30.0 };
 /// // <|0.00|> 1 2 <|1.00|><|1.50|> 3
 /// let (found, done) = segments(&[100, 1, 2, 150, 175, 3], &times);
-/// assert_eq!((found.len(), found[0].1.clone(), done), (1, vec![1, 2], 1.0));
+/// assert_eq!((found.len(), found[0].tokens.clone(), done), (1, vec![1, 2], 1.0));
 /// ```
-pub fn segments(tokens: &[u32], times: &Timestamps) -> (Vec<([f64; 2], Vec<u32>)>, f64) {
+pub fn segments(tokens: &[u32], times: &Timestamps) -> (Vec<TimedTokens>, f64) {
     let time = |i: usize| tokens.get(i).and_then(|token| times.seconds(*token));
     let text = |range: Range<usize>| -> Vec<u32> {
         tokens[range].iter().copied().filter(|token| times.seconds(*token).is_none()).collect()
@@ -57,20 +65,22 @@ pub fn segments(tokens: &[u32], times: &Timestamps) -> (Vec<([f64; 2], Vec<u32>)
     let single = tokens.len() > 1 && time(tokens.len() - 1).is_some() && time(tokens.len() - 2).is_none();
     let Some(last) = pairs.last().copied() else {
         let end = (0..tokens.len()).rev().find_map(time).filter(|end| *end > 0.0).unwrap_or(times.window);
-        return (vec![([0.0, end.min(times.window)], text(0..tokens.len()))], times.window);
+        let whole = TimedTokens { times: [0.0, end.min(times.window)], tokens: text(0..tokens.len()) };
+        return (vec![whole], times.window);
     };
     let ends = pairs.iter().copied().chain(single.then_some(tokens.len()));
     let (mut found, mut begin) = (Vec::new(), 0);
     for end in ends {
         let start = time(begin).unwrap_or(0.0);
         let stop = time(end - 1).unwrap_or(start).clamp(start, times.window.max(start));
-        found.push(([start, stop], text(begin..end)));
+        found.push(TimedTokens { times: [start, stop], tokens: text(begin..end) });
         begin = end;
     }
     // A window in which no time passes would be heard for ever.
     let heard = time(last - 1).filter(|heard| *heard > 0.0 && *heard < times.window);
     let done = if single { times.window } else { heard.unwrap_or(times.window) };
-    (found.into_iter().filter(|(_, text)| !text.is_empty()).collect(), done)
+    found.retain(|segment| !segment.tokens.is_empty());
+    (found, done)
 }
 
 #[cfg(test)]
@@ -84,10 +94,12 @@ mod tests {
         TIMES.first + fiftieths
     }
 
-    fn of(tokens: &[u32]) -> (Vec<([i32; 2], Vec<u32>)>, i32) {
+    type InSteps = (Vec<([i32; 2], Vec<u32>)>, i32);
+
+    fn of(tokens: &[u32]) -> InSteps {
         let (found, done) = segments(tokens, &TIMES);
         let in_steps = |seconds: f64| (seconds * 50.0).round() as i32;
-        (found.into_iter().map(|(t, text)| (t.map(in_steps), text)).collect(), in_steps(done))
+        (found.into_iter().map(|found| (found.times.map(in_steps), found.tokens)).collect(), in_steps(done))
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! What a format costs and loses on normal weights: the table of docs/quantization.md.
+#![allow(clippy::panic)]
 
 use engraft_core::mem::WeightFormat;
 use engraft_core::quant::{decode_rows, encode_rows};

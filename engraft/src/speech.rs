@@ -6,7 +6,7 @@
 //! no sense, which end their window.
 
 use crate::{EncoderInput, Event, ForwardWant, Pick, Request, SamplingParams, TextGenerator};
-use engraft_audio::{Extractor, LogMel, Segment, Sound, Timestamps, segments};
+use engraft_audio::{Extractor, LogMel, Segment, Sound, TimedTokens, Timestamps, segments};
 use engraft_core::{Error, Result};
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -306,11 +306,11 @@ impl Segments<'_> {
             // Those that came all the same are no text.
             false => {
                 let text = tokens.into_iter().filter(|id| words.times.seconds(*id).is_none());
-                vec![([0.0, words.times.window], text.collect())]
+                vec![TimedTokens { times: [0.0, words.times.window], tokens: text.collect() }]
             }
         };
         let (offset, last) = (start as f64 / rate, (end - start) as f64 / rate);
-        for ([from, to], tokens) in found {
+        for TimedTokens { times: [from, to], tokens } in found {
             let text = self.of.model.tokenizer().decode(&tokens, true)?;
             if !text.trim().is_empty() {
                 self.ready.push_back(Segment {

@@ -101,7 +101,7 @@ fn windows_by_timestamps_and_the_language_that_is_heard() {
             continue;
         }
         let (found, heard) = segments(&alone(&model, window, &[likeliest, 722]), &times);
-        let decoded = found.iter().map(|(_, text)| model.model().tokenizer().decode(text, true).unwrap());
+        let decoded = found.iter().map(|s| model.model().tokenizer().decode(&s.tokens, true).unwrap());
         texts.extend(decoded.filter(|text| !text.trim().is_empty()));
         at += (heard * RATE as f64).round() as usize;
         windows += 1;
@@ -170,10 +170,14 @@ fn whispers_tokens_and_segments() {
         if ["two_segments", "single", "gap", "with_prompt"].contains(&row["name"].as_str().unwrap()) {
             let first = all.iter().position(|id| *id == 722).unwrap() + 1;
             let (found, _) = segments(&all[first..all.len() - 1], &times);
-            let found: Vec<Value> = found.iter().map(|([start, end], text)| {
-                let text = tokenizer.decode(text, true).unwrap();
-                json!({"text": text, "start": (start * 100.0).round() / 100.0, "end": (end * 100.0).round() / 100.0})
-            }).collect();
+            let found: Vec<Value> = found
+                .iter()
+                .map(|found| {
+                    let text = tokenizer.decode(&found.tokens, true).unwrap();
+                    let [start, end] = found.times.map(|seconds| (seconds * 100.0).round() / 100.0);
+                    json!({"text": text, "start": start, "end": end})
+                })
+                .collect();
             assert_eq!(Value::from(found), row["segments"], "{}", row["name"]);
             compared += 1;
         }

@@ -77,7 +77,8 @@ pub fn scale_codes(block: Block, raw: &[u8], p: usize) -> (i8, i8) {
         Block::Iq4Xs => {
             let (run, high) = (p / 2, u16::from_le_bytes([raw[2], raw[3]]));
             let low = raw[4 + run / 2] >> (run % 2 * 4) & 15;
-            ((low | (high >> (2 * run) & 3) as u8 * 16) as i8 - 32, 0)
+            let upper = (high >> (2 * run) & 3) as u8 * 16;
+            ((low | upper) as i8 - 32, 0)
         }
         _ => (0, 0),
     }

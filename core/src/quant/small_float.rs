@@ -214,7 +214,7 @@ mod tests {
                 let half = (from(code) + from(code + 1)) / 2.0;
                 assert_eq!(to(half), code + code % 2, "{code}");
                 assert_eq!((to(half.next_down()), to(half.next_up())), (code, code + 1), "{code}");
-                assert_eq!(to(-half.next_up()), code + 1 | sign);
+                assert_eq!(to(-half.next_up()), (code + 1) | sign);
             }
             assert_eq!((to(0.0), to(-0.0), to(f32::from_bits(1))), (0, sign, 0));
         }

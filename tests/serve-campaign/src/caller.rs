@@ -244,6 +244,7 @@ fn request(dice: &mut Dice, vocab: usize) -> Request {
     let prompt = same.chain((alike..len).map(|_| token(dice))).collect();
     let hidden = if dice.once_in(12) { Layers::Last } else { Layers::None };
     Request {
+        features: std::sync::Arc::default(),
         decoder_prompt: Vec::new(),
         prompt,
         max_new_tokens: dice.below(NEW + 1),
