@@ -8,25 +8,22 @@
 //! for one that is where the others still wait. Ranks that end well are not hurt by it: who has left an
 //! exchange knows that all have entered it.
 
+use crate::exchange::{Carrier, Kind, MOST_RANKS, Part, all_gather, all_reduce};
+use crate::fate::Fate;
+use engraft_core::Result;
 use engraft_core::backend::Board;
-use engraft_core::numerics::{check_rank, tree_of_ranks};
-use engraft_core::{Error, Result};
+use engraft_core::numerics::check_rank;
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// How long a rank waits for the others before it gives up; time in which the process was stopped does not
 /// count.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long it looks at their counters before it sleeps.
 const SPIN: Duration = Duration::from_micros(100);
-/// How long it sleeps at most before it looks again.
-const NAP: Duration = Duration::from_millis(50);
-/// What exchanges are for.
-const REDUCE: &str = "all_reduce";
-const GATHER: &str = "all_gather";
 
 /// A rank's place on a board of threads. Dropping it is leaving: who waits for the rank then gets an error.
 pub struct ThreadBoard {
@@ -41,17 +38,14 @@ struct Shared {
     arrived: Vec<AtomicU64>,
     /// Of even and odd exchanges, what each rank sends.
     slots: [Vec<RwLock<Slot>>; 2],
-    /// Why no exchange is possible any more: the rank that is missing, and what happened.
-    failed: Mutex<Option<(usize, String)>>,
-    /// Signalled when a rank arrives or fails.
-    news: Condvar,
+    fate: Fate,
     patience: Duration,
 }
 
 /// What a rank sends.
 #[derive(Debug, Default)]
 struct Slot {
-    kind: &'static str,
+    kind: Kind,
     values: Vec<f32>,
 }
 
@@ -74,8 +68,7 @@ impl ThreadBoard {
         let shared = Arc::new(Shared {
             arrived: (0..world).map(|_| AtomicU64::new(0)).collect(),
             slots: [slots(), slots()],
-            failed: Mutex::new(None),
-            news: Condvar::new(),
+            fate: Fate::new(world),
             patience,
         });
         Ok((0..world).map(|rank| Self { shared: shared.clone(), rank, done: Cell::new(0) }).collect())
@@ -83,114 +76,75 @@ impl ThreadBoard {
 
     /// Ends the group because this rank failed; the first reason is kept.
     pub fn fail(&self, what: &str) {
-        self.shared.fail(self.rank, what);
+        self.shared.fate.fail(self.rank, what);
     }
 
     /// A handle by which others can end the group because this rank failed.
     pub fn breaker(&self) -> impl Fn(&str) + Send + use<> {
         let (shared, rank) = (self.shared.clone(), self.rank);
-        move |what: &str| shared.fail(rank, what)
-    }
-
-    /// Sends this rank's part of an exchange, and waits for the others; returns the number of the exchange.
-    fn sync(&self, kind: &'static str, fill: impl FnOnce(&mut Vec<f32>)) -> Result<u64> {
-        let (shared, number) = (&self.shared, self.done.get());
-        if let Some((rank, what)) = &*shared.failed() {
-            return Err(Error::Comm { rank: *rank, world: self.world(), what: what.clone() });
-        }
-        {
-            let mut slot = write(&shared.slots[parity(number)][self.rank]);
-            slot.kind = kind;
-            fill(&mut slot.values);
-        }
-        self.done.set(number + 1);
-        shared.arrived[self.rank].store(number + 1, SeqCst);
-        {
-            // Held, so that no waiter falls asleep between its look and this signal.
-            let _failed = shared.failed();
-            shared.news.notify_all();
-        }
-        shared.wait(number + 1)?;
-        Ok(number)
+        move |what: &str| shared.fate.fail(rank, what)
     }
 }
 
 impl Drop for ThreadBoard {
     fn drop(&mut self) {
-        self.shared.fail(self.rank, "it has left the group");
+        self.fail("it has left the group");
     }
 }
 
 impl Shared {
-    fn failed(&self) -> MutexGuard<'_, Option<(usize, String)>> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn fail(&self, rank: usize, what: &str) {
-        self.failed().get_or_insert_with(|| (rank, what.to_string()));
-        self.news.notify_all();
-    }
-
-    fn missing(&self, number: u64) -> Option<usize> {
-        self.arrived.iter().position(|arrived| arrived.load(SeqCst) < number)
-    }
-
     /// Waits until all ranks have sent their part of exchange `number`.
     fn wait(&self, number: u64) -> Result<()> {
+        let missing = || self.arrived.iter().position(|arrived| arrived.load(SeqCst) < number);
         let began = Instant::now();
         while began.elapsed() < SPIN {
-            if self.missing(number).is_none() {
+            if missing().is_none() {
                 return Ok(());
             }
             std::hint::spin_loop();
         }
-        let world = self.arrived.len();
-        let mut failed = self.failed();
-        let mut slept = Duration::ZERO;
-        loop {
-            // What all have sent is there, whoever has left since.
-            let Some(rank) = self.missing(number) else { return Ok(()) };
-            if let Some((rank, what)) = &*failed {
-                return Err(Error::Comm { rank: *rank, world, what: what.clone() });
-            }
-            if slept > self.patience {
-                let what = format!("it did not reach exchange {number} within {:?}", self.patience);
-                *failed = Some((rank, what.clone()));
-                self.news.notify_all();
-                return Err(Error::Comm { rank, world, what });
-            }
-            let (nap, began) = (NAP.min(self.patience), Instant::now());
-            let woken = self.news.wait_timeout(failed, nap);
-            failed = woken.unwrap_or_else(PoisonError::into_inner).0;
-            // A stopped process sleeps long, and so do the others.
-            slept += began.elapsed().min(2 * nap);
-        }
+        self.fate.wait(self.patience, Duration::MAX, || format!("exchange {number}"), missing)
+    }
+}
+
+impl Carrier for ThreadBoard {
+    fn fate(&self) -> &Fate {
+        &self.shared.fate
     }
 
-    /// Refuses parts of unlike sizes, or for another purpose: ranks then run different steps.
-    fn same(&self, rank: usize, slot: &Slot, kind: &'static str, want: usize) -> Result<()> {
-        let got = slot.values.len();
-        if got == want && slot.kind == kind {
-            return Ok(());
-        }
-        let what = match slot.kind == kind {
-            true => format!("sent {got} values, {want} expected"),
-            false => format!("calls {}, {kind} expected", slot.kind),
-        };
-        self.fail(rank, &what);
-        Err(Error::Comm { rank, world: self.arrived.len(), what })
+    fn most(&self) -> usize {
+        usize::MAX
     }
 
-    fn reduce<const N: usize>(&self, number: u64, x: &mut [f32]) -> Result<()> {
-        let parts: [_; N] = std::array::from_fn(|rank| read(&self.slots[parity(number)][rank]));
-        for (rank, part) in parts.iter().enumerate() {
-            self.same(rank, part, REDUCE, x.len())?;
+    fn swap(
+        &self,
+        kind: Kind,
+        fill: &mut dyn FnMut(&mut Vec<f32>),
+        read: &mut dyn FnMut(&[Part<'_>]) -> Result<()>,
+    ) -> Result<()> {
+        let (shared, number) = (&self.shared, self.done.get());
+        if let Some(error) = shared.fate.error() {
+            return Err(error);
         }
-        let parts: [&[f32]; N] = std::array::from_fn(|rank| &parts[rank].values[..x.len()]);
-        for (i, x) in x.iter_mut().enumerate() {
-            *x = tree_of_ranks::<N>(std::array::from_fn(|rank| parts[rank][i]));
+        let slots = &shared.slots[(number % 2) as usize];
+        {
+            let mut slot = slots[self.rank].write().unwrap_or_else(PoisonError::into_inner);
+            slot.kind = kind;
+            slot.values.clear();
+            fill(&mut slot.values);
         }
-        Ok(())
+        self.done.set(number + 1);
+        shared.arrived[self.rank].store(number + 1, SeqCst);
+        shared.fate.wake();
+        shared.wait(number + 1)?;
+        let slots: [_; MOST_RANKS] = std::array::from_fn(|rank| {
+            slots.get(rank).map(|slot| slot.read().unwrap_or_else(PoisonError::into_inner))
+        });
+        let parts: [Part<'_>; MOST_RANKS] = std::array::from_fn(|rank| match &slots[rank] {
+            Some(slot) => Part { kind: slot.kind, values: &slot.values },
+            None => Part::default(),
+        });
+        read(&parts[..shared.arrived.len()])
     }
 }
 
@@ -204,56 +158,12 @@ impl Board for ThreadBoard {
     }
 
     fn all_reduce(&self, x: &mut [f32], adds: bool) -> Result<()> {
-        let number = self.sync(REDUCE, |slot| {
-            slot.clear();
-            match adds {
-                true => slot.extend_from_slice(x),
-                false => slot.resize(x.len(), 0.0),
-            }
-        })?;
-        match self.world() {
-            1 => self.shared.reduce::<1>(number, x),
-            2 => self.shared.reduce::<2>(number, x),
-            4 => self.shared.reduce::<4>(number, x),
-            _ => self.shared.reduce::<8>(number, x),
-        }
+        all_reduce(self, x, adds)
     }
 
     fn all_gather(&self, x: &mut [f32], cols: usize, columns: &[Range<usize>]) -> Result<()> {
-        if let Some(range) = columns.iter().find(|range| range.end > cols || range.start > range.end) {
-            return Err(Error::internal(format!("columns {range:?} of {cols}")));
-        }
-        let own = columns.get(self.rank).cloned().unwrap_or(0..0);
-        let number = self.sync(GATHER, |slot| {
-            slot.clear();
-            x.chunks_exact(cols.max(1)).for_each(|row| slot.extend_from_slice(&row[own.clone()]));
-        })?;
-        let rows = x.len() / cols.max(1);
-        for (rank, range) in columns.iter().enumerate().filter(|(rank, _)| *rank != self.rank) {
-            let Some(slot) = self.shared.slots[parity(number)].get(rank) else { break };
-            let part = read(slot);
-            self.shared.same(rank, &part, GATHER, rows * range.len())?;
-            if range.is_empty() {
-                continue;
-            }
-            for (row, part) in x.chunks_exact_mut(cols).zip(part.values.chunks_exact(range.len())) {
-                row[range.clone()].copy_from_slice(part);
-            }
-        }
-        Ok(())
+        all_gather(self, x, cols, columns)
     }
-}
-
-fn parity(number: u64) -> usize {
-    (number % 2) as usize
-}
-
-fn read(slot: &RwLock<Slot>) -> std::sync::RwLockReadGuard<'_, Slot> {
-    slot.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write(slot: &RwLock<Slot>) -> std::sync::RwLockWriteGuard<'_, Slot> {
-    slot.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ const LOGIT_ROWS: usize = 64;
 /// assert!(EngineConfig { page_size: 0, ..EngineConfig::default() }.check(64).is_err());
 /// # Ok::<(), engraft_core::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct EngineConfig {
     /// Element type of activations.
     pub dtype: Float,

@@ -1,14 +1,15 @@
-//! What a coordinator orders of the runner of every rank, and what comes back: plain data, which another
-//! thread or process could be sent.
+//! What a coordinator orders of the runner of every rank, and what comes back: plain data, which other
+//! threads and processes are sent.
 
 use super::request::Layers;
 use crate::Error;
 use crate::mem::{StepShape, StepWords};
 use crate::sample::SampleRow;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// One step: what changes on the device before it, its words, and what to bring back.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StepOrder {
     /// From 1, in order and without a gap.
@@ -33,7 +34,7 @@ pub struct StepOrder {
 }
 
 /// A sequence that a step admits.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Admitted {
     /// Its request slot, which is its row of the sampling table.
     pub row: u32,
@@ -44,7 +45,7 @@ pub struct Admitted {
 }
 
 /// What a step brings back.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepWant {
     /// The token sampled from every row of logits.
     pub tokens: bool,

@@ -34,6 +34,9 @@ pub const SKIP: i32 = -1;
 /// Index that means "no row".
 pub const NO_ROW: u32 = u32::MAX;
 
+/// Most tokens, sequences, rows and edits of a step that another process sends.
+const MOST_SENT: usize = 1 << 28;
+
 /// Numbers of the parts, in their order.
 const IDS: usize = 0;
 const POSITIONS: usize = 1;
@@ -53,7 +56,7 @@ const TABLE_EDITS: usize = 14;
 const PARTS: usize = 15;
 
 /// Sizes of one step, or the bounds of a bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 pub struct StepShape {
     /// Token rows.
     pub tokens: usize,
@@ -111,10 +114,32 @@ impl StepShape {
 }
 
 /// The words of one step.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "SentWords")]
 pub struct StepWords {
     shape: StepShape,
     words: Vec<u32>,
+}
+
+/// Words as another process sends them: of any length.
+#[derive(serde::Deserialize)]
+struct SentWords {
+    shape: StepShape,
+    words: Vec<u32>,
+}
+
+impl TryFrom<SentWords> for StepWords {
+    type Error = String;
+
+    fn try_from(SentWords { shape, words }: SentWords) -> std::result::Result<Self, String> {
+        let StepShape { tokens, seqs, rows, table_edits, .. } = shape;
+        // Of as many no sum overflows.
+        let counted = [tokens, seqs, rows, table_edits].iter().all(|n| *n <= MOST_SENT);
+        match counted && (words.len() == shape.words() || shape == StepShape::default() && words.is_empty()) {
+            true => Ok(Self { shape, words }),
+            false => Err(format!("{} words are no step of {shape:?}", words.len())),
+        }
+    }
 }
 
 impl StepWords {

@@ -181,7 +181,7 @@ impl SamplingParams {
 /// One row of the sampling op's parameters as they lie in device memory (12 words, little endian, no
 /// padding).
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable, serde::Serialize, serde::Deserialize)]
 pub struct SampleRow {
     /// `1 / temperature`, rounded once; 0 is greedy.
     pub inv_temperature: f32,

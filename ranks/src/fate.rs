@@ -1,0 +1,130 @@
+//! Whether a group still runs: the first failure of any of its ranks, which all that wait are woken by.
+
+use engraft_core::Error;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a rank sleeps at most before it looks again.
+const NAP: Duration = Duration::from_millis(50);
+
+/// What has become of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It runs.
+    Running,
+    /// This rank is missing, and why: no exchange is possible any more.
+    Failed(usize, String),
+    /// Its engine is gone in good order: who leaves now has not failed.
+    Ended,
+}
+
+/// The state of a group as one process sees it.
+#[derive(Debug)]
+pub(crate) struct Fate {
+    world: usize,
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+impl Fate {
+    /// A group of so many ranks that runs.
+    pub fn new(world: usize) -> Self {
+        Self { world, state: Mutex::new(State::Running), news: Condvar::new() }
+    }
+
+    /// Ends the group because `rank` is missing; the first reason is kept, and none counts after the end.
+    pub fn fail(&self, rank: usize, what: &str) {
+        let mut state = self.lock();
+        if *state == State::Running {
+            *state = State::Failed(rank, what.to_string());
+        }
+        self.news.notify_all();
+    }
+
+    /// Ends the group in good order.
+    pub fn end(&self) {
+        let mut state = self.lock();
+        if *state == State::Running {
+            *state = State::Ended;
+        }
+        self.news.notify_all();
+    }
+
+    /// Wakes who waits: something has come.
+    pub fn wake(&self) {
+        // Held, so that no waiter falls asleep between its look and this signal.
+        let _state = self.lock();
+        self.news.notify_all();
+    }
+
+    /// What has become of the group.
+    pub fn state(&self) -> State {
+        self.lock().clone()
+    }
+
+    /// The failure as an error.
+    pub fn error(&self) -> Option<Error> {
+        error_of(&self.lock(), self.world)
+    }
+
+    /// An error that names a rank of this group.
+    pub fn comm(&self, rank: usize, what: impl Into<String>) -> Error {
+        Error::Comm { rank, world: self.world, what: what.into() }
+    }
+
+    /// Waits until `missing` names no rank any more; what it names is looked at again whenever the group is
+    /// woken, and every `nap`. Time in which the process was stopped does not count as waiting.
+    ///
+    /// # Errors
+    /// `Comm` with the failure of the group; after `patience` that of the rank that is missing, which did not
+    /// reach `what`.
+    pub fn wait(
+        &self,
+        patience: Duration,
+        nap: Duration,
+        what: impl Fn() -> String,
+        mut missing: impl FnMut() -> Option<usize>,
+    ) -> engraft_core::Result<()> {
+        let (mut state, mut slept) = (self.lock(), Duration::ZERO);
+        loop {
+            // What all have sent is there, whoever has left since.
+            let Some(rank) = missing() else { return Ok(()) };
+            if let Some(error) = error_of(&state, self.world) {
+                return Err(error);
+            }
+            if *state == State::Ended {
+                return Err(self.comm(rank, "it has left the group"));
+            }
+            if slept > patience {
+                let what = format!("it did not reach {} within {patience:?}", what());
+                *state = State::Failed(rank, what.clone());
+                self.news.notify_all();
+                return Err(self.comm(rank, what));
+            }
+            let (nap, began) = (nap.min(NAP).min(patience), Instant::now());
+            state = self.news.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0;
+            // A stopped process sleeps long, and so do the others.
+            slept += began.elapsed().min(2 * nap);
+        }
+    }
+
+    /// Waits for something else than a running group, at most so long.
+    pub fn watch(&self, nap: Duration) -> State {
+        let state = self.lock();
+        if *state != State::Running {
+            return state.clone();
+        }
+        self.news.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn error_of(state: &State, world: usize) -> Option<Error> {
+    match state {
+        State::Failed(rank, what) => Some(Error::Comm { rank: *rank, world, what: what.clone() }),
+        _ => None,
+    }
+}
