@@ -49,8 +49,8 @@ impl Sound {
 /// Memory grows with what is there, not with what a header announces.
 ///
 /// # Errors
-/// `Decode` for what is neither, is damaged, or has no samples; `Limit` for a sound that is too long, of a rate
-/// or with channels beyond what is possible.
+/// `Decode` for what is neither, is damaged, or has no samples; `Limit` for a sound that is too long, of a
+/// rate or with channels beyond what is possible.
 ///
 /// ```
 /// let error = engraft_audio::decode(b"no sound".to_vec(), engraft_audio::Limits::default()).unwrap_err();

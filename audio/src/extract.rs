@@ -21,8 +21,8 @@ impl Extractor {
     ///
     /// ```
     /// let config = r#"{"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 128}"#;
-    /// let engraft_audio::Extractor::LogMel(mel) = engraft_audio::Extractor::from_json(config)? else { panic!() };
-    /// assert_eq!((mel.config().frames(), mel.config().feature_size), (3000, 128));
+    /// let engraft_audio::Extractor::LogMel(mel) = engraft_audio::Extractor::from_json(config)? else {
+    /// panic!() }; assert_eq!((mel.config().frames(), mel.config().feature_size), (3000, 128));
     /// # Ok::<(), engraft_audio::Error>(())
     /// ```
     pub fn from_json(text: &str) -> Result<Self> {

@@ -1,6 +1,6 @@
-//! Log-mel energies as Whisper's feature extractor makes them: periodic Hann window, frames around every hop of the
-//! sound reflected at its ends, squared magnitudes, triangular filters on Slaney's scale, decimal logarithm, a
-//! floor 8 below the loudest. Computed in f64, rounded once.
+//! Log-mel energies as Whisper's feature extractor makes them: periodic Hann window, frames around every hop
+//! of the sound reflected at its ends, squared magnitudes, triangular filters on Slaney's scale, decimal
+//! logarithm, a floor 8 below the loudest. Computed in f64, rounded once.
 
 use crate::{Error, Result};
 use realfft::num_complex::Complex;

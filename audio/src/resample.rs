@@ -1,5 +1,6 @@
-//! Another sample rate: a sinc under a Hann window, 6 zero crossings to each side, of 0.99 of the lower rate's
-//! band, one set of weights for each place between two samples. In f64 up to the rounded weights' sums.
+//! Another sample rate: a sinc under a Hann window, 6 zero crossings to each side, of 0.99 of the lower
+//! rate's band, one set of weights for each place between two samples. In f64 up to the rounded weights'
+//! sums.
 
 use crate::decode::Sound;
 use crate::{Error, Result};

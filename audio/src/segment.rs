@@ -1,8 +1,8 @@
 //! Segments of a window by the timestamps among its tokens, and where the next window begins.
 //!
 //! A segment stands between two timestamps; where two stand side by side one ends and the next begins. What
-//! follows the last such pair is heard again: the next window begins there. A window whose last segment ends in a
-//! single timestamp, or that has no pair, is over.
+//! follows the last such pair is heard again: the next window begins there. A window whose last segment ends
+//! in a single timestamp, or that has no pair, is over.
 
 use serde::Serialize;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Feature extractors that leave the samples as they are, or only bring them to mean 0 and variance 1 (wav2vec 2.0,
-//! Moonshine).
+//! Feature extractors that leave the samples as they are, or only bring them to mean 0 and variance 1
+//! (wav2vec 2.0, Moonshine).
 
 use crate::{Error, Result};
 use serde::Deserialize;
@@ -26,8 +26,9 @@ fn rate() -> u32 {
 }
 
 impl Waveform {
-    /// Features `[samples]` of a sound filled up to so many samples: `(x - mean) / sqrt(variance + 1e-7)` where
-    /// they are normalized, of the sound itself where there is a mask, else of the sound and its padding.
+    /// Features `[samples]` of a sound filled up to so many samples: `(x - mean) / sqrt(variance + 1e-7)`
+    /// where they are normalized, of the sound itself where there is a mask, else of the sound and its
+    /// padding.
     ///
     /// # Errors
     /// `Limit` for a sound that is longer.

@@ -68,10 +68,10 @@ fn what_cannot_be_is_refused_by_name() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Whatever is changed or cut, there is a sound or an error.
+    /// Whatever is changed or truncated, there is a sound or an error.
     #[test]
     fn damaged_files_never_panic(
-        cut in 0usize..600,
+        missing in 0usize..600,
         changes in proptest::collection::vec((0usize..600, any::<u8>()), 0..6),
         flac in any::<bool>(),
     ) {
@@ -79,7 +79,7 @@ proptest! {
         if flac {
             bytes = include_bytes!("tone.flac").to_vec();
         }
-        bytes.truncate(bytes.len().saturating_sub(cut));
+        bytes.truncate(bytes.len().saturating_sub(missing));
         for (at, value) in changes {
             if let Some(byte) = bytes.get_mut(at) {
                 *byte = value;

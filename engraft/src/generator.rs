@@ -244,7 +244,7 @@ pub struct TextGenerator {
     pub(crate) truncate: bool,
     /// What its files say of sound.
     #[cfg(feature = "speech")]
-    pub(crate) speech: crate::speech::Files,
+    pub(crate) speech: crate::speech_files::SpeechFiles,
 }
 
 impl TextGenerator {
@@ -262,13 +262,13 @@ impl TextGenerator {
             sentence,
             truncate,
             #[cfg(feature = "speech")]
-            speech: crate::speech::Files::default(),
+            speech: crate::speech_files::SpeechFiles::default(),
         }
     }
 
     /// The same with what its files say of sound.
     #[cfg(feature = "speech")]
-    pub(crate) fn with_speech(self, speech: crate::speech::Files) -> Self {
+    pub(crate) fn with_speech(self, speech: crate::speech_files::SpeechFiles) -> Self {
         Self { speech, ..self }
     }
 

@@ -61,6 +61,8 @@ mod sentence;
 mod source;
 #[cfg(feature = "speech")]
 mod speech;
+#[cfg(feature = "speech")]
+mod speech_files;
 mod sync;
 mod tasks;
 mod text;
@@ -137,3 +139,8 @@ pub struct FromDeepSpeed;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/add_a_policy.md")]
 pub struct AddAPolicy;
+
+/// And those of `docs/speech.md`.
+#[cfg(all(doctest, feature = "speech"))]
+#[doc = include_str!("../../docs/speech.md")]
+pub struct Speech;

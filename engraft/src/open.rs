@@ -44,7 +44,7 @@ impl Options {
         let generation = std::mem::take(&mut files.generation);
         let config = files.config.clone();
         #[cfg(feature = "speech")]
-        let speech = crate::speech::Files::of(&config, &generation);
+        let speech = crate::speech_files::SpeechFiles::of(&config, &generation);
         let name = files.path.display().to_string();
         // The tokenizer is built while the engine's thread reads the weights.
         let truncate = self.truncate_texts;

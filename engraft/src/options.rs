@@ -99,16 +99,16 @@ impl Options {
         self
     }
 
-    /// Element type of activations, in place of the one that [`Options::new`] tells of; and of keys and values,
-    /// unless [`Options::kv_dtype`] says another.
+    /// Element type of activations, in place of the one that [`Options::new`] tells of; and of keys and
+    /// values, unless [`Options::kv_dtype`] says another.
     pub fn dtype(mut self, dtype: Float) -> Self {
         (self.engine.dtype, self.engine.kv_dtype) = (dtype, dtype);
         self.own_dtype = true;
         self
     }
 
-    /// Element type of keys and values, in place of the one that [`Options::new`] tells of. Scores and sums are
-    /// computed in f32 whatever it is; 16 bits take half the memory, and half the time to read it.
+    /// Element type of keys and values, in place of the one that [`Options::new`] tells of. Scores and sums
+    /// are computed in f32 whatever it is; 16 bits take half the memory, and half the time to read it.
     pub fn kv_dtype(mut self, dtype: Float) -> Self {
         self.kv_dtype = Some(dtype);
         self

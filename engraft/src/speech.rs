@@ -1,40 +1,18 @@
 //! Speech to text by models like Whisper: windows of a sound, segments with their times.
 //!
-//! A window is as long as the model hears at once. What it says of one ends in timestamps, and the next begins
-//! where the last whole segment ended; without timestamps windows stand side by side. Windows in which nothing is
-//! louder than 1e-4 are passed over. Tokens are the likeliest ones: no rule keeps a model from timestamps that make
-//! no sense, which end their window.
+//! A window is as long as the model hears at once. What it says of one ends in timestamps, and the next
+//! begins where the last whole segment ended; without timestamps windows stand side by side. Windows in which
+//! nothing is louder than 1e-4 are passed over. Tokens are the likeliest ones: no rule keeps a model from
+//! timestamps that make no sense, which end their window.
 
 use crate::{EncoderInput, Event, ForwardWant, Pick, Request, SamplingParams, TextGenerator};
 use engraft_audio::{Extractor, LogMel, Segment, Sound, TimedTokens, Timestamps, segments};
 use engraft_core::{Error, Result};
-use serde_json::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Loudness below which a window is silent.
 const SILENCE: f32 = 1e-4;
-
-/// What a checkpoint's files say of sound.
-#[derive(Debug, Default)]
-pub(crate) struct Files {
-    /// `preprocessor_config.json`.
-    extractor: Option<Value>,
-    /// Rows that the encoder makes of a window.
-    positions: Option<u64>,
-    /// Whether it knows languages and tasks; unsaid by old files.
-    multilingual: Option<bool>,
-}
-
-impl Files {
-    pub fn of(config: &Value, generation: &Value) -> Self {
-        Self {
-            extractor: config.get("engraft_extractor").cloned(),
-            positions: config.get("max_source_positions").and_then(Value::as_u64),
-            multilingual: generation.get("is_multilingual").and_then(Value::as_bool),
-        }
-    }
-}
 
 /// What a model makes of speech.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -161,11 +139,12 @@ impl Transcriber {
         &self.model
     }
 
-    /// The segments of a sound, one after the other; each window is heard when its first segment is asked for.
+    /// The segments of a sound, one after the other; each window is heard when its first segment is asked
+    /// for.
     ///
     /// # Errors
-    /// `Text` for a language that the vocabulary does not have, and for a language or a translation of a model
-    /// that knows English alone; `Config` for a sample rate that cannot be brought to the model's.
+    /// `Text` for a language that the vocabulary does not have, and for a language or a translation of a
+    /// model that knows English alone; `Config` for a sample rate that cannot be brought to the model's.
     pub fn transcribe(&self, sound: Sound, options: &SpeechOptions) -> Result<Segments<'_>> {
         let language = options.language.as_deref().map(|name| self.language(name)).transpose()?;
         if !self.words.multilingual && options.task == Task::Translate {
@@ -259,8 +238,8 @@ pub struct Segments<'m> {
 }
 
 impl Segments<'_> {
-    /// The language that was asked for or heard, as the model's tokens spell it; none before the first window was
-    /// heard, and of models that know one alone.
+    /// The language that was asked for or heard, as the model's tokens spell it; none before the first window
+    /// was heard, and of models that know one alone.
     pub fn language(&self) -> Option<String> {
         let name = self.of.model.tokenizer().decode(&[self.language?], false).ok()?;
         Some(name.trim_start_matches("<|").trim_end_matches("|>").to_string())

@@ -1,5 +1,5 @@
-//! Speech by the library's own calls: a tiny Whisper of random weights with a real vocabulary. What it says makes no
-//! sense, so it is compared with what the same requests give one by one.
+//! Speech by the library's own calls: a tiny Whisper of random weights with a real vocabulary. What it says
+//! makes no sense, so it is compared with what the same requests give one by one.
 
 #![cfg(all(feature = "cpu", feature = "speech"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -378,8 +378,8 @@ DEVICE void split(const Flash &p) {
     u32 last_row = least(first + 16, count_rows) - 1;
     u32 lo = row_at(p, seq, first / group).lo, hi = row_at(p, seq, last_row / group).hi;
     u32 begin = blockIdx.x * SPAN;
-    // Blocks of spans that no row sees; the first that might be seen stays for rows that see nothing, which may
-    // begin where the keys end.
+    // Blocks of spans that no row sees; the first that might be seen stays for rows that see nothing, which
+    // may begin where the keys end.
     u32 last_key = most(seq.len, 1u) - 1;
     if (begin + SPAN <= least(lo, last_key) / SPAN * SPAN || (begin >= hi && begin > lo)) return;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;

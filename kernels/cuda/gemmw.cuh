@@ -173,8 +173,8 @@ struct Block {
 
     // ---- Quantized weights: A from registers
 
-    // Sums of x alone, where scales have offsets: of two groups by turns, whoever reads one while the other is
-    // written. Behind the barriers.
+    // Sums of x alone, where scales have offsets: of two groups by turns, whoever reads one while the other
+    // is written. Behind the barriers.
     DEVICE u32 ones_at(u32 turn) const { return empty + STAGES * 8 + turn * N * 4; }
 
     // 32 values of x alone: warp w has eights of rows w, w + 8.

@@ -12,8 +12,8 @@
 // | n64, n64_split4 | 64 | as many stages as 104 KiB hold | 2 | 128 |
 // | n128 | 128 | as many stages as 160 KiB hold | 1 | 255 |
 //
-// Measured on an H200 (bench/runs/2026-11-27-h200/packed.txt), whole models, decode of so many rows and prompts
-// of 128 tokens in chunks of 1,024 and more, tokens/s by gemmq.cu and by these:
+// Measured on an H200 (bench/runs/2026-11-27-h200/packed.txt), whole models, decode of so many rows and
+// prompts of 128 tokens in chunks of 1,024 and more, tokens/s by gemmq.cu and by these:
 //
 // | model | 32 | 64 | 128 | 256 | prompts |
 // | --- | --- | --- | --- | --- | --- |
@@ -25,8 +25,8 @@
 // | 1B int8, a group a row | | 17415, 23668 | | | 73001, 83001 |
 //
 // So rows up to 32 and from 129 to 1,023 go to gemmq.cu. What bounds it is not the memory but the joining of
-// groups of 32 values: 64 rows of 8B's gate and up take 125 us where the weight's bytes take 28. A kernel for 32
-// rows was slower than gemmq.cu's and is not here.
+// groups of 32 values: 64 rows of 8B's gate and up take 125 us where the weight's bytes take 28. A kernel for
+// 32 rows was slower than gemmq.cu's and is not here.
 #include "gemmw.cuh"
 
 extern __shared__ __align__(1024) u8 memory[];

@@ -185,8 +185,8 @@ fn the_keys_of_a_text_are_found_again_and_those_of_another_are_not() {
     }
 }
 
-/// A sound is encoded once; one that differs in a single value is not taken for it, and what no encoder of sound
-/// reads is refused.
+/// A sound is encoded once; one that differs in a single value is not taken for it, and what no encoder of
+/// sound reads is refused.
 #[test]
 fn sounds_are_found_again_and_checked() {
     let cpu = cpu();

@@ -79,8 +79,23 @@ fn requests(vocab: usize) -> Vec<Request> {
     ]
 }
 
-fn decode<B: Backend>(mut engine: Engine<B>, vocab: usize) -> Result<Given> {
-    let ids = requests(vocab).into_iter().map(|r| engine.put(r)).collect::<Result<Vec<_>>>()?;
+/// The same of a model whose encoder reads so many values of sound: each another one.
+fn of_sound(values: usize, requests: Vec<Request>) -> Vec<Request> {
+    let sound = |length: usize| (0..values).map(|i| ((i * (5 + length)) % 97) as f32 / 48.0 - 1.0).collect();
+    let heard = |request: Request| match values {
+        0 => request,
+        _ => Request {
+            features: sound(request.prompt.len()),
+            decoder_prompt: request.prompt,
+            prompt: Vec::new(),
+            ..request
+        },
+    };
+    requests.into_iter().map(heard).collect()
+}
+
+fn decode<B: Backend>(mut engine: Engine<B>, requests: Vec<Request>) -> Result<Given> {
+    let ids = requests.into_iter().map(|r| engine.put(r)).collect::<Result<Vec<_>>>()?;
     let mut tokens = engine.run()?;
     let mut given = Vec::new();
     for id in ids {
@@ -118,12 +133,19 @@ fn run<B: Backend>(backend: &Arc<B>, dir: &Path, types: Types, config: EngineCon
     let files = checkpoint::open(dir, Access::default())?;
     let (spec, ..) = describe(&files, &Registry::default())?;
     let config = EngineConfig { dtype: types.dtype, kv_dtype: types.dtype, ..config };
+    let stem = spec.encoder.as_ref().and_then(|encoder| encoder.stem());
+    // What the encoder makes of a sound lies before the text.
+    let max_context = config.max_context + stem.map_or(0, |stem| stem.tokens());
+    let config = EngineConfig { max_context, ..config };
     let engine = open_with(backend, dir, config, &Registry::default(), types)?;
     if let Some(image) = spec.embed.patches {
         return see(engine, image.channels * image.image * image.image);
     }
     match spec.family {
-        Family::Decoder => decode(engine, spec.vocab),
+        Family::Decoder => {
+            let values = stem.map_or(0, |stem| stem.frames * stem.columns);
+            decode(engine, of_sound(values, requests(spec.vocab)))
+        }
         _ => encode(engine, spec.vocab),
     }
 }

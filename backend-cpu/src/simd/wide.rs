@@ -83,8 +83,8 @@ pub fn for_bytes(isa: Isa) -> Isa {
     }
 }
 
-/// Runs `kernel` compiled for `isa` and `madd`: with AVX-512's VNNI on registers of sixteen lanes, else on pairs
-/// of eight.
+/// Runs `kernel` compiled for `isa` and `madd`: with AVX-512's VNNI on registers of sixteen lanes, else on
+/// pairs of eight.
 #[inline]
 pub fn run_bytes<K: KernelOfBytes>(isa: Isa, madd: Madd, kernel: K) {
     #[cfg(target_arch = "x86_64")]
@@ -201,8 +201,8 @@ pub trait Bytes16: Lanes16 {
     unsafe fn load_f16(p: *const u16) -> Self;
     /// Lane-wise product.
     fn mul(self, b: Self) -> Self;
-    /// Sums of 32 products of signed bytes, exact as f32: of R rows `x[r]` (32 bytes in -127..=127 each), which
-    /// add up to `sums[r]`, with 16 columns, `w` being `[8][16][4]` bytes.
+    /// Sums of 32 products of signed bytes, exact as f32: of R rows `x[r]` (32 bytes in -127..=127 each),
+    /// which add up to `sums[r]`, with 16 columns, `w` being `[8][16][4]` bytes.
     unsafe fn dots<const R: usize>(x: [*const i8; R], sums: [i32; R], w: *const u8) -> [Self; R];
 }
 
@@ -270,8 +270,8 @@ mod avx512 {
         kernel.run::<[Avx2<M>; 2]>();
     }
 
-    // SAFETY of this impl: intrinsics of AVX-512F and VNNI, reached only below `enter_bytes`; memory as the trait
-    // says.
+    // SAFETY of this impl: intrinsics of AVX-512F and VNNI, reached only below `enter_bytes`; memory as the
+    // trait says.
     impl<M: MulAdd> Bytes16 for Avx512<M> {
         type Half = Avx2<M>;
         /// Twelve integer sums and as many of f32, of 32 registers.
@@ -292,8 +292,8 @@ mod avx512 {
         unsafe fn dots<const R: usize>(x: [*const i8; R], sums: [i32; R], w: *const u8) -> [Self; R] {
             // SAFETY: features; 32 bytes of each row and 512 of w, the caller's promise.
             unsafe {
-                // One factor is unsigned: w + 128, whose sum is 128 times that of x too large. Integers do not
-                // saturate.
+                // One factor is unsigned: w + 128, whose sum is 128 times that of x too large. Integers do
+                // not saturate.
                 let high = _mm512_set1_epi8(-128);
                 let mut all = [high; R];
                 for r in 0..R {
@@ -315,8 +315,8 @@ mod avx512 {
         }
     }
 
-    // SAFETY of this impl: intrinsics of AVX-512F, reached only below `enter` and `enter_bytes` (the module is
-    // private and `Avx512` is named nowhere else); memory as the trait says.
+    // SAFETY of this impl: intrinsics of AVX-512F, reached only below `enter` and `enter_bytes` (the module
+    // is private and `Avx512` is named nowhere else); memory as the trait says.
     impl<M: MulAdd> Lanes16 for Avx512<M> {
         const TILE: Tile = REGISTERS;
         #[inline(always)]

@@ -10,7 +10,8 @@ pub struct TranscribeArgs {
     /// A WAV or FLAC file; - is standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// The language that is spoken, as the model's tokens spell it (en, de, ...); default: what is heard first
+    /// The language that is spoken, as the model's tokens spell it (en, de, ...); default: what is heard
+    /// first
     #[arg(short, long, value_name = "LANGUAGE")]
     pub language: Option<String>,
     /// What the model makes of the speech: text in its language, or in English

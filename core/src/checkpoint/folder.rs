@@ -24,8 +24,8 @@ use std::{
 };
 
 /// Largest `tokenizer.json`.
-/// Field of a configuration that holds what `preprocessor_config.json` says of a feature extractor for sound, so
-/// that a converted model keeps it.
+/// Field of a configuration that holds what `preprocessor_config.json` says of a feature extractor for sound,
+/// so that a converted model keeps it.
 const EXTRACTOR: &str = "engraft_extractor";
 const MAX_TOKENIZER: usize = 256 << 20;
 /// A file of an older tokenizer: a SentencePiece model, a vocabulary, merges.
@@ -311,18 +311,8 @@ fn hugging_face(
     };
     let named = |name: &str| folder.join(name).display().to_string();
     let mut config = json::object(&named(name), &config, json::MAX_CONFIG)?;
-    if let (Some(fields), Some(said)) =
-        (config.as_object_mut(), sentence::read(folder, |path| read_optional(path, json::MAX_CONFIG))?)
-    {
-        fields.insert(sentence::FIELD.into(), said);
-    }
-    if let (Some(fields), Some(bytes)) =
-        (config.as_object_mut(), read_optional(&folder.join("preprocessor_config.json"), json::MAX_CONFIG)?)
-    {
-        let extractor = json::object(&named("preprocessor_config.json"), &bytes, json::MAX_CONFIG)?;
-        if extractor.get("feature_extractor_type").is_some_and(Value::is_string) {
-            fields.insert(EXTRACTOR.into(), extractor);
-        }
+    if let Some(fields) = config.as_object_mut() {
+        insert_others(folder, fields)?;
     }
     let generation = match read_optional(&folder.join("generation_config.json"), json::MAX_CONFIG)? {
         Some(bytes) => json::object(&named("generation_config.json"), &bytes, json::MAX_CONFIG)?,
@@ -354,6 +344,21 @@ fn hugging_face(
         tokenizer,
         source,
     })
+}
+
+/// What other files of a folder say of the model, as fields of its configuration.
+fn insert_others(folder: &Path, fields: &mut serde_json::Map<String, Value>) -> Result<()> {
+    if let Some(said) = sentence::read(folder, |path| read_optional(path, json::MAX_CONFIG))? {
+        fields.insert(sentence::FIELD.into(), said);
+    }
+    let path = folder.join("preprocessor_config.json");
+    if let Some(bytes) = read_optional(&path, json::MAX_CONFIG)? {
+        let extractor = json::object(&path.display().to_string(), &bytes, json::MAX_CONFIG)?;
+        if extractor.get("feature_extractor_type").is_some_and(Value::is_string) {
+            fields.insert(EXTRACTOR.into(), extractor);
+        }
+    }
+    Ok(())
 }
 
 /// The files of an older tokenizer, where they are there.

@@ -26,8 +26,8 @@ pub struct StepOrder {
     pub admitted: Vec<Admitted>,
     /// Token ids that [`Admitted::seen`] refers to.
     pub seen: Vec<u32>,
-    /// Pixels `[tokens, values of a patch]`, of models that read images; features `[frames, columns]` of what an
-    /// encoder of sound reads first.
+    /// Pixels `[tokens, values of a patch]`, of models that read images; features `[frames, columns]` of what
+    /// an encoder of sound reads first.
     pub values: Vec<f32>,
     /// What to bring back.
     pub want: StepWant,

@@ -73,7 +73,8 @@ pub struct Request {
     /// What the decoder of a model with an encoder begins with, behind its own first token; of a translation
     /// the target language, say. Empty: what the model's files say.
     pub decoder_prompt: Vec<u32>,
-    /// What an encoder of sound reads in the place of a prompt: `[frames, columns]`, log-mel energies of Whisper.
+    /// What an encoder of sound reads in the place of a prompt: `[frames, columns]`, log-mel energies of
+    /// Whisper.
     pub features: Arc<[f32]>,
     /// Tokens to generate at most; the context's end may come first. 0 only runs the prompt.
     pub max_new_tokens: usize,

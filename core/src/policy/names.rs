@@ -152,15 +152,7 @@ impl Names<'_> {
             let zeros = without_bias(spec, &role, &names);
             let sources = names.into_iter().filter(|names| zeros.is_none() || !names.is_empty()).enumerate();
             let sources = sources.map(|(i, names)| TensorSource { names, order: order(i) }).collect();
-            let shard = match block {
-                Some(block) => block_shard(role.slot, block),
-                None if matches!(role.slot, Slot::TokenEmbed) => Shard::Vocab,
-                None if role.slot == Slot::Head && matches!(spec.head, HeadSpec::Tokens { .. }) => {
-                    Shard::Vocab
-                }
-                None => Shard::Replicated,
-            };
-            let mut binding = Binding::rows(role, sources, shard);
+            let mut binding = Binding::rows(role, sources, shard_of(spec, &role, block));
             if let Some(zeros) = zeros {
                 binding.order = zeros;
             }
@@ -276,6 +268,16 @@ impl Names<'_> {
         }
         let block = layer.map_or(String::new(), |l| self.block.replace("{}", &l.to_string()));
         self.prefixes.iter().map(|p| format!("{p}{block}{name}")).collect()
+    }
+}
+
+/// How the rows of an operand are shared by ranks.
+fn shard_of(spec: &ModelSpec, role: &Role, block: Option<&BlockSpec>) -> Shard {
+    match (block, role.slot) {
+        (Some(block), slot) => block_shard(slot, block),
+        (None, Slot::TokenEmbed) => Shard::Vocab,
+        (None, Slot::Head) if matches!(spec.head, HeadSpec::Tokens { .. }) => Shard::Vocab,
+        (None, _) => Shard::Replicated,
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::mem::NO_ROW;
 use crate::params::Act;
 
-/// A convolution: `out[t] = act(bias + sum over i of w[i] x[stride t + i - pad])`, rows outside count as zeros.
+/// A convolution: `out[t] = act(bias + sum over i of w[i] x[stride t + i - pad])`, rows outside count as
+/// zeros.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConvSpec {
     /// Columns of a row that it gives.
@@ -26,8 +27,8 @@ impl ConvSpec {
 }
 
 /// Convolutions one behind the other, in the place of a token table. A sequence is a matrix of features
-/// `[frames, columns]`, of as many frames for all; its rows behind the last convolution are what the blocks see
-/// as tokens.
+/// `[frames, columns]`, of as many frames for all; its rows behind the last convolution are what the blocks
+/// see as tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StemSpec {
     /// Columns of the features (bands of a spectrogram).
@@ -120,6 +121,6 @@ mod tests {
     #[test]
     fn features_that_are_too_short_have_no_rows() {
         assert_eq!(stem(1).rows().collect::<Vec<_>>(), [1, 1, 0]);
-        assert!(stem(0).taps(1).len() == stem(0).words(1));
+        assert_eq!(stem(0).taps(1).len(), stem(0).words(1));
     }
 }

@@ -4,9 +4,10 @@
 //! share the sum ([`Sum`]), never on the number of rows. Who asks [`supports`] before anything else gets a
 //! launch for every number of rows.
 //!
-//! Hopper alone: more than 8 rows take `cuda/gemmw.90a.cu` (16-bit weights) or `cuda/gemmwq.90a.cu` (quantized
-//! ones) where [`Gemm::boxed`] gives a launch, with the same bits ([`Hopper`]). The weight is packed alike;
-//! operands are read through tensor maps, which the driver's host code encodes from [`TileMap`]s.
+//! Hopper alone: more than 8 rows take `cuda/gemmw.90a.cu` (16-bit weights) or `cuda/gemmwq.90a.cu`
+//! (quantized ones) where [`Gemm::boxed`] gives a launch, with the same bits ([`Hopper`]). The weight is
+//! packed alike; operands are read through tensor maps, which the driver's host code encodes from
+//! [`TileMap`]s.
 
 use super::{Activation, Elem, Format, Leaves, MatView};
 use crate::Launch;
@@ -215,8 +216,8 @@ impl BoxTile {
         }
     }
 
-    /// Shared memory of a block: the ring, two barriers a stage, where scales are two sums of x for every row,
-    /// and room to begin at a multiple of 1024. Figures as in the heads of the kernels.
+    /// Shared memory of a block: the ring, two barriers a stage, where scales are two sums of x for every
+    /// row, and room to begin at a multiple of 1024. Figures as in the heads of the kernels.
     fn shared_bytes(self, encoding: u32) -> u32 {
         let (half, scales, _) = bytes_of(encoding);
         let stage = (self.rows * 128 + BOX_TILES * 2 * (half + scales)).next_multiple_of(1024);
@@ -233,7 +234,8 @@ impl BoxTile {
     }
 }
 
-/// Bytes of 32 values in a tile, of a group's scales in a tile; halves of a stage of the kernels for few rows.
+/// Bytes of 32 values in a tile, of a group's scales in a tile; halves of a stage of the kernels for few
+/// rows.
 const fn bytes_of(encoding: u32) -> (u32, u32, u32) {
     match encoding {
         0 => (1024, 0, 1),
@@ -416,8 +418,8 @@ impl Gemm {
         self.tilings().iter().map(|tiling| self.launch_by(tiling)).collect()
     }
 
-    /// The same matmul by one of Hopper's kernels; none where those of [`Gemm::launch`] are as fast, and where
-    /// rows of x do not begin at multiples of 16 bytes.
+    /// The same matmul by one of Hopper's kernels; none where those of [`Gemm::launch`] are as fast, and
+    /// where rows of x do not begin at multiples of 16 bytes.
     pub fn boxed(&self, hopper: Hopper) -> Option<BoxedLaunch> {
         let fits = (self.x.ptr | (self.x.pitch * 2)).is_multiple_of(16);
         if !fits || hopper == Hopper::None || self.x.rows <= BOXED_ABOVE {

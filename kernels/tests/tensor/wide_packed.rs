@@ -1,5 +1,5 @@
-//! Quantized weights on Hopper: the bits of gemmq.cu's kernels under every schedule, by every kernel, for every
-//! format and kind of group, whatever the edges.
+//! Quantized weights on Hopper: the bits of gemmq.cu's kernels under every schedule, by every kernel, for
+//! every format and kind of group, whatever the edges.
 
 use crate::gemm::{QUANTIZED, case};
 use crate::machine::Type;
@@ -33,7 +33,7 @@ fn both_types_decode_alike() {
 }
 
 #[test]
-fn groups_that_leaves_cut_and_rings_that_go_round() {
+fn groups_across_leaves_and_rings_that_go_round() {
     // 30 units in leaves of 4 and 3: groups of 3 units end inside leaves, and leaves inside groups.
     for (format, group) in [(Format::Int4a, 192), (Format::Int8, 192), (Format::Int8a, 0), (Format::Q4_0, 0)]
     {

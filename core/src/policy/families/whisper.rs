@@ -1,5 +1,5 @@
-//! Whisper: an encoder of sound, two convolutions over log-mel energies in front, and a decoder of text. Keys have
-//! no bias; the head is the decoder's token table.
+//! Whisper: an encoder of sound, two convolutions over log-mel energies in front, and a decoder of text. Keys
+//! have no bias; the head is the decoder's token table.
 
 use crate::params::{Act, NormKind};
 use crate::policy::describe::{Described, refuse_gguf};
