@@ -8,6 +8,8 @@ mod texts;
 mod transcribe;
 
 pub use model::{DeviceArgs, ModelArgs, PolicyArgs, named, warn_of_coarse_groups};
+#[cfg(unix)]
+pub use model::{GroupArgs, Led};
 #[cfg(feature = "serve")]
 pub use serve::ServeArgs;
 pub use texts::{AnswerArgs, ClassifyArgs, EmbedArgs, LinesArgs, ScoreArgs};
@@ -23,7 +25,7 @@ use engraft::{GenerateOptions, WeightFormat};
 use std::path::PathBuf;
 
 /// What stands below the list of commands.
-const AFTER: &str = "Exit status: 0 done, 1 failed, 2 wrong usage. Results go to standard output, all else \
+const AFTER: &str = "Exit status: 0 done, 1 failed, 2 wrong usage, 75 a rank is missing. Results go to standard output, all else \
     to standard error.\nENGRAFT_LOG=debug logs more, NO_COLOR=1 takes colours off.";
 
 /// What stands below the flags of `generate`.
@@ -94,6 +96,26 @@ pub enum Command {
     /// Write a checkpoint of random weights (used by bench, in a process of its own)
     #[command(hide = true)]
     WriteShape(WriteShapeArgs),
+}
+
+impl Command {
+    /// The model that ranks of a group can share, and a name of it beside the flags'.
+    #[cfg(unix)]
+    pub fn model(&self) -> Option<(&ModelArgs, Option<&str>)> {
+        match self {
+            Self::Generate(args) => Some((&args.model, None)),
+            Self::Chat(args) => Some((&args.model, None)),
+            #[cfg(feature = "serve")]
+            Self::Serve(args) => Some((&args.model, args.path.as_deref())),
+            #[cfg(feature = "speech")]
+            Self::Transcribe(args) => Some((&args.model, None)),
+            Self::Embed(args) => Some((&args.model, None)),
+            Self::Score(args) => Some((&args.model, None)),
+            Self::Classify(args) => Some((&args.model, None)),
+            Self::Answer(args) => Some((&args.model, None)),
+            _ => None,
+        }
+    }
 }
 
 /// How tokens are sampled. What is not given comes from the model's generation_config.json.

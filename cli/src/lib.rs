@@ -1,7 +1,7 @@
 //! The program `engraft`: arguments in, the library's calls, people's text out.
 //!
 //! What a script reads (a continuation, a table, JSON) goes to standard output, everything else to standard
-//! error. Exit status: 0, 1 for a failure, 2 for wrong usage.
+//! error. Exit status: 0, 1 for a failure, 2 for wrong usage, 75 where a rank is missing.
 //!
 //! One file per subcommand, `args.rs` for all flags, `output.rs` for what the screen shows. A command returns
 //! a `Failure` (`failure.rs`); only this file turns one into text and an exit status.
@@ -14,8 +14,12 @@ mod bench;
 mod chat;
 mod convert;
 mod doctor;
+#[cfg(unix)]
+mod environment;
 mod failure;
 mod generate;
+#[cfg(unix)]
+mod group;
 mod lines;
 mod output;
 mod plan;
@@ -44,7 +48,37 @@ pub fn main() -> ExitCode {
     let args = args::Args::of_process();
     logging();
     shrunk::install();
-    let outcome = match args.command {
+    #[cfg(unix)]
+    let followed = group::follow(&args.command);
+    #[cfg(not(unix))]
+    let followed = None;
+    #[cfg(unix)]
+    let led = args.command.model().map(|(model, _)| model.device.group.led.clone());
+    let outcome = followed.unwrap_or_else(|| run(args.command));
+    #[cfg(unix)]
+    if let Some(led) = led {
+        group::wait(&led);
+    }
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader went away (`engraft generate ... | head`): nothing is wrong.
+        Err(Failure::Run(Error::Io { source, .. })) if source.kind() == ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(Failure::Run(error)) => {
+            report(&format!("{}{}", one_line(&error.to_string()), hint(&error)));
+            // A launcher that sees it may start the group anew.
+            if matches!(error, Error::Comm { .. }) { ExitCode::from(75) } else { ExitCode::FAILURE }
+        }
+        Err(Failure::Usage(text)) => {
+            report(&format!("{}\n\nFor more information, try '--help'.", one_line(&text)));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> failure::Outcome {
+    match command {
         Command::Generate(args) => generate::run(&args),
         Command::Chat(args) => chat::run(&args),
         #[cfg(feature = "serve")]
@@ -61,21 +95,6 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions(&args),
         Command::WriteShape(args) => bench::write_shape(&args),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        // The reader went away (`engraft generate ... | head`): nothing is wrong.
-        Err(Failure::Run(Error::Io { source, .. })) if source.kind() == ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
-        Err(Failure::Run(error)) => {
-            report(&format!("{}{}", one_line(&error.to_string()), hint(&error)));
-            ExitCode::FAILURE
-        }
-        Err(Failure::Usage(text)) => {
-            report(&format!("{}\n\nFor more information, try '--help'.", one_line(&text)));
-            ExitCode::from(2)
-        }
     }
 }
 

@@ -22,7 +22,7 @@ pub use tokens::Tokens;
 
 use crate::backends::with_backend;
 use crate::embed::EmbedOptions;
-use crate::options::{Options, Progress};
+use crate::options::Options;
 use engraft_core::checkpoint::ModelFiles;
 use engraft_core::engine::{
     Caller, Encoded, EncoderInput, ForwardWant, Forwarded, Layers, MAX_CONTINUATIONS, Pick, Request,
@@ -438,42 +438,8 @@ pub(crate) struct Start {
 impl Start {
     /// Starts the thread; it loads the model and then serves until no handle is left.
     pub fn spawn(files: ModelFiles, options: Options) -> Result<Self> {
-        let load = options.load_options()?;
-        let Options {
-            backend,
-            threads,
-            engine,
-            own_dtype,
-            kv_dtype,
-            own_context,
-            registry,
-            kernel_inject,
-            host_cache,
-            progress,
-            ..
-        } = options;
-        let asked = [own_dtype.then_some(engine.dtype), kv_dtype];
-        let stored_dtype = backend.takes_stored_dtype();
-        Self::run(move |inbox, ready| {
-            let progress: Progress = progress.unwrap_or_else(|| Box::new(|_, _| {}));
-            let job = worker::Job {
-                files,
-                engine,
-                asked,
-                stored_dtype,
-                own_context,
-                load,
-                registry,
-                host_cache,
-                progress,
-                inbox,
-                ready,
-            };
-            match kernel_inject {
-                true => with_backend(&backend, threads, job),
-                false => with_backend(&backend, threads, worker::ComposedJob(job)),
-            }
-        })
+        options.load_options()?;
+        Self::run(move |inbox, ready| work(files, options, inbox, ready))
     }
 
     /// Starts a thread that says when its engine is ready, and serves then.
@@ -503,5 +469,43 @@ impl Start {
         let (info, limits) = (Arc::new(info), Arc::new(limits));
         let (cancel, caller) = (CancelToken::default(), Caller::default());
         Ok(EngineHandle { submitter: self.submitter, info, limits, stats, cancel, caller })
+    }
+}
+
+/// Carries out the orders of another process, on the calling thread.
+#[cfg(unix)]
+pub(crate) fn follow(files: ModelFiles, options: Options) -> Result<()> {
+    options.load_options()?;
+    // Nobody asks a rank that follows.
+    let ((_, inbox), (ready, _)) = (Near::new(), channel());
+    work(files, options, inbox, ready)
+}
+
+/// Loads a model, and serves until no handle is left.
+fn work(
+    files: ModelFiles,
+    options: Options,
+    inbox: Receiver<Post>,
+    ready: Sender<Result<Ready>>,
+) -> Result<()> {
+    let Options { backend, threads, engine, kernel_inject, progress, .. } = options;
+    let asked = [options.own_dtype.then_some(engine.dtype), options.kv_dtype];
+    let job = worker::Job {
+        files,
+        engine,
+        asked,
+        stored_dtype: backend.takes_stored_dtype(),
+        own_context: options.own_context,
+        load: options.load,
+        registry: options.registry,
+        host_cache: options.host_cache,
+        progress: progress.unwrap_or_else(|| Box::new(|_, _| {})),
+        processes: options.processes,
+        inbox,
+        ready,
+    };
+    match kernel_inject {
+        true => with_backend(&backend, threads, job),
+        false => with_backend(&backend, threads, worker::ComposedJob(job)),
     }
 }

@@ -87,6 +87,8 @@ pub use engraft_core::profile::{Profile, Span};
 pub use engraft_core::sample::SamplingParams;
 pub use engraft_core::text::{ChatTemplate, Message, Tokenizer};
 pub use engraft_core::{Error, Result};
+#[cfg(unix)]
+pub use engraft_ranks;
 
 pub use answer::{Answer, AnswerOptions};
 pub use async_stream::{AsyncTextStream, AsyncTokens};

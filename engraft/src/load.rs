@@ -11,6 +11,19 @@ use engraft_core::policy::{Rank, Registry};
 use engraft_core::weights::LoadOptions;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// A rank that is a process, and what is asked while others have not joined.
+#[cfg(unix)]
+pub(crate) struct Processes {
+    /// This process's place in the group.
+    pub place: engraft_ranks::Place,
+    /// An error ends the waiting.
+    pub given_up: Box<dyn FnMut() -> Result<()> + Send>,
+}
+
+/// There are none on this system.
+#[cfg(not(unix))]
+pub(crate) enum Processes {}
+
 /// Loads a model and makes its engine: where `options.world` says so for a group of ranks, a thread each, of
 /// which the calling one is rank 0. `progress` is called with the bytes that rank 0 has read, and all
 /// that it will.
@@ -48,4 +61,82 @@ pub fn load_engine<B: Backend>(
         Ok((backend, model?))
     };
     engraft_ranks::spawn(options.world, config, Arc::new(load))
+}
+
+/// Does its part of a group of processes: rank 0 makes the engine; any other carries out its orders until it is
+/// gone, and has none.
+///
+/// # Errors
+/// As [`load_engine`]; `Comm` with a rank that is missing.
+#[cfg(unix)]
+pub(crate) fn share_engine<B: Backend>(
+    backend: Arc<B>,
+    files: ModelFiles,
+    registry: Registry,
+    options: LoadOptions,
+    config: EngineConfig,
+    mut progress: Progress,
+    processes: Processes,
+) -> Result<Option<Engine<B>>> {
+    let Processes { mut place, given_up } = processes;
+    place.facts = facts(backend.as_ref(), &files, options, &config);
+    let positions = config.max_context;
+    // Those of this machine share its cores; the others have their own.
+    let local = place.local;
+    let load = move |Rank { index: rank, world }: Rank| {
+        let backend = backend.of_rank(local)?;
+        let options = LoadOptions { rank, world, ..options };
+        let model = inject(&backend, &files, &registry, positions, options, &mut progress)?;
+        Ok((backend, model))
+    };
+    match place.rank {
+        0 => engraft_ranks::lead(&place, given_up, config, load).map(Some),
+        // Nobody else can end a process whose device does not answer.
+        _ => engraft_ranks::follow(&place, given_up, load, || std::process::exit(GROUP_LOST)).map(|()| None),
+    }
+}
+
+/// Exit status of a process whose group has failed: a temporary failure, after which a group is started anew.
+#[cfg(unix)]
+pub const GROUP_LOST: i32 = 75;
+
+#[cfg(not(unix))]
+pub(crate) fn share_engine<B: Backend>(
+    _: Arc<B>,
+    _: ModelFiles,
+    _: Registry,
+    _: LoadOptions,
+    _: EngineConfig,
+    _: Progress,
+    processes: Processes,
+) -> Result<Option<Engine<B>>> {
+    match processes {}
+}
+
+/// What must be the same on all ranks for their parts to be those of one model.
+#[cfg(unix)]
+fn facts<B: Backend>(
+    backend: &B,
+    files: &ModelFiles,
+    options: LoadOptions,
+    config: &EngineConfig,
+) -> Vec<(String, String)> {
+    use std::fmt::Write;
+    let mut tensors = files.config.to_string();
+    for tensor in files.source.tensors() {
+        let _ = write!(tensors, " {} {:?} {:?}", tensor.name, tensor.shape, tensor.stored);
+    }
+    let none = || "none".to_string();
+    let numerics = backend.numerics();
+    [
+        ("model", format!("{:08x} (a checksum of its files' heads)", crc32fast::hash(tensors.as_bytes()))),
+        ("backend", backend.name().to_string()),
+        ("mode", format!("{:?}, multiply-add {:?}", numerics.mode, numerics.madd)),
+        ("dtype", config.dtype.to_string()),
+        ("quantize", options.quantize.map_or_else(none, |format| format.to_string())),
+        ("ep", options.ep.map_or_else(none, |ep| ep.to_string())),
+        ("max_context", config.max_context.to_string()),
+    ]
+    .map(|(name, value)| (name.to_string(), value))
+    .into()
 }

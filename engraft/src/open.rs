@@ -58,6 +58,22 @@ impl Options {
         Ok(model)
     }
 
+    /// Carries out the orders of rank 0 as another rank of [`Options::processes`], until the engine there is gone.
+    ///
+    /// # Errors
+    /// As [`Options::open`], but for the tokenizer; `Comm` with a rank that is missing; `Config` where this is
+    /// no rank that follows.
+    #[cfg(unix)]
+    pub fn follow(self, model: impl Into<ModelSource>) -> Result<()> {
+        match self.processes.as_ref().map(|processes| processes.place.rank) {
+            Some(rank) if rank > 0 => crate::handle::follow(model.into().open()?, self),
+            rank => {
+                let got = rank.map_or_else(|| "none".to_string(), |rank| rank.to_string());
+                Err(engraft_core::Error::config("rank", got, "1 and more, of `Options::processes`"))
+            }
+        }
+    }
+
     /// Opens a model without its text side: token ids in, token ids (or an encoder's states) out.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! How a model is opened.
 
 use crate::backends::BackendName;
+use crate::load::Processes;
 use crate::{Error, Float, Registry, Result};
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::DeepSpeedConfig;
@@ -48,6 +49,7 @@ pub struct Options {
     pub(crate) truncate_texts: bool,
     pub(crate) host_cache: usize,
     pub(crate) progress: Option<Progress>,
+    pub(crate) processes: Option<Processes>,
 }
 
 impl Default for Options {
@@ -65,6 +67,7 @@ impl Default for Options {
             truncate_texts: false,
             host_cache: 0,
             progress: None,
+            processes: None,
         }
     }
 }
@@ -244,6 +247,20 @@ impl Options {
     /// the CPU the threads of [`Options::threads`] are divided among them.
     pub fn tp(mut self, ranks: usize) -> Self {
         self.load.world = ranks;
+        self
+    }
+
+    /// Makes this process one rank of a group of processes that share the model, on one machine or several; as many
+    /// as the place says, in the place of [`Options::tp`]. `given_up` is asked while rank 0 waits for the
+    /// others: an error of it ends the waiting. Rank 0 opens the model; the others call [`Options::follow`].
+    #[cfg(unix)]
+    pub fn processes(
+        mut self,
+        place: engraft_ranks::Place,
+        given_up: impl FnMut() -> Result<()> + Send + 'static,
+    ) -> Self {
+        self.load.world = place.world;
+        self.processes = Some(Processes { place, given_up: Box::new(given_up) });
         self
     }
 

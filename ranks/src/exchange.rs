@@ -69,7 +69,8 @@ pub(crate) fn all_reduce(carrier: &impl Carrier, x: &mut [f32], adds: bool) -> R
             true => to.extend_from_slice(&x.borrow()),
             false => to.resize(x.borrow().len(), 0.0),
         };
-        carrier.swap(Kind::Reduce, &mut fill, &mut |parts| reduce(carrier.fate(), parts, &mut x.borrow_mut()))?;
+        carrier
+            .swap(Kind::Reduce, &mut fill, &mut |parts| reduce(carrier.fate(), parts, &mut x.borrow_mut()))?;
     }
     Ok(())
 }

@@ -16,6 +16,8 @@ mod linked;
 mod mapped;
 #[cfg(unix)]
 mod meet;
+#[cfg(all(test, unix))]
+mod meet_tests;
 #[cfg(unix)]
 mod processes;
 mod threads;

@@ -1,6 +1,7 @@
 //! Streams between processes: Unix sockets on one machine, TCP between machines.
 
 use std::fmt;
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -48,12 +49,18 @@ impl FromStr for Meeting {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Self::Unix(path.into()));
         }
-        let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+        let port =
+            text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
         match port {
             Some(Ok(port)) if port > 0 => Ok(Self::Tcp(text.to_string())),
             _ => Err(engraft_core::Error::config("leader", format!("{text:?}"), "host:port, unix:PATH")),
         }
     }
+}
+
+/// A word that no other process has.
+pub(crate) fn random() -> u64 {
+    std::hash::RandomState::new().build_hasher().finish()
 }
 
 /// Accepts links.
@@ -89,7 +96,8 @@ impl Listener {
                 Ok((Self::Tcp(listener), Meeting::Tcp(address)))
             }
             (Link::Unix(_), Meeting::Unix(path)) => {
-                let path = PathBuf::from(format!("{}.{rank}", path.display()));
+                // Of one process: two that claim one rank are named by rank 0.
+                let path = PathBuf::from(format!("{}.{rank}-{:08x}", path.display(), random() as u32));
                 Ok((Self::at_path(&path)?, Meeting::Unix(path)))
             }
             (Link::Unix(_), Meeting::Tcp(_)) => Err(io::ErrorKind::InvalidInput.into()),
@@ -110,7 +118,9 @@ impl Listener {
         };
         match accepted {
             Ok(link) => link.ready().map(Some),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) =>
+            {
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -138,7 +148,7 @@ impl Link {
     pub fn dial(
         meeting: &Meeting,
         deadline: Instant,
-        given_up: impl Fn() -> engraft_core::Result<()>,
+        given_up: &mut dyn FnMut() -> engraft_core::Result<()>,
     ) -> engraft_core::Result<Self> {
         let mut wait = BACKOFF[0];
         loop {

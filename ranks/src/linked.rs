@@ -13,9 +13,9 @@ use engraft_core::backend::Board;
 use engraft_core::{Error, Result};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
 use std::time::Duration;
 
 /// Values that are sent at once.
@@ -50,7 +50,6 @@ struct Peer {
     from: Receiver<Vec<u8>>,
     /// The part that was taken last.
     part: RefCell<Vec<f32>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl LinkedBoard {
@@ -100,7 +99,8 @@ impl LinkedBoard {
             self.fate.fail(rank, &what);
             Err(self.fate.comm(rank, what))
         };
-        let Some((head, values)) = bytes.split_at_checked(HEAD).filter(|(_, values)| values.len() % 4 == 0) else {
+        let Some((head, values)) = bytes.split_at_checked(HEAD).filter(|(_, values)| values.len() % 4 == 0)
+        else {
             return wrong(format!("sent {} bytes, which are no part of an exchange", bytes.len()));
         };
         let (sent, kind) = head.split_at(8);
@@ -123,8 +123,8 @@ impl Peer {
         let from = link.another().map_err(failed)?;
         let (say, parts) = sync_channel(2);
         let named = thread::Builder::new().name(format!("engraft link {rank}"));
-        let thread = named.spawn(move || listen(from, rank, &say, &fate, patience)).map_err(failed)?;
-        Ok(Self { to: RefCell::new(link), from: parts, part: RefCell::default(), thread: Some(thread) })
+        named.spawn(move || listen(from, rank, &say, &fate, patience)).map_err(failed)?;
+        Ok(Self { to: RefCell::new(link), from: parts, part: RefCell::default() })
     }
 }
 
@@ -148,17 +148,8 @@ fn listen(mut from: Link, rank: usize, say: &SyncSender<Vec<u8>>, fate: &Fate, p
 
 impl Drop for LinkedBoard {
     fn drop(&mut self) {
-        for peer in self.peers.iter_mut().flatten() {
-            peer.to.borrow().shut();
-        }
-        for peer in self.peers.drain(..).flatten() {
-            let Peer { from, thread, .. } = peer;
-            // A full channel would keep the thread.
-            drop(from);
-            if let Some(thread) = thread {
-                let _ = thread.join();
-            }
-        }
+        // The threads end with their links; a wait for them would hold up the message that all ends well.
+        self.peers.iter().flatten().for_each(|peer| peer.to.borrow().shut());
     }
 }
 

@@ -68,8 +68,7 @@ fn stride() -> usize {
 pub(crate) fn create(world: usize, name: &str) -> Result<PathBuf> {
     let path = Path::new(MEMORY).join(format!("engraft-{name}"));
     let failed = |error| Error::io(&path, error);
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
     let zeros = vec![0; size(world)];
     if let Err(error) = file.write_all(&zeros) {
         let _ = std::fs::remove_file(&path);
@@ -85,7 +84,10 @@ impl MappedBoard {
         let file: File = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();
         if len != size(world) as u64 {
-            return Err(Error::format(path.display().to_string(), format!("{len} bytes, {} expected", size(world))));
+            return Err(Error::format(
+                path.display().to_string(),
+                format!("{len} bytes, {} expected", size(world)),
+            ));
         }
         let map = MmapOptions::new().map_raw(&file).map_err(failed)?;
         Ok(Self { map, fate, rank, world, patience, done: Cell::new(0), own: RefCell::default() })

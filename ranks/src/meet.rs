@@ -1,7 +1,7 @@
 //! How processes find each other: all dial rank 0, which looks at who they are before it lets any begin.
 
 use crate::fate::Fate;
-use crate::link::{Link, Listener, Meeting};
+use crate::link::{Link, Listener, Meeting, random};
 use crate::linked::LinkedBoard;
 use crate::mapped::{self, MappedBoard};
 use crate::processes::Place;
@@ -106,13 +106,16 @@ fn same(a: &str, b: &str) -> bool {
 /// Rank 0: waits for all others, and says how parts are exchanged. `given_up` is asked while it waits.
 pub(crate) fn lead(place: &Place, given_up: &mut dyn FnMut() -> Result<()>) -> Result<Met> {
     let deadline = Instant::now() + place.join_within;
-    let listener = Listener::at(&place.meeting).map_err(|error| Error::io(place.meeting.to_string(), error))?;
+    let listener =
+        Listener::at(&place.meeting).map_err(|error| Error::io(place.meeting.to_string(), error))?;
     let mut incoming = Incoming::new(listener);
     let mut joined: Vec<Option<(Join, Link)>> = (1..place.world).map(|_| None).collect();
     while let Some(missing) = joined.iter().position(Option::is_none) {
         let Some((hello, link)) = incoming.next(deadline, given_up)? else {
-            let absent: Vec<String> =
-                (1..place.world).filter(|rank| joined[rank - 1].is_none()).map(|rank| rank.to_string()).collect();
+            let absent: Vec<String> = (1..place.world)
+                .filter(|rank| joined[rank - 1].is_none())
+                .map(|rank| rank.to_string())
+                .collect();
             let within = place.join_within;
             let what = format!("it did not join within {within:?}; missing: {}", absent.join(", "));
             let error = Error::Comm { rank: missing + 1, world: place.world, what };
@@ -147,7 +150,7 @@ fn exchange(place: &Place, joins: &[Join]) -> Result<(Welcome, Option<Named>)> {
     let memory = mapped::memory();
     let shared = !memory.is_empty() && joins.iter().all(|join| join.memory == memory);
     if shared && !place.linked {
-        match mapped::create(place.world, &name()) {
+        match mapped::create(place.world, &format!("{:016x}{:016x}", random(), random())) {
             Ok(path) => return Ok((Welcome::Mapped(path.clone()), Some(Named(path)))),
             Err(error) => tracing::warn!("ranks exchange over sockets: {error}"),
         }
@@ -155,13 +158,6 @@ fn exchange(place: &Place, joins: &[Join]) -> Result<(Welcome, Option<Named>)> {
     let own = place.meeting.to_string();
     let addresses = std::iter::once(own).chain(joins.iter().map(|join| join.listens.clone()));
     Ok((Welcome::Linked(addresses.collect()), None))
-}
-
-/// A name that is not taken: the file is made anew, or not at all.
-fn name() -> String {
-    use std::hash::{BuildHasher, Hasher};
-    let word = || std::hash::RandomState::new().build_hasher().finish();
-    format!("{:016x}{:016x}", word(), word())
 }
 
 /// Takes a rank that joins.
@@ -194,7 +190,8 @@ fn admit(place: &Place, joined: &mut [Option<(Join, Link)>], hello: Hello, mut l
 
 /// Why a rank of this group cannot be in it.
 fn refusal(place: &Place, join: &Join, joined: &[Option<(Join, Link)>]) -> Option<String> {
-    let unlike = |name: &str, got: &str, own: &str| Some(format!("its {name} is {got}, that of rank 0 {own}"));
+    let unlike =
+        |name: &str, got: &str, own: &str| Some(format!("its {name} is {got}, that of rank 0 {own}"));
     if join.version != VERSION {
         return unlike("version", &join.version, VERSION);
     }
@@ -253,12 +250,11 @@ fn take_peers(
 }
 
 /// Any other rank: joins rank 0, and does what it says.
-pub(crate) fn join(place: &Place) -> Result<Met> {
+pub(crate) fn join(place: &Place, given_up: &mut dyn FnMut() -> Result<()>) -> Result<Met> {
     let deadline = Instant::now() + place.join_within;
     let away = |what: String| Error::Comm { rank: 0, world: place.world, what };
-    let mut link = Link::dial(&place.meeting, deadline, || Ok(())).map_err(|error| {
-        away(format!("it was not reached within {:?}: {error}", place.join_within))
-    })?;
+    let mut link = Link::dial(&place.meeting, deadline, given_up)
+        .map_err(|error| away(format!("it was not reached within {:?}: {error}", place.join_within)))?;
     let lost = |error: io::Error| away(format!("it does not answer: {error}"));
     link.patience(Some(place.join_within), Some(HELLO)).map_err(lost)?;
     let (listener, listens) = Listener::beside(&link, &place.meeting, place.rank).map_err(lost)?;
@@ -303,7 +299,8 @@ fn dial_peers(
         let address = addresses.get(rank).ok_or_else(|| failed("it has no address".into()))?;
         // Rank 0 is where it was found; it does not know its own name as others do.
         let meeting = if rank == 0 { place.meeting.clone() } else { address.parse::<Meeting>()? };
-        let mut link = Link::dial(&meeting, deadline, || Ok(())).map_err(|error| failed(error.to_string()))?;
+        let mut link =
+            Link::dial(&meeting, deadline, &mut || Ok(())).map_err(|error| failed(error.to_string()))?;
         let hello = Hello::Peer { token: place.token.clone(), rank: place.rank };
         send(&mut link, &hello).map_err(|error| failed(error.to_string()))?;
         *peer = Some(link);

@@ -32,6 +32,8 @@ pub struct Place {
     pub rank: usize,
     /// Ranks in the group: 1, 2, 4 or 8.
     pub world: usize,
+    /// Ranks on this machine, which share its cores.
+    pub local: usize,
     /// Where rank 0 listens.
     pub meeting: Meeting,
     /// What only ranks of this group know.
@@ -47,11 +49,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// A place with the usual patience: 300 s to join, 60 s for a step.
+    /// A place beside all others on one machine, with the usual patience: 300 s to join, 60 s for a step.
     pub fn new(rank: usize, world: usize, meeting: Meeting, token: impl Into<String>) -> Self {
         Self {
             rank,
             world,
+            local: world,
             meeting,
             token: token.into(),
             facts: Vec::new(),
@@ -63,21 +66,22 @@ impl Place {
 }
 
 /// Joins a group as rank 0, and makes its engine: `load` reads what rank 0 has of the model. `given_up` is
-/// asked while others have not joined: an error of it ends the waiting. The other processes end when the engine
-/// is dropped.
+/// asked while others have not joined: an error of it ends the waiting; it is dropped once the group has ended.
+/// The other processes end when the engine is dropped.
 ///
 /// # Errors
 /// `Comm` with the rank that has not joined, does not fit, or failed; those of `given_up`, `load`,
 /// [`Engine::of_group`] and [`Runner::new`] on any rank; `Config` for a degree that is not 1, 2, 4 or 8.
 pub fn lead<B: Backend>(
     place: &Place,
-    mut given_up: impl FnMut() -> Result<()>,
+    mut given_up: impl FnMut() -> Result<()> + Send + 'static,
     config: EngineConfig,
     load: impl FnOnce(Rank) -> Result<(Arc<B>, Model<B::Device>)>,
 ) -> Result<Engine<B>> {
     check_rank(place.rank, place.world)?;
     let Met { fate, board, links, file } = meet::lead(place, &mut given_up)?;
-    let group = Processes::start(place, &fate, links)?;
+    let mut group = Processes::start(place, &fate, links)?;
+    group._given_up = Some(Box::new(given_up));
     group.expect(ToLeader::Placed)?;
     drop(file);
     let (backend, model) = match load(Rank::new(0, place.world)?) {
@@ -92,18 +96,20 @@ pub fn lead<B: Backend>(
     Engine::of_group(backend, model, config, comm, Box::new(group))
 }
 
-/// Joins a group as another rank than 0, and carries out its orders until the engine is gone. `abandon` is
+/// Joins a group as another rank than 0, and carries out its orders until the engine is gone. `given_up` is
+/// asked while rank 0 does not answer; `abandon` is
 /// called where the group has failed and this process has not returned from here some seconds later.
 ///
 /// # Errors
 /// `Comm` with the rank that is missing; those of `load` and of this rank's own steps.
 pub fn follow<B: Backend>(
     place: &Place,
+    mut given_up: impl FnMut() -> Result<()>,
     load: impl FnOnce(Rank) -> Result<(Arc<B>, Model<B::Device>)>,
     abandon: impl Fn() + Send + 'static,
 ) -> Result<()> {
     let rank = Rank::new(place.rank, place.world)?;
-    let Met { fate, board, mut links, .. } = meet::join(place)?;
+    let Met { fate, board, mut links, .. } = meet::join(place, &mut given_up)?;
     let link = links.pop().ok_or_else(|| Error::internal("no link to rank 0"))?;
     let leader = Leader::start(place, &fate, link, Box::new(abandon))?;
     let outcome = obey::<B>(&leader, rank, board, load);
@@ -163,7 +169,9 @@ impl Leader {
         let ping = frame(&ToLeader::Ping).map_err(failed)?;
         // What rank 0 has said it need not hear.
         let say = move |rank: usize, what: &str| {
-            (rank != 0).then(|| frame(&ToLeader::Failed { rank, what: of_rank(own, rank, what) }).ok()).flatten()
+            (rank != 0)
+                .then(|| frame(&ToLeader::Failed { rank, what: of_rank(own, rank, what) }).ok())
+                .flatten()
         };
         let watch = Watch::start(fate.clone(), vec![to.clone()], patience, ping, say, abandon)?;
         Ok(Self { fate: fate.clone(), to, from: orders, _watch: watch })
@@ -221,12 +229,15 @@ struct Processes {
     /// Whether all have a runner.
     started: bool,
     watch: Option<Watch>,
+    /// Of the caller, who learns by its end that the others know of the group's.
+    _given_up: Option<Box<dyn FnMut() -> Result<()> + Send>>,
 }
 
 impl Processes {
     fn start(place: &Place, fate: &Arc<Fate>, links: Vec<Link>) -> Result<Self> {
         let patience = place.step_within;
-        let mut group = Self { fate: fate.clone(), followers: Vec::new(), started: false, watch: None };
+        let mut group =
+            Self { fate: fate.clone(), followers: Vec::new(), started: false, watch: None, _given_up: None };
         for (i, link) in links.into_iter().enumerate() {
             let rank = i + 1;
             let failed = |error| Error::io(format!("the link to rank {rank}"), error);

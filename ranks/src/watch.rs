@@ -44,7 +44,9 @@ impl Speaker {
 pub(crate) fn lost(error: &io::Error, patience: Duration) -> String {
     match error.kind() {
         io::ErrorKind::InvalidData => error.to_string(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("nothing was heard of it within {patience:?}"),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!("nothing was heard of it within {patience:?}")
+        }
         _ => "its process has ended".into(),
     }
 }

@@ -179,7 +179,9 @@ mod tests {
     fn orders_arrive_as_they_were_sent() {
         let sent = order();
         let bytes = frame(&ToFollower::Order(Cow::Borrowed(&sent))).unwrap();
-        let ToFollower::Order(got) = receive(&mut &*bytes, MOST_FRAME).unwrap() else { panic!("another message") };
+        let ToFollower::Order(got) = receive(&mut &*bytes, MOST_FRAME).unwrap() else {
+            panic!("another message")
+        };
         assert_eq!((got.number, got.captured, &got.words), (7, true, &sent.words));
         assert_eq!((&got.copies, &got.seen), (&sent.copies, &sent.seen));
         let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();

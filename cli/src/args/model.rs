@@ -9,12 +9,14 @@ use engraft::engraft_core::checkpoint::Access;
 use engraft::engraft_core::mem::Groups;
 use engraft::engraft_core::numerics::Mode;
 use engraft::engraft_core::policy::TablePolicy;
+#[cfg(unix)]
+use engraft::engraft_ranks::Meeting;
 use engraft::{
     DeepSpeedConfig, DeepSpeedConfigBuilder, Error, Float, ModelSource, Options, Registry, TextGenerator,
     WeightFormat,
 };
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Which model, where and how.
@@ -87,10 +89,13 @@ pub struct DeviceArgs {
     /// Seconds that one wait may take before the device counts as lost; default: 120
     #[arg(help_heading = "CUDA", long, value_name = "SECONDS", value_parser = positive)]
     pub wait_limit: Option<usize>,
-    /// Ranks that share the model, a thread each: 1, 2, 4 or 8; the result does not depend on
+    /// Ranks that share the model, a thread each unless --processes is given: 1, 2, 4 or 8; the result does not depend on
     /// it (cuda with 16-bit activations: in --mode reference)
     #[arg(long, alias = "tensor-parallel-size", value_name = "N", value_parser = degree)]
     pub tp: Option<usize>,
+    #[cfg(unix)]
+    #[command(flatten)]
+    pub group: GroupArgs,
     /// Groups of ranks that whole experts are shared among: as many as --tp (the default), 1: every rank has
     /// a part of each expert, or between: a group's ranks have parts of its experts
     #[arg(long, value_name = "N", value_parser = degree)]
@@ -120,6 +125,39 @@ pub struct DeviceArgs {
     pub max_context: Option<usize>,
 }
 
+/// Groups that this process leads: each ends its channel once all others know that it has ended.
+#[cfg(unix)]
+pub type Led = Arc<Mutex<Vec<std::sync::mpsc::Receiver<()>>>>;
+
+/// Ranks as processes.
+#[cfg(unix)]
+#[derive(Debug, Clone, ClapArgs)]
+#[command(next_help_heading = "Ranks as processes")]
+pub struct GroupArgs {
+    /// Run the ranks of --tp as processes of this machine, which this one starts, instead of threads
+    #[arg(long, conflicts_with_all = ["rank", "leader"])]
+    pub processes: bool,
+    /// This process is rank N of --tp, started by hand; launchers say so by the environment (torchrun, srun,
+    /// mpirun, LeaderWorkerSet)
+    #[arg(long, value_name = "N")]
+    pub rank: Option<usize>,
+    /// Where rank 0 listens: host:port, or unix:PATH
+    #[arg(long, value_name = "ADDRESS")]
+    pub leader: Option<Meeting>,
+    /// Seconds that ranks wait until all have joined
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = positive)]
+    pub join_timeout: usize,
+    /// Seconds that ranks wait for each other in a step
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = positive)]
+    pub step_timeout: usize,
+    /// Exchange over sockets even where all ranks are on one machine
+    #[arg(long)]
+    pub sockets: bool,
+    /// The groups that this process leads.
+    #[arg(skip)]
+    pub led: Led,
+}
+
 impl ModelArgs {
     /// Whether the embedded model is meant.
     pub fn is_demo(&self) -> bool {
@@ -143,7 +181,10 @@ impl ModelArgs {
         if self.no_mmap {
             source = source.open_by(Access::Read)?.into();
         }
-        Ok((source, self.device.sized(options.max_seqs(1))))
+        let options = self.device.sized(options.max_seqs(1));
+        #[cfg(unix)]
+        let options = super::super::group::placed(&self.device.group, self.device.tp, options)?;
+        Ok((source, options))
     }
 
     /// What a DeepSpeed configuration makes of the options and of the model that was named.

@@ -11,7 +11,9 @@ use std::time::Duration;
 pub const MAX_CONTINUATIONS: usize = 16_384;
 
 /// Layers whose hidden states are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
+)]
 #[non_exhaustive]
 pub enum Layers {
     /// None.

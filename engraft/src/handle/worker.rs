@@ -11,7 +11,7 @@ use super::protocol::{Clients, Message, Work, serve};
 use super::reason::{Reason, numbered};
 use crate::backends::Visitor;
 use crate::embed::EmbedOptions;
-use crate::load::load_engine;
+use crate::load::{Processes, load_engine, share_engine};
 use crate::options::Progress;
 use crate::sync::UnboundedSender;
 use engraft_core::backend::{Backend, Composed};
@@ -51,6 +51,8 @@ pub(super) struct Job {
     /// Bytes of host memory for pages of keys and values that the pool has no room for.
     pub host_cache: usize,
     pub progress: Progress,
+    /// The group of processes that this one is a rank of.
+    pub processes: Option<Processes>,
     pub inbox: Receiver<Post>,
     pub ready: Sender<Result<Ready>>,
 }
@@ -73,12 +75,20 @@ impl Visitor for Job {
         // A step of a device that does not work on its own is as slow as it is long.
         let limit = (!backend.caps().asynchronous && spec.family == Family::Decoder).then_some(STEP_MS);
         self.engine.max_step_ms = self.engine.max_step_ms.or(limit);
-        let Self { files, registry, load, progress, host_cache, .. } = self;
+        let Self { files, registry, load, progress, host_cache, processes, .. } = self;
         let (dtype, kv_dtype) = (self.engine.dtype, self.engine.kv_dtype);
         let no_experts = without_experts(&spec, load);
         let group = (load.world > 1).then(|| GroupPlan::new(&files, &registry, load, dtype, kv_dtype));
         let group = group.transpose()?;
-        let mut engine = load_engine(backend, files, registry, load, self.engine, progress)?;
+        let mut engine = match processes {
+            None => load_engine(backend, files, registry, load, self.engine, progress)?,
+            Some(group) => {
+                let shared = share_engine(backend, files, registry, load, self.engine, progress, group)?;
+                // The engine is another process's, and gone.
+                let Some(engine) = shared else { return Ok(()) };
+                engine
+            }
+        };
         if host_cache > 0 {
             engine.set_page_store(HostPages::new(host_cache))?;
         }

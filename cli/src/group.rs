@@ -1,0 +1,177 @@
+//! A group of processes: what this one does in it, and the processes that it starts itself.
+
+use super::args::{Command, GroupArgs, Led};
+use super::environment;
+use super::failure::{Failure, Outcome};
+use super::output::{dim, note};
+use engraft::engraft_ranks::{Meeting, Place};
+use engraft::{Error, Options};
+use std::io;
+use std::os::unix::process::{CommandExt, parent_id};
+use std::process::{Child, Command as Program, Stdio};
+use std::sync::PoisonError;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How long the other ranks of a group have to end.
+const ENDING: Duration = Duration::from_secs(6);
+
+/// The environment of this process.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Carries out the orders of rank 0, where this process is another rank; none where it is not.
+pub fn follow(command: &Command) -> Option<Outcome> {
+    let (model, path) = command.model()?;
+    let follow = || {
+        let Some((place, _)) =
+            environment::place(&model.device.group, model.device.tp, &variable, parent_id())?
+        else {
+            return Ok(false);
+        };
+        if place.rank == 0 {
+            return Ok(false);
+        }
+        let (source, options) = model.read(path)?;
+        options.follow(source)?;
+        Ok(true)
+    };
+    match follow() {
+        Ok(false) => None,
+        Ok(true) => Some(Ok(())),
+        Err(failure) => Some(Err(failure)),
+    }
+}
+
+/// The same options for this process's rank of its group, where it is in one.
+pub fn placed(args: &GroupArgs, tp: Option<usize>, options: Options) -> Result<Options, Failure> {
+    let parent = parent_id();
+    if let Some((place, form)) = environment::place(args, tp, &variable, parent)? {
+        if form != "engraft" {
+            note(&dim(&format!(
+                "rank {} of {} by {form}, which meet at {}",
+                place.rank, place.world, place.meeting
+            )));
+        }
+        // A rank that this program has started does not outlive it.
+        let orphaned = move || match form == "engraft" && parent_id() != parent {
+            true => Err(Error::Comm {
+                rank: 0,
+                world: 0,
+                what: "the process that started the ranks has ended".into(),
+            }),
+            false => Ok(()),
+        };
+        let end = led(args);
+        return Ok(options.processes(place, move || {
+            let _lives = &end;
+            orphaned()
+        }));
+    }
+    let Some(world) = tp.filter(|tp| *tp > 1 && args.processes) else { return Ok(options) };
+    let mut children = Children::new(world).map_err(|e| Error::io("a place where ranks meet", e))?;
+    let place = Place {
+        join_within: Duration::from_secs(args.join_timeout as u64),
+        step_within: Duration::from_secs(args.step_timeout as u64),
+        linked: args.sockets,
+        ..Place::new(0, world, children.meeting.clone(), children.token.clone())
+    };
+    let end = led(args);
+    Ok(options.processes(place, move || {
+        let _lives = &end;
+        children.all_live()
+    }))
+}
+
+/// Notes a group; it has ended when what this returns is dropped.
+fn led(args: &GroupArgs) -> Sender<()> {
+    let (end, ended) = channel();
+    args.led.lock().unwrap_or_else(PoisonError::into_inner).push(ended);
+    end
+}
+
+/// Waits until the other ranks know that the groups of this process have ended: they would take its end for a
+/// failure.
+pub fn wait(led: &Led) {
+    for group in led.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        let _ = group.recv_timeout(ENDING);
+    }
+}
+
+/// The ranks that this program starts: itself, with the same arguments.
+struct Children {
+    world: usize,
+    meeting: Meeting,
+    token: String,
+    /// Of this user alone; it goes with this.
+    _folder: tempfile::TempDir,
+    started: Vec<Child>,
+}
+
+impl Children {
+    fn new(world: usize) -> io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("engraft-").tempdir()?;
+        let meeting = Meeting::Unix(folder.path().join("ranks"));
+        let mut secret = [0; 16];
+        getrandom::fill(&mut secret).map_err(io::Error::other)?;
+        let token = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { world, meeting, token, _folder: folder, started: Vec::new() })
+    }
+
+    /// Starts them when it is asked first; then, whether one has ended.
+    fn all_live(&mut self) -> engraft::Result<()> {
+        if self.started.is_empty() {
+            for rank in 1..self.world {
+                let child = self
+                    .start(rank)
+                    .map_err(|error| self.lost(rank, format!("could not be started: {error}")))?;
+                self.started.push(child);
+            }
+        }
+        let world = self.world;
+        for (i, child) in self.started.iter_mut().enumerate() {
+            if let Ok(Some(status)) = child.try_wait() {
+                let what = format!("its process has ended before it joined: {status}");
+                return Err(Error::Comm { rank: i + 1, world, what });
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&self, rank: usize) -> io::Result<Child> {
+        Program::new(std::env::current_exe()?)
+            .args(std::env::args_os().skip(1))
+            .env("ENGRAFT_RANK", rank.to_string())
+            .env("ENGRAFT_WORLD", self.world.to_string())
+            .env("ENGRAFT_MEETING", self.meeting.to_string())
+            .env("ENGRAFT_GROUP_TOKEN", &self.token)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            // A key that ends this process must not end them before it has said so.
+            .process_group(0)
+            .spawn()
+    }
+
+    /// Waits until they have ended by themselves, and kills those that do not.
+    fn end(&mut self) {
+        let began = Instant::now();
+        for child in &mut self.started {
+            while matches!(child.try_wait(), Ok(None)) && began.elapsed() < ENDING {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    fn lost(&self, rank: usize, what: String) -> Error {
+        Error::Comm { rank, world: self.world, what }
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
