@@ -31,8 +31,11 @@ fn alone() -> String {
     text(&output)
 }
 
-/// The outputs of all ranks of a group, each with its variables and further arguments.
-fn group(ranks: Vec<(Vec<(&str, String)>, Vec<String>)>) -> Vec<Output> {
+/// Variables and further arguments of a rank.
+type Rank = (Vec<(&'static str, String)>, Vec<String>);
+
+/// The outputs of all ranks of a group.
+fn group(ranks: Vec<Rank>) -> Vec<Output> {
     let all: Vec<Child> = ranks
         .iter()
         .map(|(variables, more)| {

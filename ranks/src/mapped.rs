@@ -135,9 +135,10 @@ impl MappedBoard {
         // again only after this rank has sent its part of the next exchange.
         let (kind, len) = unsafe { (head.read(), head.add(1).read()) };
         match (Kind::of_word(kind), len as usize) {
-            // SAFETY: as above; a slot has SLOT values, and every pattern of bits is an f32.
             (Some(kind), len) if len <= SLOT => {
-                Ok(Part { kind, values: unsafe { std::slice::from_raw_parts(values, len) } })
+                // SAFETY: as above; a slot has SLOT values, and every pattern of bits is an f32.
+                let values = unsafe { std::slice::from_raw_parts(values, len) };
+                Ok(Part { kind, values })
             }
             _ => {
                 let what = format!("wrote {kind} and {len} where an exchange and its length belong");

@@ -307,7 +307,7 @@ impl Followers for Processes {
     }
 
     fn order(&mut self, order: &StepOrder) -> Result<()> {
-        self.send(&ToFollower::Order(Cow::Borrowed(order)))
+        self.send(&ToFollower::Order(Box::new(Cow::Borrowed(order))))
     }
 
     fn fail(&mut self, why: &str) {

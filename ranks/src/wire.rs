@@ -57,7 +57,7 @@ pub(crate) enum ToFollower<'a> {
     /// The engine's checked configuration: once, before the first order.
     Config(Box<EngineConfig>),
     /// A step.
-    Order(Cow<'a, StepOrder>),
+    Order(Box<Cow<'a, StepOrder>>),
     /// A rank is missing.
     Failed { rank: usize, what: String },
     /// Rank 0 lives.
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn orders_arrive_as_they_were_sent() {
         let sent = order();
-        let bytes = frame(&ToFollower::Order(Cow::Borrowed(&sent))).unwrap();
+        let bytes = frame(&ToFollower::Order(Box::new(Cow::Borrowed(&sent)))).unwrap();
         let ToFollower::Order(got) = receive(&mut &*bytes, MOST_FRAME).unwrap() else {
             panic!("another message")
         };
@@ -212,7 +212,7 @@ mod tests {
     /// Words whose number is another than their shape says would be read beyond their end.
     #[test]
     fn words_of_another_number_than_their_shape_are_refused() {
-        let mut bytes = frame(&ToFollower::Order(Cow::Owned(order()))).unwrap();
+        let mut bytes = frame(&ToFollower::Order(Box::new(Cow::Owned(order())))).unwrap();
         // Message, number, then the tokens of the shape.
         assert_eq!(bytes[HEAD..HEAD + 3], [3, 7, 3]);
         bytes[HEAD + 2] = 4;
