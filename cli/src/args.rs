@@ -1,5 +1,7 @@
 //! All flags, and how they become options of the library.
 
+#[cfg(unix)]
+mod group;
 mod model;
 #[cfg(feature = "serve")]
 mod serve;
@@ -7,9 +9,9 @@ mod texts;
 #[cfg(feature = "speech")]
 mod transcribe;
 
-pub use model::{DeviceArgs, ModelArgs, PolicyArgs, named, warn_of_coarse_groups};
 #[cfg(unix)]
-pub use model::{GroupArgs, Led};
+pub use group::{GroupArgs, Led};
+pub use model::{DeviceArgs, ModelArgs, PolicyArgs, named, warn_of_coarse_groups};
 #[cfg(feature = "serve")]
 pub use serve::ServeArgs;
 pub use texts::{AnswerArgs, ClassifyArgs, EmbedArgs, LinesArgs, ScoreArgs};
@@ -99,7 +101,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The model that ranks of a group can share, and a name of it beside the flags'.
+    /// The model that ranks of a group can share, and its name where that is no flag.
     #[cfg(unix)]
     pub fn model(&self) -> Option<(&ModelArgs, Option<&str>)> {
         match self {

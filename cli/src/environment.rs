@@ -1,7 +1,7 @@
 //! Which rank of which group this process is: by its flags, or by what its launcher has set.
 //!
-//! Every launcher has names of its own for a rank and the number of ranks; one that is found must agree with all
-//! others that are. A group of one rank is none.
+//! Every launcher has names of its own for a rank and the number of ranks; one that is found must agree with
+//! all others that are. A group of one rank is none.
 
 use super::args::GroupArgs;
 use super::failure::Failure;
@@ -12,7 +12,7 @@ use std::time::Duration;
 const PORT: u16 = 29_511;
 
 /// How a launcher names things.
-struct Form {
+struct Launcher {
     name: &'static str,
     rank: &'static str,
     world: &'static str,
@@ -23,43 +23,43 @@ struct Form {
 }
 
 /// `engraft` is this program where it starts its own ranks.
-const FORMS: [Form; 6] = [
-    Form {
+const LAUNCHERS: [Launcher; 6] = [
+    Launcher {
         name: "engraft",
         rank: "ENGRAFT_RANK",
         world: "ENGRAFT_WORLD",
         local: "ENGRAFT_WORLD",
         group: &[],
     },
-    Form {
+    Launcher {
         name: "torchrun",
         rank: "RANK",
         world: "WORLD_SIZE",
         local: "LOCAL_WORLD_SIZE",
         group: &["TORCHELASTIC_RUN_ID"],
     },
-    Form {
+    Launcher {
         name: "Slurm",
         rank: "SLURM_PROCID",
         world: "SLURM_STEP_NUM_TASKS",
         local: "SLURM_STEP_TASKS_PER_NODE",
         group: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
     },
-    Form {
+    Launcher {
         name: "Open MPI",
         rank: "OMPI_COMM_WORLD_RANK",
         world: "OMPI_COMM_WORLD_SIZE",
         local: "OMPI_COMM_WORLD_LOCAL_SIZE",
         group: &["PMIX_NAMESPACE"],
     },
-    Form {
+    Launcher {
         name: "MPICH",
         rank: "PMI_RANK",
         world: "PMI_SIZE",
         local: "MPI_LOCALNRANKS",
         group: &["PMI_JOBID"],
     },
-    Form {
+    Launcher {
         name: "LeaderWorkerSet",
         rank: "LWS_WORKER_INDEX",
         world: "LWS_GROUP_SIZE",
@@ -70,15 +70,15 @@ const FORMS: [Form; 6] = [
 
 /// What was found.
 struct Found {
-    form: &'static str,
+    launcher: &'static str,
     rank: usize,
     world: usize,
     local: Option<usize>,
     group: Vec<String>,
 }
 
-/// This process's place in a group; none where it is in none. `env` has the environment; `parent` is the process
-/// that has started this one.
+/// This process's place in a group; none where it is in none. `env` has the environment; `parent` is the
+/// process that has started this one.
 ///
 /// # Errors
 /// `Usage` for launchers that contradict each other or the flags, and for what is no number.
@@ -88,27 +88,32 @@ pub fn place(
     env: &dyn Fn(&str) -> Option<String>,
     parent: u32,
 ) -> Result<Option<(Place, &'static str)>, Failure> {
-    let mut found =
-        FORMS.iter().filter_map(|form| form.find(env).transpose()).collect::<Result<Vec<_>, _>>()?;
+    let mut found = LAUNCHERS
+        .iter()
+        .filter_map(|launcher| launcher.find(env).transpose())
+        .collect::<Result<Vec<_>, _>>()?;
     if let Some(rank) = args.rank {
         let no = || Failure::Usage("--rank goes with --tp, the number of ranks, and --leader".into());
         let (world, _) = (tp.ok_or_else(no)?, args.leader.as_ref().ok_or_else(no)?);
-        found.insert(0, Found { form: "--rank", rank, world, local: Some(1), group: Vec::new() });
+        found.insert(0, Found { launcher: "--rank", rank, world, local: Some(1), group: Vec::new() });
     }
     found.retain(|found| found.world > 1);
     let Some(first) = found.first() else { return Ok(None) };
     if let Some(other) = found.iter().find(|other| (other.rank, other.world) != (first.rank, first.world)) {
         return Err(Failure::Usage(format!(
             "{} says rank {} of {}, {} says rank {} of {}: which one counts?",
-            first.form, first.rank, first.world, other.form, other.rank, other.world
+            first.launcher, first.rank, first.world, other.launcher, other.rank, other.world
         )));
     }
     if let Some(tp) = tp.filter(|tp| *tp != first.world) {
-        let (form, world) = (first.form, first.world);
-        return Err(Failure::Usage(format!("--tp {tp}, but {form} has started {world} processes")));
+        let (launcher, world) = (first.launcher, first.world);
+        return Err(Failure::Usage(format!("--tp {tp}, but {launcher} has started {world} processes")));
     }
     if first.rank >= first.world {
-        return Err(Failure::Usage(format!("{} says rank {} of {}", first.form, first.rank, first.world)));
+        return Err(Failure::Usage(format!(
+            "{} says rank {} of {}",
+            first.launcher, first.rank, first.world
+        )));
     }
     let meeting = meeting(args, first, env, parent)?;
     let token = env("ENGRAFT_GROUP_TOKEN").unwrap_or_else(|| format!("{} {meeting}", first.group.join(" ")));
@@ -119,10 +124,10 @@ pub fn place(
         linked: args.sockets,
         ..Place::new(first.rank, first.world, meeting, token)
     };
-    Ok(Some((place, first.form)))
+    Ok(Some((place, first.launcher)))
 }
 
-impl Form {
+impl Launcher {
     fn find(&self, env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Found>, Failure> {
         let number = |name: &str| -> Result<Option<usize>, Failure> {
             let Some(text) = env(name).filter(|text| !text.is_empty()) else { return Ok(None) };
@@ -134,7 +139,7 @@ impl Form {
         // Slurm says `2(x3)` for three machines of two.
         let local = env(self.local).and_then(|text| text.split(['(', ',']).next()?.parse().ok());
         let group = self.group.iter().filter_map(|name| env(name)).collect();
-        Ok(Some(Found { form: self.name, rank, world, local, group }))
+        Ok(Some(Found { launcher: self.name, rank, world, local, group }))
     }
 }
 
@@ -149,7 +154,7 @@ fn meeting(
     if let Some(leader) = &args.leader {
         return Ok(leader.clone());
     }
-    let known = match found.form {
+    let known = match found.launcher {
         "engraft" => env("ENGRAFT_MEETING"),
         // The port itself may be that of torchrun's own store.
         "torchrun" => env("MASTER_ADDR").map(|host| {
@@ -172,7 +177,7 @@ fn meeting(
         }
         None => Err(Failure::Usage(format!(
             "{} says rank {} of {}, but not where rank 0 is: --leader host:port does",
-            found.form, found.rank, found.world
+            found.launcher, found.rank, found.world
         ))),
     }
 }
@@ -211,9 +216,9 @@ mod tests {
             |name: &str| env.iter().find(|(given, _)| *given == name).map(|(_, value)| value.to_string());
         match place(args, tp, &env, 77) {
             Ok(None) => Ok("none".into()),
-            Ok(Some((place, form))) => {
+            Ok(Some((place, launcher))) => {
                 let Place { rank, world, local, meeting, .. } = place;
-                Ok(format!("{form} {rank}/{world}/{local} {meeting}"))
+                Ok(format!("{launcher} {rank}/{world}/{local} {meeting}"))
             }
             Err(failure) => Err(failure.to_string()),
         }

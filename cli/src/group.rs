@@ -1,8 +1,8 @@
 //! A group of processes: what this one does in it, and the processes that it starts itself.
 
-use super::args::{Command, GroupArgs, Led};
+use super::args::{GroupArgs, Led};
 use super::environment;
-use super::failure::{Failure, Outcome};
+use super::failure::Failure;
 use super::output::{dim, note};
 use engraft::engraft_ranks::{Meeting, Place};
 use engraft::{Error, Options};
@@ -17,45 +17,22 @@ use std::time::{Duration, Instant};
 const ENDING: Duration = Duration::from_secs(6);
 
 /// The environment of this process.
-fn variable(name: &str) -> Option<String> {
+pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
-}
-
-/// Carries out the orders of rank 0, where this process is another rank; none where it is not.
-pub fn follow(command: &Command) -> Option<Outcome> {
-    let (model, path) = command.model()?;
-    let follow = || {
-        let Some((place, _)) =
-            environment::place(&model.device.group, model.device.tp, &variable, parent_id())?
-        else {
-            return Ok(false);
-        };
-        if place.rank == 0 {
-            return Ok(false);
-        }
-        let (source, options) = model.read(path)?;
-        options.follow(source)?;
-        Ok(true)
-    };
-    match follow() {
-        Ok(false) => None,
-        Ok(true) => Some(Ok(())),
-        Err(failure) => Some(Err(failure)),
-    }
 }
 
 /// The same options for this process's rank of its group, where it is in one.
 pub fn placed(args: &GroupArgs, tp: Option<usize>, options: Options) -> Result<Options, Failure> {
     let parent = parent_id();
-    if let Some((place, form)) = environment::place(args, tp, &variable, parent)? {
-        if form != "engraft" {
+    if let Some((place, launcher)) = environment::place(args, tp, &variable, parent)? {
+        if launcher != "engraft" {
             note(&dim(&format!(
-                "rank {} of {} by {form}, which meet at {}",
+                "rank {} of {} by {launcher}, which meet at {}",
                 place.rank, place.world, place.meeting
             )));
         }
         // A rank that this program has started does not outlive it.
-        let orphaned = move || match form == "engraft" && parent_id() != parent {
+        let orphaned = move || match launcher == "engraft" && parent_id() != parent {
             true => Err(Error::Comm {
                 rank: 0,
                 world: 0,

@@ -17,6 +17,8 @@ mod doctor;
 #[cfg(unix)]
 mod environment;
 mod failure;
+#[cfg(unix)]
+mod follow;
 mod generate;
 #[cfg(unix)]
 mod group;
@@ -49,7 +51,7 @@ pub fn main() -> ExitCode {
     logging();
     shrunk::install();
     #[cfg(unix)]
-    let followed = group::follow(&args.command);
+    let followed = follow::follow(&args.command);
     #[cfg(not(unix))]
     let followed = None;
     #[cfg(unix)]

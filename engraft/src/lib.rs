@@ -57,6 +57,7 @@ mod labels;
 mod load;
 mod open;
 mod options;
+mod processes;
 mod sentence;
 mod source;
 #[cfg(feature = "speech")]

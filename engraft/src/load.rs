@@ -1,6 +1,7 @@
 //! From a checkpoint to the engine that runs it, on one rank or several.
 
 use crate::options::Progress;
+use crate::processes::Processes;
 use engraft_core::Result;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::ModelFiles;
@@ -10,19 +11,6 @@ use engraft_core::inject::inject;
 use engraft_core::policy::{Rank, Registry};
 use engraft_core::weights::LoadOptions;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// A rank that is a process, and what is asked while others have not joined.
-#[cfg(unix)]
-pub(crate) struct Processes {
-    /// This process's place in the group.
-    pub place: engraft_ranks::Place,
-    /// An error ends the waiting.
-    pub given_up: Box<dyn FnMut() -> Result<()> + Send>,
-}
-
-/// There are none on this system.
-#[cfg(not(unix))]
-pub(crate) enum Processes {}
 
 /// Loads a model and makes its engine: where `options.world` says so for a group of ranks, a thread each, of
 /// which the calling one is rank 0. `progress` is called with the bytes that rank 0 has read, and all
@@ -63,8 +51,8 @@ pub fn load_engine<B: Backend>(
     engraft_ranks::spawn(options.world, config, Arc::new(load))
 }
 
-/// Does its part of a group of processes: rank 0 makes the engine; any other carries out its orders until it is
-/// gone, and has none.
+/// Does its part of a group of processes: rank 0 makes the engine; any other carries out its orders until it
+/// is gone, and has none.
 ///
 /// # Errors
 /// As [`load_engine`]; `Comm` with a rank that is missing.

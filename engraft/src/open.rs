@@ -58,11 +58,12 @@ impl Options {
         Ok(model)
     }
 
-    /// Carries out the orders of rank 0 as another rank of [`Options::processes`], until the engine there is gone.
+    /// Carries out the orders of rank 0 as another rank of [`Options::processes`], until the engine there is
+    /// gone.
     ///
     /// # Errors
-    /// As [`Options::open`], but for the tokenizer; `Comm` with a rank that is missing; `Config` where this is
-    /// no rank that follows.
+    /// As [`Options::open`], but for the tokenizer; `Comm` with a rank that is missing; `Config` where this
+    /// is no rank that follows.
     #[cfg(unix)]
     pub fn follow(self, model: impl Into<ModelSource>) -> Result<()> {
         match self.processes.as_ref().map(|processes| processes.place.rank) {

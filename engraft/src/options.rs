@@ -1,7 +1,7 @@
 //! How a model is opened.
 
 use crate::backends::BackendName;
-use crate::load::Processes;
+use crate::processes::Processes;
 use crate::{Error, Float, Registry, Result};
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::DeepSpeedConfig;
@@ -250,9 +250,10 @@ impl Options {
         self
     }
 
-    /// Makes this process one rank of a group of processes that share the model, on one machine or several; as many
-    /// as the place says, in the place of [`Options::tp`]. `given_up` is asked while rank 0 waits for the
-    /// others: an error of it ends the waiting. Rank 0 opens the model; the others call [`Options::follow`].
+    /// Makes this process one rank of a group of processes that share the model, on one machine or several;
+    /// as many as the place says, in the place of [`Options::tp`]. `given_up` is asked while rank 0 waits for
+    /// the others: an error of it ends the waiting. Rank 0 opens the model; the others call
+    /// [`Options::follow`].
     #[cfg(unix)]
     pub fn processes(
         mut self,

@@ -15,11 +15,13 @@ mod linked;
 #[cfg(unix)]
 mod mapped;
 #[cfg(unix)]
-mod meet;
-#[cfg(all(test, unix))]
-mod meet_tests;
+mod place;
 #[cfg(unix)]
 mod processes;
+#[cfg(unix)]
+mod rendezvous;
+#[cfg(all(test, unix))]
+mod rendezvous_tests;
 mod threads;
 #[cfg(unix)]
 mod watch;
@@ -30,5 +32,7 @@ pub use board::ThreadBoard;
 #[cfg(unix)]
 pub use link::Meeting;
 #[cfg(unix)]
-pub use processes::{Place, follow, lead};
+pub use place::Place;
+#[cfg(unix)]
+pub use processes::{follow, lead};
 pub use threads::{Load, spawn};

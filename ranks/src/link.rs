@@ -87,7 +87,7 @@ impl Listener {
     }
 
     /// Listens beside `link`, where ranks of its machine, or of its network, can dial; says the address, too.
-    pub fn beside(link: &Link, meeting: &Meeting, rank: usize) -> io::Result<(Self, Meeting)> {
+    pub fn alongside(link: &Link, meeting: &Meeting, rank: usize) -> io::Result<(Self, Meeting)> {
         match (link, meeting) {
             (Link::Tcp(stream), _) => {
                 let listener = TcpListener::bind((stream.local_addr()?.ip(), 0))?;

@@ -2,8 +2,8 @@
 //!
 //! The rules of [`crate::ThreadBoard`] with counters and slots in the file. Slots are as long as the file was
 //! made; longer exchanges take several. The file lies in memory where the system has such a folder, its pages
-//! are written when it is made (so that memory that is lacking is an error there and no signal later), and its
-//! name is removed as soon as all have mapped it: nothing is left behind, however the processes end.
+//! are written when it is made (so that memory that is lacking is an error there and no signal later), and
+//! its name is removed as soon as all have mapped it: nothing is left behind, however the processes end.
 
 use crate::exchange::{Carrier, Kind, MOST_RANKS, Part, all_gather, all_reduce};
 use crate::fate::Fate;
@@ -131,8 +131,8 @@ impl MappedBoard {
     /// What a rank has sent to exchange `number`, which all have reached.
     fn part(&self, number: u64, rank: usize) -> Result<Part<'_>> {
         let (head, values) = self.slot(number, rank);
-        // SAFETY: inside the map and aligned; who wrote them said so by `arrived` before, and writes this slot
-        // again only after this rank has sent its part of the next exchange.
+        // SAFETY: inside the map and aligned; who wrote them said so by `arrived` before, and writes this
+        // slot again only after this rank has sent its part of the next exchange.
         let (kind, len) = unsafe { (head.read(), head.add(1).read()) };
         match (Kind::of_word(kind), len as usize) {
             (Some(kind), len) if len <= SLOT => {

@@ -5,8 +5,9 @@
 //! the engine is gone. A rank that ends, fails or is not heard of is named to all.
 
 use crate::fate::{Fate, State};
-use crate::link::{Link, Meeting};
-use crate::meet::{self, Met};
+use crate::link::Link;
+use crate::place::Place;
+use crate::rendezvous::{self, Joined};
 use crate::watch::{Speaker, Watch, lost};
 use crate::wire::{MOST_FRAME, MOST_HELLO, ToFollower, ToLeader, frame, receive};
 use engraft_core::backend::Backend;
@@ -25,49 +26,9 @@ use std::time::Duration;
 /// How long rank 0 sleeps between two looks at whether the group still runs.
 const NAP: Duration = Duration::from_millis(20);
 
-/// A process's place in a group, and where the group meets.
-#[derive(Debug, Clone)]
-pub struct Place {
-    /// This rank, from 0.
-    pub rank: usize,
-    /// Ranks in the group: 1, 2, 4 or 8.
-    pub world: usize,
-    /// Ranks on this machine, which share its cores.
-    pub local: usize,
-    /// Where rank 0 listens.
-    pub meeting: Meeting,
-    /// What only ranks of this group know.
-    pub token: String,
-    /// Name and value of all that must be the same on every rank.
-    pub facts: Vec<(String, String)>,
-    /// How long ranks wait until all have joined.
-    pub join_within: Duration,
-    /// How long ranks wait for each other in a step.
-    pub step_within: Duration,
-    /// Exchange over sockets even where all can map one file.
-    pub linked: bool,
-}
-
-impl Place {
-    /// A place beside all others on one machine, with the usual patience: 300 s to join, 60 s for a step.
-    pub fn new(rank: usize, world: usize, meeting: Meeting, token: impl Into<String>) -> Self {
-        Self {
-            rank,
-            world,
-            local: world,
-            meeting,
-            token: token.into(),
-            facts: Vec::new(),
-            join_within: Duration::from_secs(300),
-            step_within: crate::board::PATIENCE,
-            linked: false,
-        }
-    }
-}
-
 /// Joins a group as rank 0, and makes its engine: `load` reads what rank 0 has of the model. `given_up` is
-/// asked while others have not joined: an error of it ends the waiting; it is dropped once the group has ended.
-/// The other processes end when the engine is dropped.
+/// asked while others have not joined: an error of it ends the waiting; it is dropped once the group has
+/// ended. The other processes end when the engine is dropped.
 ///
 /// # Errors
 /// `Comm` with the rank that has not joined, does not fit, or failed; those of `given_up`, `load`,
@@ -79,10 +40,10 @@ pub fn lead<B: Backend>(
     load: impl FnOnce(Rank) -> Result<(Arc<B>, Model<B::Device>)>,
 ) -> Result<Engine<B>> {
     check_rank(place.rank, place.world)?;
-    let Met { fate, board, links, file } = meet::lead(place, &mut given_up)?;
+    let Joined { fate, board, links, file } = rendezvous::lead(place, &mut given_up)?;
     let mut group = Processes::start(place, &fate, links)?;
     group._given_up = Some(Box::new(given_up));
-    group.expect(ToLeader::Placed)?;
+    group.until_all(ToLeader::Placed)?;
     drop(file);
     let (backend, model) = match load(Rank::new(0, place.world)?) {
         Ok(loaded) => loaded,
@@ -91,7 +52,7 @@ pub fn lead<B: Backend>(
             return Err(error);
         }
     };
-    group.expect(ToLeader::Loaded)?;
+    group.until_all(ToLeader::Loaded)?;
     let comm = backend.group(board)?;
     Engine::of_group(backend, model, config, comm, Box::new(group))
 }
@@ -109,10 +70,10 @@ pub fn follow<B: Backend>(
     abandon: impl Fn() + Send + 'static,
 ) -> Result<()> {
     let rank = Rank::new(place.rank, place.world)?;
-    let Met { fate, board, mut links, .. } = meet::join(place, &mut given_up)?;
+    let Joined { fate, board, mut links, .. } = rendezvous::join(place, &mut given_up)?;
     let link = links.pop().ok_or_else(|| Error::internal("no link to rank 0"))?;
     let leader = Leader::start(place, &fate, link, Box::new(abandon))?;
-    let outcome = obey::<B>(&leader, rank, board, load);
+    let outcome = carry_out::<B>(&leader, rank, board, load);
     if let Err(error) = &outcome {
         // Another rank's failure is kept: it came first.
         fate.fail(place.rank, &error.to_string());
@@ -120,7 +81,7 @@ pub fn follow<B: Backend>(
     outcome
 }
 
-fn obey<B: Backend>(
+fn carry_out<B: Backend>(
     leader: &Leader,
     rank: Rank,
     board: Box<dyn engraft_core::backend::Board>,
@@ -256,7 +217,7 @@ impl Processes {
     }
 
     /// Waits until every rank has sent this.
-    fn expect(&self, want: ToLeader) -> Result<()> {
+    fn until_all(&self, want: ToLeader) -> Result<()> {
         for (i, follower) in self.followers.iter().enumerate() {
             loop {
                 match follower.events.recv_timeout(NAP) {
@@ -301,7 +262,7 @@ fn hear(mut from: Link, rank: usize, say: &Sender<ToLeader>, fate: &Fate, patien
 impl Followers for Processes {
     fn start(&mut self, config: &EngineConfig) -> Result<()> {
         self.send(&ToFollower::Config(Box::new(config.clone())))?;
-        self.expect(ToLeader::Ready)?;
+        self.until_all(ToLeader::Ready)?;
         self.started = true;
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! What processes of a group say to each other, and how it lies on a stream.
 //!
-//! A frame is 12 bytes and a payload: `EGR`, the protocol's number, the payload's bytes and its CRC-32, little
-//! endian; the payload is a message in postcard's encoding. A frame that is too long, damaged, of another
-//! protocol or no message ends the link: nothing of it is used.
+//! A frame is 12 bytes and a payload: `EGR`, the protocol's number, the payload's bytes and its CRC-32,
+//! little endian; the payload is a message in postcard's encoding. A frame that is too long, damaged, of
+//! another protocol or no message ends the link: nothing of it is used.
 
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::StepOrder;
@@ -170,7 +170,7 @@ mod tests {
         let mut order = StepOrder::default();
         let shape = engraft_core::mem::StepShape { tokens: 3, seqs: 2, rows: 1, ..Default::default() };
         order.words.begin(shape);
-        (order.number, order.captured) = (7, true);
+        order.number = 7;
         (order.copies, order.seen, order.values) = (vec![(1, 2)], vec![5, u32::MAX], vec![1.5, f32::NAN]);
         order
     }
@@ -182,7 +182,7 @@ mod tests {
         let ToFollower::Order(got) = receive(&mut &*bytes, MOST_FRAME).unwrap() else {
             panic!("another message")
         };
-        assert_eq!((got.number, got.captured, &got.words), (7, true, &sent.words));
+        assert_eq!((got.number, &got.words), (7, &sent.words));
         assert_eq!((&got.copies, &got.seen), (&sent.copies, &sent.seen));
         let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&got.values), bits(&sent.values));

@@ -3,20 +3,20 @@
 use super::super::failure::Failure;
 use super::super::output::{Loading, note};
 use super::super::values::{backend, degree, dtype, positive, threads, weight_format};
+#[cfg(unix)]
+use super::group::GroupArgs;
 use clap::Args as ClapArgs;
 use engraft::backends::BackendName;
 use engraft::engraft_core::checkpoint::Access;
 use engraft::engraft_core::mem::Groups;
 use engraft::engraft_core::numerics::Mode;
 use engraft::engraft_core::policy::TablePolicy;
-#[cfg(unix)]
-use engraft::engraft_ranks::Meeting;
 use engraft::{
     DeepSpeedConfig, DeepSpeedConfigBuilder, Error, Float, ModelSource, Options, Registry, TextGenerator,
     WeightFormat,
 };
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Which model, where and how.
@@ -89,8 +89,8 @@ pub struct DeviceArgs {
     /// Seconds that one wait may take before the device counts as lost; default: 120
     #[arg(help_heading = "CUDA", long, value_name = "SECONDS", value_parser = positive)]
     pub wait_limit: Option<usize>,
-    /// Ranks that share the model, a thread each unless --processes is given: 1, 2, 4 or 8; the result does not depend on
-    /// it (cuda with 16-bit activations: in --mode reference)
+    /// Ranks that share the model, a thread each unless --processes is given: 1, 2, 4 or 8; the result does
+    /// not depend on it (cuda with 16-bit activations: in --mode reference)
     #[arg(long, alias = "tensor-parallel-size", value_name = "N", value_parser = degree)]
     pub tp: Option<usize>,
     #[cfg(unix)]
@@ -123,39 +123,6 @@ pub struct DeviceArgs {
     /// Longest sequence, prompt and continuation, where the model can; default: 8192, of bench what it runs
     #[arg(long, alias = "max-model-len", value_name = "N", value_parser = positive)]
     pub max_context: Option<usize>,
-}
-
-/// Groups that this process leads: each ends its channel once all others know that it has ended.
-#[cfg(unix)]
-pub type Led = Arc<Mutex<Vec<std::sync::mpsc::Receiver<()>>>>;
-
-/// Ranks as processes.
-#[cfg(unix)]
-#[derive(Debug, Clone, ClapArgs)]
-#[command(next_help_heading = "Ranks as processes")]
-pub struct GroupArgs {
-    /// Run the ranks of --tp as processes of this machine, which this one starts, instead of threads
-    #[arg(long, conflicts_with_all = ["rank", "leader"])]
-    pub processes: bool,
-    /// This process is rank N of --tp, started by hand; launchers say so by the environment (torchrun, srun,
-    /// mpirun, LeaderWorkerSet)
-    #[arg(long, value_name = "N")]
-    pub rank: Option<usize>,
-    /// Where rank 0 listens: host:port, or unix:PATH
-    #[arg(long, value_name = "ADDRESS")]
-    pub leader: Option<Meeting>,
-    /// Seconds that ranks wait until all have joined
-    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = positive)]
-    pub join_timeout: usize,
-    /// Seconds that ranks wait for each other in a step
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = positive)]
-    pub step_timeout: usize,
-    /// Exchange over sockets even where all ranks are on one machine
-    #[arg(long)]
-    pub sockets: bool,
-    /// The groups that this process leads.
-    #[arg(skip)]
-    pub led: Led,
 }
 
 impl ModelArgs {

@@ -4,8 +4,8 @@
 
 use crate::fate::State;
 use crate::link::{Link, Meeting};
-use crate::meet::{self, Met};
-use crate::processes::Place;
+use crate::place::Place;
+use crate::rendezvous::{self, Joined};
 use crate::wire::{Hello, MOST_HELLO, ToFollower, receive, send};
 use engraft_core::Error;
 use engraft_core::numerics::tree;
@@ -44,28 +44,28 @@ fn place(rank: usize, world: usize, meeting: &Meeting, linked: bool) -> Place {
     }
 }
 
-fn meet(place: &Place) -> Result<Met, Error> {
+fn join(place: &Place) -> Result<Joined, Error> {
     match place.rank {
-        0 => meet::lead(place, &mut || Ok(())),
-        _ => meet::join(place, &mut || Ok(())),
+        0 => rendezvous::lead(place, &mut || Ok(())),
+        _ => rendezvous::join(place, &mut || Ok(())),
     }
 }
 
-/// Runs `body` as every rank of a group that has met; all leave in good order.
+/// Runs `body` as every rank of a group that has joined; all leave in good order.
 fn group<T: Send>(
     world: usize,
     meeting: &Meeting,
     linked: bool,
-    body: impl Fn(usize, &Met) -> T + Sync,
+    body: impl Fn(usize, &Joined) -> T + Sync,
 ) -> Vec<T> {
     let (body, barrier) = (&body, &std::sync::Barrier::new(world));
     thread::scope(|scope| {
         let ranks: Vec<_> = (0..world)
             .map(|rank| {
                 scope.spawn(move || {
-                    let met = meet(&place(rank, world, meeting, linked)).unwrap();
-                    let got = body(rank, &met);
-                    met.fate.end();
+                    let joined = join(&place(rank, world, meeting, linked)).unwrap();
+                    let got = body(rank, &joined);
+                    joined.fate.end();
                     barrier.wait();
                     got
                 })
@@ -85,7 +85,7 @@ fn sums_are_the_tree_however_parts_are_carried() {
     let len = (1 << 20) + 77;
     let want: Vec<u32> = (0..len).map(|i| tree(leaves(i)).to_bits()).collect();
     for (world, tcp, linked) in [(2, false, false), (4, true, false), (2, true, true), (4, false, true)] {
-        let got = group(world, &meeting(tcp), linked, |rank, met| {
+        let got = group(world, &meeting(tcp), linked, |rank, joined| {
             let per = 8 / world;
             let node = |i: usize| match leaves(i)[rank * per..][..per] {
                 [a, b] => a + b,
@@ -93,9 +93,9 @@ fn sums_are_the_tree_however_parts_are_carried() {
                 _ => f32::NAN,
             };
             let mut x: Vec<f32> = (0..len).map(node).collect();
-            met.board.all_reduce(&mut x, true).unwrap();
+            joined.board.all_reduce(&mut x, true).unwrap();
             let mut idle = [f32::NAN, 2.0];
-            met.board.all_reduce(&mut idle, rank == 1).unwrap();
+            joined.board.all_reduce(&mut idle, rank == 1).unwrap();
             assert_eq!(idle[1], 2.0);
             x.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
         });
@@ -111,14 +111,14 @@ fn columns_reach_every_rank_however_wide_they_are() {
     for (cols, rows) in [(600_000, 2), (7, 100_000)] {
         let columns = [0..cols / 3, cols / 3..cols];
         for linked in [false, true] {
-            let got = group(2, &meeting(false), linked, |rank, met| {
+            let got = group(2, &meeting(false), linked, |rank, joined| {
                 let mut x = vec![-1.0f32; cols * rows];
                 for (i, x) in x.iter_mut().enumerate() {
                     if columns[rank].contains(&(i % cols)) {
                         *x = i as f32;
                     }
                 }
-                met.board.all_gather(&mut x, cols, &columns).unwrap();
+                joined.board.all_gather(&mut x, cols, &columns).unwrap();
                 x.iter().enumerate().position(|(i, x)| *x != i as f32)
             });
             assert_eq!(got, [None, None], "{cols} columns, linked {linked}");
@@ -141,19 +141,19 @@ fn strangers_are_sent_away() {
         drop(silent);
         answer
     });
-    let met = group_after(&meeting, &answers);
-    assert_eq!(met, [0, 1]);
+    let joined = group_after(&meeting, &answers);
+    assert_eq!(joined, [0, 1]);
     assert_eq!(answers.join().unwrap(), ToFollower::Refused("it has not joined".into()));
 }
 
 /// A group of two whose second rank waits until the strangers have dialled.
 fn group_after<T>(meeting: &Meeting, strangers: &thread::JoinHandle<T>) -> Vec<usize> {
     thread::scope(|scope| {
-        let leader = scope.spawn(|| meet(&place(0, 2, meeting, false)).map(|met| met.board.rank()));
+        let leader = scope.spawn(|| join(&place(0, 2, meeting, false)).map(|joined| joined.board.rank()));
         while !strangers.is_finished() {
             thread::sleep(Duration::from_millis(5));
         }
-        let follower = meet(&place(1, 2, meeting, false)).map(|met| met.board.rank());
+        let follower = join(&place(1, 2, meeting, false)).map(|joined| joined.board.rank());
         vec![leader.join().unwrap().unwrap(), follower.unwrap()]
     })
 }
@@ -163,10 +163,10 @@ fn ranks_that_do_not_fit_are_named_on_both_sides() {
     let unlike = |change: fn(&mut Place)| {
         let meeting = meeting(false);
         thread::scope(|scope| {
-            let leader = scope.spawn(|| meet(&place(0, 2, &meeting, false)).map(drop));
+            let leader = scope.spawn(|| join(&place(0, 2, &meeting, false)).map(drop));
             let mut place = place(1, 2, &meeting, false);
             change(&mut place);
-            let follower = meet(&place).map(drop).unwrap_err().to_string();
+            let follower = join(&place).map(drop).unwrap_err().to_string();
             (leader.join().unwrap().unwrap_err().to_string(), follower)
         })
     };
@@ -188,9 +188,9 @@ fn ranks_that_do_not_fit_are_named_on_both_sides() {
 fn who_does_not_join_is_named() {
     let mut alone = place(0, 4, &meeting(false), false);
     alone.join_within = Duration::from_millis(50);
-    let error = meet(&alone).map(drop).unwrap_err().to_string();
+    let error = join(&alone).map(drop).unwrap_err().to_string();
     assert_eq!(error, "rank 1 of 4: it did not join within 50ms; missing: 1, 2, 3");
-    let error = meet(&Place { rank: 1, ..alone }).map(drop).unwrap_err().to_string();
+    let error = join(&Place { rank: 1, ..alone }).map(drop).unwrap_err().to_string();
     assert!(error.starts_with("rank 0 of 4: it was not reached within 50ms"), "{error}");
 }
 
@@ -201,7 +201,7 @@ fn a_rank_that_two_processes_have_ends_the_group() {
     let errors: Vec<String> = thread::scope(|scope| {
         let all = [0, 1, 1].map(|rank| {
             let meeting = &meeting;
-            scope.spawn(move || meet(&place(rank, 4, meeting, false)).map(drop).unwrap_err().to_string())
+            scope.spawn(move || join(&place(rank, 4, meeting, false)).map(drop).unwrap_err().to_string())
         });
         all.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
@@ -214,11 +214,11 @@ fn a_rank_that_two_processes_have_ends_the_group() {
 fn a_link_that_ends_names_its_rank() {
     let meeting = meeting(true);
     let (error, took) = thread::scope(|scope| {
-        scope.spawn(|| drop(meet(&place(1, 2, &meeting, true)).unwrap()));
-        let met = meet(&place(0, 2, &meeting, true)).unwrap();
+        scope.spawn(|| drop(join(&place(1, 2, &meeting, true)).unwrap()));
+        let joined = join(&place(0, 2, &meeting, true)).unwrap();
         let began = Instant::now();
-        let error = met.board.all_reduce(&mut [1.0], true).unwrap_err().to_string();
-        assert!(matches!(met.fate.state(), State::Failed(1, _)));
+        let error = joined.board.all_reduce(&mut [1.0], true).unwrap_err().to_string();
+        assert!(matches!(joined.fate.state(), State::Failed(1, _)));
         (error, began.elapsed())
     });
     assert_eq!(error, "rank 1 of 2: its process has ended");
@@ -234,13 +234,13 @@ fn a_rank_that_stalls_is_named() {
             let (say, wait) = std::sync::mpsc::channel::<()>();
             let other = place(1, 2, &meeting, linked);
             scope.spawn(move || {
-                let met = meet(&other).unwrap();
+                let joined = join(&other).unwrap();
                 let _ = wait.recv();
-                drop(met);
+                drop(joined);
             });
             let hasty = Place { step_within: Duration::from_millis(100), ..place(0, 2, &meeting, linked) };
-            let met = meet(&hasty).unwrap();
-            let error = met.board.all_reduce(&mut [1.0], true).unwrap_err().to_string();
+            let joined = join(&hasty).unwrap();
+            let error = joined.board.all_reduce(&mut [1.0], true).unwrap_err().to_string();
             drop(say);
             error
         });

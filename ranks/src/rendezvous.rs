@@ -4,7 +4,7 @@ use crate::fate::Fate;
 use crate::link::{Link, Listener, Meeting, random};
 use crate::linked::LinkedBoard;
 use crate::mapped::{self, MappedBoard};
-use crate::processes::Place;
+use crate::place::Place;
 use crate::wire::{Hello, Join, MOST_HELLO, ToFollower, Welcome, receive, send};
 use engraft_core::backend::Board;
 use engraft_core::{Error, Result};
@@ -22,7 +22,7 @@ const NAP: Duration = Duration::from_millis(2);
 const MOST_STRANGERS: usize = 64;
 
 /// A place in a group that has met.
-pub(crate) struct Met {
+pub(crate) struct Joined {
     /// Whether the group still runs.
     pub fate: Arc<Fate>,
     /// Where parts are exchanged.
@@ -104,7 +104,7 @@ fn same(a: &str, b: &str) -> bool {
 }
 
 /// Rank 0: waits for all others, and says how parts are exchanged. `given_up` is asked while it waits.
-pub(crate) fn lead(place: &Place, given_up: &mut dyn FnMut() -> Result<()>) -> Result<Met> {
+pub(crate) fn lead(place: &Place, given_up: &mut dyn FnMut() -> Result<()>) -> Result<Joined> {
     let deadline = Instant::now() + place.join_within;
     let listener =
         Listener::at(&place.meeting).map_err(|error| Error::io(place.meeting.to_string(), error))?;
@@ -142,7 +142,7 @@ pub(crate) fn lead(place: &Place, given_up: &mut dyn FnMut() -> Result<()>) -> R
             Box::new(LinkedBoard::new(0, peers, fate.clone(), place.step_within)?)
         }
     };
-    Ok(Met { fate, board, links, file })
+    Ok(Joined { fate, board, links, file })
 }
 
 /// How the group exchanges parts: over one file where all can map it.
@@ -250,14 +250,14 @@ fn take_peers(
 }
 
 /// Any other rank: joins rank 0, and does what it says.
-pub(crate) fn join(place: &Place, given_up: &mut dyn FnMut() -> Result<()>) -> Result<Met> {
+pub(crate) fn join(place: &Place, given_up: &mut dyn FnMut() -> Result<()>) -> Result<Joined> {
     let deadline = Instant::now() + place.join_within;
     let away = |what: String| Error::Comm { rank: 0, world: place.world, what };
     let mut link = Link::dial(&place.meeting, deadline, given_up)
         .map_err(|error| away(format!("it was not reached within {:?}: {error}", place.join_within)))?;
     let lost = |error: io::Error| away(format!("it does not answer: {error}"));
     link.patience(Some(place.join_within), Some(HELLO)).map_err(lost)?;
-    let (listener, listens) = Listener::beside(&link, &place.meeting, place.rank).map_err(lost)?;
+    let (listener, listens) = Listener::alongside(&link, &place.meeting, place.rank).map_err(lost)?;
     let join = Join {
         version: VERSION.into(),
         token: place.token.clone(),
@@ -283,7 +283,7 @@ pub(crate) fn join(place: &Place, given_up: &mut dyn FnMut() -> Result<()>) -> R
             Box::new(LinkedBoard::new(place.rank, peers, fate.clone(), place.step_within)?)
         }
     };
-    Ok(Met { fate, board, links: vec![link], file: None })
+    Ok(Joined { fate, board, links: vec![link], file: None })
 }
 
 /// Links to all others: dials lower ranks, is dialled by higher ones.
