@@ -118,6 +118,17 @@ impl Command {
             _ => None,
         }
     }
+
+    /// Flags of processes that a command has and that say nothing to it.
+    #[cfg(unix)]
+    pub fn threads_alone(&self) -> Option<&GroupArgs> {
+        match self {
+            Self::Bench(args) => Some(&args.model.device.group),
+            Self::Plan(args) => Some(&args.model.device.group),
+            Self::Doctor(args) => Some(&args.device.group),
+            _ => None,
+        }
+    }
 }
 
 /// How tokens are sampled. What is not given comes from the model's generation_config.json.

@@ -6,7 +6,6 @@
 use super::args::GroupArgs;
 use super::failure::Failure;
 use engraft::engraft_ranks::{Meeting, Place};
-use std::time::Duration;
 
 /// Port of rank 0 where neither flags nor the launcher name one.
 const PORT: u16 = 29_511;
@@ -119,12 +118,9 @@ pub fn place(
     let token = env("ENGRAFT_GROUP_TOKEN").unwrap_or_else(|| format!("{} {meeting}", first.group.join(" ")));
     let place = Place {
         local: first.local.unwrap_or(1).clamp(1, first.world),
-        join_within: Duration::from_secs(args.join_timeout as u64),
-        step_within: Duration::from_secs(args.step_timeout as u64),
-        linked: args.sockets,
         ..Place::new(first.rank, first.world, meeting, token)
     };
-    Ok(Some((place, first.launcher)))
+    Ok(Some((args.applied(place), first.launcher)))
 }
 
 impl Launcher {
@@ -204,8 +200,8 @@ mod tests {
             leader: None,
             processes: false,
             sockets: false,
-            join_timeout: 300,
-            step_timeout: 60,
+            join_timeout: None,
+            step_timeout: None,
             led: Default::default(),
         }
     }

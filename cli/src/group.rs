@@ -22,8 +22,12 @@ pub fn variable(name: &str) -> Option<String> {
 }
 
 /// The same options for this process's rank of its group, where it is in one.
-pub fn placed(args: &GroupArgs, tp: Option<usize>, options: Options) -> Result<Options, Failure> {
-    let parent = parent_id();
+///
+/// # Errors
+/// `Usage` for flags of a group where this process is in none.
+pub fn placed(args: &GroupArgs, options: Options) -> Result<Options, Failure> {
+    let (parent, world) = (parent_id(), options.load_options()?.world);
+    let tp = (world > 1).then_some(world);
     if let Some((place, launcher)) = environment::place(args, tp, &variable, parent)? {
         if launcher != "engraft" {
             note(&dim(&format!(
@@ -35,7 +39,7 @@ pub fn placed(args: &GroupArgs, tp: Option<usize>, options: Options) -> Result<O
         let orphaned = move || match launcher == "engraft" && parent_id() != parent {
             true => Err(Error::Comm {
                 rank: 0,
-                world: 0,
+                world,
                 what: "the process that started the ranks has ended".into(),
             }),
             false => Ok(()),
@@ -46,16 +50,16 @@ pub fn placed(args: &GroupArgs, tp: Option<usize>, options: Options) -> Result<O
             orphaned()
         }));
     }
-    let Some(world) = tp.filter(|tp| *tp > 1 && args.processes) else { return Ok(options) };
+    if let Some(flag) = args.given().filter(|_| tp.is_none() || !args.processes) {
+        return Err(Failure::Usage(format!("{flag} goes with ranks that are processes: --tp N --processes")));
+    }
+    if !args.processes {
+        return Ok(options);
+    }
     let mut children = Children::new(world).map_err(|e| Error::io("a place where ranks meet", e))?;
-    let place = Place {
-        join_within: Duration::from_secs(args.join_timeout as u64),
-        step_within: Duration::from_secs(args.step_timeout as u64),
-        linked: args.sockets,
-        ..Place::new(0, world, children.meeting.clone(), children.token.clone())
-    };
+    let place = Place::new(0, world, children.meeting.clone(), children.token.clone());
     let end = led(args);
-    Ok(options.processes(place, move || {
+    Ok(options.processes(args.applied(place), move || {
         let _lives = &end;
         children.all_live()
     }))

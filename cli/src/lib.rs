@@ -35,7 +35,7 @@ mod values;
 
 use args::Command;
 use clap::CommandFactory;
-use engraft::Error;
+use engraft::{Error, GROUP_LOST};
 use failure::{Failure, one_line};
 use std::fmt;
 use std::io::{ErrorKind, Write};
@@ -70,7 +70,7 @@ pub fn main() -> ExitCode {
         Err(Failure::Run(error)) => {
             report(&format!("{}{}", one_line(&error.to_string()), hint(&error)));
             // A launcher that sees it may start the group anew.
-            if matches!(error, Error::Comm { .. }) { ExitCode::from(75) } else { ExitCode::FAILURE }
+            if matches!(error, Error::Comm { .. }) { ExitCode::from(GROUP_LOST) } else { ExitCode::FAILURE }
         }
         Err(Failure::Usage(text)) => {
             report(&format!("{}\n\nFor more information, try '--help'.", one_line(&text)));

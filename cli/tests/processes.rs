@@ -135,3 +135,44 @@ fn a_killed_rank_is_named_and_ends_all() {
         assert!(took < Duration::from_secs(5), "{took:?}");
     }
 }
+
+#[test]
+fn flags_that_would_say_nothing_are_refused() {
+    for (args, what) in [
+        (&["generate", "a", "--processes"][..], "--processes goes with ranks that are processes"),
+        (&["generate", "a", "--tp", "2", "--sockets"], "--sockets goes with ranks that are processes"),
+        (&["bench", "--tp", "2", "--processes"], "--processes does not go with this command"),
+        (&["plan", "--tp", "2", "--step-timeout", "3"], "--step-timeout does not go with this command"),
+    ] {
+        let output = start(args, &[]).wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", error(&output));
+        assert!(error(&output).contains(what), "{args:?}: {}", error(&output));
+    }
+}
+
+/// Ranks that the program has started end with it, whatever ended it.
+#[test]
+#[cfg(target_os = "linux")]
+fn ranks_that_the_program_started_do_not_outlive_it() {
+    let args = ["generate", "a b", "-n", "8000", "--temperature", "1", "--tp", "4", "--processes"];
+    let mut leader = start(&args, &[]);
+    let mut first = [0u8; 1];
+    std::io::Read::read_exact(leader.stdout.as_mut().unwrap(), &mut first).unwrap();
+    // Started by any of its threads.
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", leader.id())).unwrap();
+    let children: Vec<String> = tasks
+        .map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).unwrap())
+        .flat_map(|line| line.split_whitespace().map(str::to_string).collect::<Vec<_>>())
+        .collect();
+    assert_eq!(children.len(), 3, "{children:?}");
+    leader.kill().unwrap();
+    leader.wait().unwrap();
+    let began = Instant::now();
+    let lives = |child: &String| {
+        std::fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    while children.iter().any(lives) {
+        assert!(began.elapsed() < Duration::from_secs(5), "{children:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -98,7 +98,7 @@ pub use embed::EmbedOptions;
 pub use generator::{GenerateOptions, Generator, TextGenerator};
 pub use handle::{CancelToken, EngineHandle, EngineStats, Event, ModelInfo, Saved, Tokens};
 pub use labels::{Classification, Label, Labels};
-pub use load::load_engine;
+pub use load::{GROUP_LOST, load_engine};
 pub use options::Options;
 pub use source::ModelSource;
 #[cfg(feature = "speech")]

@@ -7,7 +7,7 @@ use engraft_core::backend::Backend;
 use engraft_core::checkpoint::ModelFiles;
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::Engine;
-use engraft_core::inject::inject;
+use engraft_core::inject::{describe, inject};
 use engraft_core::policy::{Rank, Registry};
 use engraft_core::weights::LoadOptions;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,7 +67,7 @@ pub(crate) fn share_engine<B: Backend>(
     processes: Processes,
 ) -> Result<Option<Engine<B>>> {
     let Processes { mut place, given_up } = processes;
-    place.facts = facts(backend.as_ref(), &files, options, &config);
+    place.facts = facts(backend.as_ref(), &files, &registry, options, &config)?;
     let positions = config.max_context;
     // Those of this machine share its cores; the others have their own.
     let local = place.local;
@@ -80,13 +80,13 @@ pub(crate) fn share_engine<B: Backend>(
     match place.rank {
         0 => engraft_ranks::lead(&place, given_up, config, load).map(Some),
         // Nobody else can end a process whose device does not answer.
-        _ => engraft_ranks::follow(&place, given_up, load, || std::process::exit(GROUP_LOST)).map(|()| None),
+        _ => engraft_ranks::follow(&place, given_up, load, || std::process::exit(GROUP_LOST.into()))
+            .map(|()| None),
     }
 }
 
 /// Exit status of a process whose group has failed: a temporary failure, after which a group is started anew.
-#[cfg(unix)]
-pub const GROUP_LOST: i32 = 75;
+pub const GROUP_LOST: u8 = 75;
 
 #[cfg(not(unix))]
 pub(crate) fn share_engine<B: Backend>(
@@ -106,25 +106,26 @@ pub(crate) fn share_engine<B: Backend>(
 fn facts<B: Backend>(
     backend: &B,
     files: &ModelFiles,
+    registry: &Registry,
     options: LoadOptions,
     config: &EngineConfig,
-) -> Vec<(String, String)> {
+) -> Result<Vec<(String, String)>> {
     use std::fmt::Write;
-    let mut tensors = files.config.to_string();
+    // As the policies of this rank see the model: tables of two ranks may differ.
+    let mut tensors = format!("{:?}", describe(files, registry)?.0);
     for tensor in files.source.tensors() {
         let _ = write!(tensors, " {} {:?} {:?}", tensor.name, tensor.shape, tensor.stored);
     }
     let none = || "none".to_string();
     let numerics = backend.numerics();
-    [
-        ("model", format!("{:08x} (a checksum of its files' heads)", crc32fast::hash(tensors.as_bytes()))),
+    let facts = [
+        ("model", format!("{:08x} (a checksum of what it is)", crc32fast::hash(tensors.as_bytes()))),
         ("backend", backend.name().to_string()),
         ("mode", format!("{:?}, multiply-add {:?}", numerics.mode, numerics.madd)),
         ("dtype", config.dtype.to_string()),
         ("quantize", options.quantize.map_or_else(none, |format| format.to_string())),
         ("ep", options.ep.map_or_else(none, |ep| ep.to_string())),
         ("max_context", config.max_context.to_string()),
-    ]
-    .map(|(name, value)| (name.to_string(), value))
-    .into()
+    ];
+    Ok(facts.map(|(name, value)| (name.to_string(), value)).into())
 }

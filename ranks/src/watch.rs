@@ -51,7 +51,7 @@ pub(crate) fn lost(error: &io::Error, patience: Duration) -> String {
     }
 }
 
-/// Tells the others that this rank lives, and of the first failure. Ends with the group, or at `end`.
+/// Says to the others that this rank lives, and what the first failure was.
 pub(crate) struct Watch {
     end: Arc<Mutex<bool>>,
     thread: Option<JoinHandle<()>>,

@@ -150,7 +150,7 @@ impl ModelArgs {
         }
         let options = self.device.sized(options.max_seqs(1));
         #[cfg(unix)]
-        let options = super::super::group::placed(&self.device.group, self.device.tp, options)?;
+        let options = super::super::group::placed(&self.device.group, options)?;
         Ok((source, options))
     }
 
