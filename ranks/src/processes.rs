@@ -58,8 +58,8 @@ pub fn lead<B: Backend>(
 }
 
 /// Joins a group as another rank than 0, and carries out its orders until the engine is gone. `given_up` is
-/// asked while rank 0 does not answer; `abandon` is called where the group has failed and this process has not
-/// returned from here some seconds later.
+/// asked while rank 0 does not answer; `abandon` is called where the group has failed and this process has
+/// not returned from here some seconds later.
 ///
 /// # Errors
 /// `Comm` with the rank that is missing; those of `load` and of this rank's own steps.

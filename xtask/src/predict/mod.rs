@@ -256,8 +256,8 @@ mod tests {
 
     /// What an H200 took (`bench/runs/2026-11-26-h200`; 64 rows with bulk copies of weights, which tensor
     /// maps have replaced), and for int8 what an engineer estimated by hand from machine code
-    /// (`docs/cuda.md`); 15 % either way. Quantized weights of 64 rows are not among them: of Q8_0 11.4 ms were
-    /// measured at 129, where 8.39 are predicted of int8.
+    /// (`docs/cuda.md`); 15 % either way. Quantized weights of 64 rows are not among them: of Q8_0 11.4 ms
+    /// were measured at 129, where 8.39 are predicted of int8.
     #[test]
     fn steps_take_about_what_was_measured() {
         let large = ["--shape", "llama-8b"];
