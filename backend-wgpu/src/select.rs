@@ -16,7 +16,7 @@ use crate::kernel::{Variant, WgpuKernel};
 use crate::weight;
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Mode;
-use engraft_core::ops::{MoeOpKind, OpKind, RopeOpKind, Signature};
+use engraft_core::ops::{MoeOpKind, NormOpKind, OpKind, RopeOpKind, Signature};
 use engraft_core::params::Heads;
 use engraft_core::{Error, Result};
 use engraft_shaders::{ATTENTION_SLOTS, Reduce};
@@ -175,6 +175,7 @@ impl Select {
             {
                 Ok(Variant::Bytes { dot: self.dot })
             }
+            OpKind::Norm(NormOpKind::GroupNorm) => Ok(Variant::Plain),
             OpKind::Linear(_) | OpKind::Norm(_) => Ok(Variant::Sums(self.reduce)),
             OpKind::Rope(RopeOpKind::QkvRopeAppend) => Ok(Variant::OfNorms(self.reduce)),
             OpKind::Attention(_) => match heads.map_or(Ok(()), heads_fit) {
@@ -264,7 +265,7 @@ fn heads_fit(heads: Heads) -> Result<(), String> {
 mod tests {
     use super::*;
     use engraft_core::mem::Block;
-    use engraft_core::ops::{AttentionOpKind, LinearOpKind, NormOpKind, SampleOpKind};
+    use engraft_core::ops::{AttentionOpKind, LinearOpKind, SampleOpKind};
 
     fn config(mode: Mode, reduce: Option<Reduce>) -> WgpuConfig {
         WgpuConfig { mode, reduce, ..WgpuConfig::default() }

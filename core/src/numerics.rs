@@ -17,6 +17,9 @@ use std::ops::Range;
 /// Leaves of every sum over K.
 pub const LEAVES: usize = 8;
 
+/// Chains of a column in a sum over many rows: row `r` belongs to chain `r % STRANDS`.
+pub const STRANDS: usize = 64;
+
 /// Columns that tensor cores multiply at once: where all leaves begin at multiples of it, they too take a
 /// rank's part of a sum.
 pub const LEAF_UNIT: usize = 64;
@@ -202,6 +205,12 @@ pub fn tree_of_ranks<const N: usize>(mut node: [f32; N]) -> f32 {
         }
     }
     node[0]
+}
+
+/// Adds the sums of strands by a tree like that of ranks: neighbours, then neighbouring pairs, and so on.
+#[inline(always)]
+pub fn tree_of_strands(strand: [f32; STRANDS]) -> f32 {
+    tree_of_ranks(strand)
 }
 
 /// Adds 8 leaf sums by the balanced binary tree: `((0+1)+(2+3)) + ((4+5)+(6+7))`.

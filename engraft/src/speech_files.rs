@@ -7,8 +7,8 @@ use serde_json::Value;
 pub(crate) struct SpeechFiles {
     /// `preprocessor_config.json`.
     pub extractor: Option<Value>,
-    /// Rows that the encoder makes of a window.
-    pub positions: Option<u64>,
+    /// The padding token, which as a label stands for no character.
+    pub pad: Option<u32>,
     /// Whether it knows languages and tasks; unsaid by old files.
     pub multilingual: Option<bool>,
 }
@@ -18,7 +18,7 @@ impl SpeechFiles {
     pub fn of(config: &Value, generation: &Value) -> Self {
         Self {
             extractor: config.get("engraft_extractor").cloned(),
-            positions: config.get("max_source_positions").and_then(Value::as_u64),
+            pad: config.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok()),
             multilingual: generation.get("is_multilingual").and_then(Value::as_bool),
         }
     }

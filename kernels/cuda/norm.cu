@@ -1,4 +1,5 @@
-// Row norms, alone, after a residual sum, and over every head of a row:
+// Row norms, alone, after a residual sum, and over every head of a row; norms of groups of columns over all
+// rows (at the end of this file):
 //
 //   rms     y = ((x r) w)                 r = 1 / sqrt(sum(x^2) / n + eps)   (1 + w where asked)
 //   layer   y = madd((x - mean) r, w, b)  mean = sum(x) / n, r = 1 / sqrt(sum((x - mean)^2) / n + eps)
@@ -204,3 +205,116 @@ DEVICE void norm(const Norm &p) {
 ENTRIES(float, f32)
 ENTRIES(f16, f16)
 ENTRIES(bf16, bf16)
+
+// A norm of groups of `width` columns over all rows, as `norm` without `add` and `codes`:
+//
+//   strand s    rows s, s + 64, ...: a chain for each column, the chains added by ascending columns
+//   sum         the 64 strands by a tree: neighbours, then neighbouring pairs, ...
+//
+// In every mode: 64 strands are work enough. Bytes: x read three times and out written once.
+// Launch: a block of 256 threads per group, four a strand, which read 32 columns of a row side by side.
+struct GroupNorm {
+    MatView x;
+    MatView out;
+    u64 weight;
+    u64 bias;
+    u32 width;
+    u32 groups;
+    float eps;
+    u32 layer;
+    u32 plus_one;
+    u32 elem;
+};
+
+constexpr u32 STRANDS = 64;
+// Columns that the threads of a strand have at a time, and each of them.
+constexpr u32 TILE = 32, SHARE = 8;
+
+struct GroupShared {
+    // Chains of a tile, a column more than it has against bank conflicts.
+    float chains[STRANDS][TILE + 1];
+    float strands[STRANDS];
+    float sum;
+};
+
+// The sum of step over a group, in every thread of the block.
+template <typename T, typename F>
+DEVICE float total_of_group(const GroupNorm &p, u32 first, GroupShared &shared, F step) {
+    u32 t = threadIdx.x, strand = t / 4, share = t % 4 * SHARE;
+    float sum = 0.0f;
+    for (u32 tile = 0; tile < p.width; tile += TILE) {
+        u32 begin = tile + share, count = begin < p.width ? least(p.width - begin, SHARE) : 0;
+        float acc[SHARE] = {};
+        for (u32 r = strand; count > 0 && r < p.x.rows; r += STRANDS) {
+            const T *row = row_of<T>(p.x, r) + first + begin;
+#pragma unroll
+            for (u32 i = 0; i < SHARE; i++) {
+                if (i < count) acc[i] = step(acc[i], widen(row[i]));
+            }
+        }
+#pragma unroll
+        for (u32 i = 0; i < SHARE; i++) shared.chains[strand][share + i] = acc[i];
+        __syncthreads();
+        if (t < STRANDS) {
+            u32 columns = least(p.width - tile, TILE);
+            for (u32 c = 0; c < columns; c++) sum = add(sum, shared.chains[t][c]);
+        }
+        __syncthreads();
+    }
+    if (t < STRANDS) shared.strands[t] = sum;
+    __syncthreads();
+    if (t < 32) {
+        float pair = add(shared.strands[2 * t], shared.strands[2 * t + 1]);
+#pragma unroll
+        for (u32 span = 1; span < 32; span *= 2) pair = add(pair, __shfl_xor_sync(0xffffffffu, pair, span));
+        if (t == 0) shared.sum = pair;
+    }
+    __syncthreads();
+    float all = shared.sum;
+    __syncthreads();
+    return all;
+}
+
+template <typename T>
+DEVICE void group_norm(const GroupNorm &p) {
+    __shared__ GroupShared shared;
+    begin();
+    const float *weight = reinterpret_cast<const float *>(p.weight);
+    const float *bias = reinterpret_cast<const float *>(p.bias);
+    float n = (float)((u64)p.x.rows * p.width);
+    for (u32 group = blockIdx.x; group < p.groups; group += gridDim.x) {
+        u32 first = group * p.width;
+        float mean = 0.0f;
+        if (p.layer) {
+            mean = div(total_of_group<T>(p, first, shared, [](float acc, float v) { return add(acc, v); }), n);
+        }
+        float squares = total_of_group<T>(p, first, shared, [=](float acc, float v) {
+            float d = sub(v, mean);
+            return madd(d, d, acc);
+        });
+        float scale = rsqrt_of(add(div(squares, n), p.eps));
+        u64 values = (u64)p.x.rows * p.width;
+        for (u64 at = threadIdx.x; at < values; at += 256) {
+            u32 r = (u32)(at / p.width), c = first + (u32)(at % p.width);
+            float y = mul(sub(widen(row_of<T>(p.x, r)[c]), mean), scale);
+            float w = weight ? weight[c] : 1.0f;
+            if (weight && p.plus_one) w = add(1.0f, w);
+            if (weight && bias) {
+                y = madd(y, w, bias[c]);
+            } else if (weight) {
+                y = mul(y, w);
+            } else if (bias) {
+                y = add(y, bias[c]);
+            }
+            row_of<T>(p.out, r)[c] = narrow<T>(y);
+        }
+    }
+}
+
+#define GROUP_ENTRY(T, NAME)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(256, 2) group_norm_##NAME(const __grid_constant__ GroupNorm p) {      \
+        group_norm<T>(p);                                                                                              \
+    }
+GROUP_ENTRY(float, f32)
+GROUP_ENTRY(f16, f16)
+GROUP_ENTRY(bf16, bf16)

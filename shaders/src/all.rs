@@ -69,6 +69,7 @@ fn of_element(all: &mut Vec<Kernel>, x: Elem) {
         Kernel::Moe(Moe::Combine, x),
         Kernel::Moe(Moe::CombineNode, x),
         Kernel::Quantize(x),
+        Kernel::NormGroups(x),
         Kernel::Rope(x),
         Kernel::Kv(Kv::Copy, x, x),
     ]);

@@ -66,6 +66,8 @@ pub enum Kernel {
     Moe(Moe, Elem),
     /// Rows to bytes, for weights of [`Packing::W8A8`].
     Quantize(Elem),
+    /// Norms of groups of columns over all rows.
+    NormGroups(Elem),
     /// A row norm.
     Norm(Norm, Elem, Reduce),
     /// Element by element, from `x` to `out`.
@@ -184,6 +186,7 @@ impl Kernel {
             Kernel::LinearLanes { .. } => "linear_lanes",
             Kernel::Moe(..) => "moe",
             Kernel::Quantize(_) => "quantize",
+            Kernel::NormGroups(_) => "norm_groups",
             Kernel::Norm(..) => "norm",
             Kernel::Elementwise(..) => "elementwise",
             Kernel::Rope(_) => "rope",
@@ -260,7 +263,7 @@ impl Kernel {
             }
             Kernel::Moe(how, x) => format!("moe_{}_{}", how.name(), x.name()),
             Kernel::Rows(how, x) => format!("rows_{how}_{}", x.name()),
-            Kernel::Quantize(x) | Kernel::Rope(x) => format!("{stem}_{}", x.name()),
+            Kernel::Quantize(x) | Kernel::NormGroups(x) | Kernel::Rope(x) => format!("{stem}_{}", x.name()),
             Kernel::Limit(how) => format!("limit_{}", how.name()),
             Kernel::Sample | Kernel::Mark | Kernel::Probe | Kernel::Lanes => stem.into(),
         }

@@ -180,7 +180,7 @@ fn options(kernel: &Kernel, f16: bool) -> Value {
         Kernel::Elementwise(how, x, out) => {
             context! { how => how.name(), x => elem(x), out => elem(out) }
         }
-        Kernel::Quantize(x) | Kernel::Rope(x) => context! { x => elem(x) },
+        Kernel::Quantize(x) | Kernel::NormGroups(x) | Kernel::Rope(x) => context! { x => elem(x) },
         Kernel::RopeAppend(x, kv) => context! { x => elem(x), kv => elem(kv) },
         Kernel::RopeAppendNorm(x, kv, reduce) => {
             context! { x => elem(x), kv => elem(kv), reduce => reduce.name() }

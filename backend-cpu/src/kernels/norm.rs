@@ -1,4 +1,5 @@
-//! Row norms, alone, with the residual sum before, and over every head of a row.
+//! Row norms, alone, with the residual sum before, and over every head of a row; norms of groups of columns
+//! over all rows.
 //!
 //! ```text
 //! rms:   y = ((x * r) * w),                 r = rsqrt(sum(x^2) / n + eps)      (w + 1 where asked)
@@ -6,13 +7,15 @@
 //! ```
 //!
 //! Sums have the 8 leaves of `sum` (grain 1). Fused add: `r' = round(r + x)` is stored, the norm reads `r'`.
+//! Sums over rows have 64 strands of every 64th row, a chain for each column in them; the chains of a group are
+//! added by ascending columns, the strands by a tree.
 
-use super::{Floats, Machine, RawMat, RawMatMut, over_rows, same, same_shape, whole_parts};
+use super::{Floats, Machine, RawMat, RawMatMut, over, over_rows, same, same_shape, whole_parts};
 use crate::simd::{Kernel, Lanes, wide};
 use crate::sum;
 use engraft_core::Result;
 use engraft_core::math::{self, MulAdd};
-use engraft_core::numerics::{LEAVES, leaf_bounds, tree};
+use engraft_core::numerics::{LEAVES, STRANDS, leaf_bounds, tree, tree_of_strands};
 use engraft_core::params::NormKind;
 
 /// A norm's parameters on the host.
@@ -116,16 +119,158 @@ fn norm_row<M: MulAdd>(x: &mut [f32], norm: &Norm<'_>) {
         x.iter_mut().for_each(|v| *v -= mean);
     }
     let r = math::rsqrt(leaves(x, &bounds, |acc, v| M::madd(v, v, acc)) / n + norm.eps);
+    scaled::<M>(x, norm, std::iter::repeat(r));
+}
+
+/// `x * r` with weight and bias; an `r` for each value.
+#[inline(always)]
+fn scaled<M: MulAdd>(x: &mut [f32], norm: &Norm<'_>, r: impl Iterator<Item = f32>) {
+    let all = x.iter_mut().zip(r);
     match (norm.weight, norm.bias) {
-        (None, None) => x.iter_mut().for_each(|v| *v *= r),
-        (None, Some(b)) => x.iter_mut().zip(b).for_each(|(v, b)| *v = *v * r + b),
-        (Some(w), None) if norm.plus_one => x.iter_mut().zip(w).for_each(|(v, w)| *v = (*v * r) * (1.0 + w)),
-        (Some(w), None) => x.iter_mut().zip(w).for_each(|(v, w)| *v = (*v * r) * w),
+        (None, None) => all.for_each(|(v, r)| *v *= r),
+        (None, Some(b)) => all.zip(b).for_each(|((v, r), b)| *v = *v * r + b),
+        (Some(w), None) if norm.plus_one => all.zip(w).for_each(|((v, r), w)| *v = (*v * r) * (1.0 + w)),
+        (Some(w), None) => all.zip(w).for_each(|((v, r), w)| *v = (*v * r) * w),
         (Some(w), Some(b)) if norm.plus_one => {
-            x.iter_mut().zip(w).zip(b).for_each(|((v, w), b)| *v = M::madd(*v * r, 1.0 + *w, *b));
+            all.zip(w).zip(b).for_each(|(((v, r), w), b)| *v = M::madd(*v * r, 1.0 + *w, *b));
         }
         (Some(w), Some(b)) => {
-            x.iter_mut().zip(w).zip(b).for_each(|((v, w), b)| *v = M::madd(*v * r, *w, *b));
+            all.zip(w).zip(b).for_each(|(((v, r), w), b)| *v = M::madd(*v * r, *w, *b));
+        }
+    }
+}
+
+/// `out = norm(x)` of every group of `cols / groups` columns over all rows: both `[rows, cols]`. `out` may be
+/// the memory of `x`.
+pub fn group_norm(
+    machine: &Machine,
+    x: RawMat,
+    groups: usize,
+    norm: Norm<'_>,
+    out: RawMatMut,
+) -> Result<()> {
+    let (rows, cols) = (x.rows, x.cols);
+    same_shape("group_norm", out.as_raw(), x)?;
+    for vector in [norm.weight, norm.bias].into_iter().flatten() {
+        same("group_norm", "length of a norm's vector", vector.len(), cols)?;
+    }
+    if x.is_empty() {
+        return Ok(());
+    }
+    whole_parts("group_norm", cols, cols.checked_div(groups).unwrap_or(0))?;
+    let (pitch, threads) = (cols.next_multiple_of(16), machine.pool.threads());
+    let n = (rows * (cols / groups)) as f32;
+    machine.with_scratch((STRANDS + 2 + threads) * pitch, |floats| {
+        // SAFETY: parts of what was asked for: rows of chains, of means, of reciprocals, and one a thread.
+        let of = unsafe {
+            let [mean, r] = [0, 1].map(|i| Floats(floats.at((STRANDS + i) * pitch)));
+            Groups { x, out, norm, chains: floats, mean, r, row: Floats(floats.at((STRANDS + 2) * pitch)) }
+        };
+        let each = |count: usize, step: usize, part: GroupPart| {
+            over(machine, count, step, |range, thread| {
+                wide::run_loops(machine.isa, machine.madd, GroupRows { of, part, range, thread });
+            })
+        };
+        // SAFETY: `cols` values of a row of scratch, and no kernel runs.
+        let row = |of: Floats| unsafe { std::slice::from_raw_parts_mut(of.at(0), cols) };
+        row(of.mean).fill(0.0);
+        if norm.kind == NormKind::Layer {
+            each(STRANDS, 8, GroupPart::Sums)?;
+            of.total(groups, row(of.mean), |sum| sum / n);
+        }
+        each(STRANDS, 8, GroupPart::Squares)?;
+        of.total(groups, row(of.r), |sum| math::rsqrt(sum / n + norm.eps));
+        each(rows, (8192 / cols).clamp(1, 64), GroupPart::Write)
+    })
+}
+
+/// A norm of groups: operands, and scratch in rows of 16 floats' multiples.
+#[derive(Clone, Copy)]
+struct Groups<'a> {
+    x: RawMat,
+    out: RawMatMut,
+    norm: Norm<'a>,
+    /// `[STRANDS, cols]`.
+    chains: Floats,
+    /// Of every column's group.
+    mean: Floats,
+    /// The same.
+    r: Floats,
+    /// A row of each thread.
+    row: Floats,
+}
+
+/// What is done of it, in this order.
+#[derive(Clone, Copy, PartialEq)]
+enum GroupPart {
+    /// Chains of values.
+    Sums,
+    /// Chains of squared distances from the mean.
+    Squares,
+    /// Rows of `out`.
+    Write,
+}
+
+struct GroupRows<'a> {
+    of: Groups<'a>,
+    part: GroupPart,
+    /// Strands, or rows to write.
+    range: std::ops::Range<usize>,
+    thread: usize,
+}
+
+impl Groups<'_> {
+    /// What `f` makes of every group's sum, for each of its columns.
+    fn total(&self, groups: usize, to: &mut [f32], f: impl Fn(f32) -> f32) {
+        let (cols, pitch) = (self.x.cols, self.x.cols.next_multiple_of(16));
+        for (group, to) in to.chunks_exact_mut(cols / groups).enumerate() {
+            let strand = |s: usize| {
+                // SAFETY: a group's columns of a row of chains, which no kernel writes now.
+                let chains = unsafe {
+                    std::slice::from_raw_parts(self.chains.at(s * pitch + group * to.len()), to.len())
+                };
+                chains.iter().fold(0.0, |acc, chain| acc + chain)
+            };
+            to.fill(f(tree_of_strands(std::array::from_fn(strand))));
+        }
+    }
+}
+
+impl Kernel for GroupRows<'_> {
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let (Groups { x, out, norm, chains, mean, r, row }, part) = (self.of, self.part);
+        let (cols, pitch) = (x.cols, x.cols.next_multiple_of(16));
+        // SAFETY: rows of scratch, of which this call writes its thread's own and the chains of its strands;
+        // `group_norm` has checked that the views go together.
+        unsafe {
+            let row = row.at(self.thread * pitch);
+            let values = std::slice::from_raw_parts_mut(row, cols);
+            let [mean, r] = [mean, r].map(|of| std::slice::from_raw_parts(of.at(0), cols));
+            if part == GroupPart::Write {
+                for at in self.range {
+                    x.widen::<V>(at, 0, cols, row);
+                    values.iter_mut().zip(mean).for_each(|(v, mean)| *v -= mean);
+                    scaled::<V::M>(values, &norm, r.iter().copied());
+                    out.narrow::<V>(at, 0, cols, row);
+                }
+                return;
+            }
+            let chains = |s: usize| std::slice::from_raw_parts_mut(chains.at(s * pitch), cols);
+            self.range.clone().for_each(|s| chains(s).fill(0.0));
+            for first in (0..x.rows).step_by(STRANDS) {
+                for s in self.range.clone().take_while(|s| first + s < x.rows) {
+                    x.widen::<V>(first + s, 0, cols, row);
+                    let each = chains(s).iter_mut().zip(&*values);
+                    match part {
+                        GroupPart::Sums => each.for_each(|(acc, v)| *acc += v),
+                        _ => each.zip(mean).for_each(|((acc, v), mean)| {
+                            let d = v - mean;
+                            *acc = V::M::madd(d, d, *acc);
+                        }),
+                    }
+                }
+            }
         }
     }
 }
@@ -146,6 +291,30 @@ fn leaves(x: &[f32], bounds: &[usize; LEAVES + 1], step: impl Fn(f32, f32) -> f3
         }
     }
     tree(acc)
+}
+
+/// The scalar definition of a norm of groups, for tests.
+pub fn group_norm_ref<M: MulAdd>(x: &mut [f32], cols: usize, groups: usize, norm: &Norm<'_>) {
+    let (rows, width) = (x.len() / cols.max(1), cols / groups.max(1));
+    let n = (rows * width) as f32;
+    for group in 0..groups {
+        let columns = group * width..(group + 1) * width;
+        let sum = |x: &[f32], step: &dyn Fn(f32, f32) -> f32| {
+            let chain = |s: usize, c: usize| {
+                (s..rows).step_by(STRANDS).fold(0.0, |acc, row| step(acc, x[row * cols + c]))
+            };
+            let strand = |s: usize| columns.clone().fold(0.0, |acc, c| acc + chain(s, c));
+            tree_of_strands(std::array::from_fn(strand))
+        };
+        let layer = norm.kind == NormKind::Layer;
+        let mean = if layer { sum(x, &|acc, v| acc + v) / n } else { 0.0 };
+        let r = 1.0 / (sum(x, &|acc, v| M::madd(v - mean, v - mean, acc)) / n + norm.eps).sqrt();
+        for (row, c) in (0..rows).flat_map(|row| columns.clone().map(move |c| (row, c))) {
+            let v = (x[row * cols + c] - mean) * r;
+            let w = norm.weight.map_or(1.0, |w| if norm.plus_one { 1.0 + w[c] } else { w[c] });
+            x[row * cols + c] = norm.bias.map_or(v * w, |b| M::madd(v, w, b[c]));
+        }
+    }
 }
 
 /// The scalar definition, for tests: sums by `sum`'s reference functions.
@@ -183,6 +352,33 @@ mod tests {
             }
         }
         want
+    }
+
+    #[test]
+    fn groups_have_the_reference_bits_on_every_machine() {
+        for (rows, cols, groups) in [(1, 6, 3), (63, 20, 1), (64, 33, 33), (65, 48, 4), (200, 7, 7)] {
+            let (w, b) = (values(cols, 2), values(cols, 3));
+            for (kind, bias) in [(NormKind::Rms, None), (NormKind::Layer, Some(&b[..]))] {
+                let n = Norm { kind, eps: 1e-5, weight: Some(&w), bias, plus_one: false };
+                for madd in [Madd::Fused, Madd::Separate] {
+                    let x = values(rows * cols, 1);
+                    let mut want = x.clone();
+                    match madd {
+                        Madd::Fused => group_norm_ref::<FusedMadd>(&mut want, cols, groups, &n),
+                        Madd::Separate => group_norm_ref::<SeparateMadd>(&mut want, cols, groups, &n),
+                    }
+                    for machine in machines(madd) {
+                        let mut out = vec![f32::NAN; rows * cols];
+                        // SAFETY: the vectors outlive the call.
+                        unsafe {
+                            let to = RawMatMut::of(&mut out, cols);
+                            group_norm(&machine, RawMat::of(&x, cols), groups, n, to).unwrap();
+                        }
+                        assert_eq!(bits(&out), bits(&want), "{rows} x {cols} in {groups}, {kind:?} {madd:?}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]

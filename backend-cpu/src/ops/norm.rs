@@ -1,10 +1,10 @@
 //! Norms.
 
-use crate::kernels::norm::{Norm as View, add_norm, norm};
+use crate::kernels::norm::{Norm as View, add_norm, group_norm, norm};
 use crate::mem::SharedMat;
 use crate::{Cpu, CpuStream, CpuWeight};
 use engraft_core::Result;
-use engraft_core::ops::{AddNorm, HeadNorm, Norm, NormOp, NormWeights};
+use engraft_core::ops::{AddNorm, GroupNorm, HeadNorm, Norm, NormOp, NormWeights};
 use engraft_core::params::NormKind;
 use std::sync::Arc;
 
@@ -39,6 +39,10 @@ pub(super) fn run(stream: &mut CpuStream, op: NormOp<'_, Cpu>) -> Result<()> {
         NormOp::HeadNorm(HeadNorm { x, width, norm: weights }) => {
             let (x, held) = (SharedMat::from(x), Held::new(weights)?);
             stream.enqueue(move |cpu| norm(cpu.machine(), x.read(), width, held.view(), x.write()))
+        }
+        NormOp::GroupNorm(GroupNorm { x, groups, norm, out }) => {
+            let (x, held, out) = (SharedMat::from(x), Held::new(norm)?, SharedMat::from(out));
+            stream.enqueue(move |cpu| group_norm(cpu.machine(), x.read(), groups, held.view(), out.write()))
         }
         NormOp::AddNorm(AddNorm { residual, x, norm, out }) => {
             let (residual, x) = (SharedMat::from(residual), SharedMat::from(x));

@@ -1,4 +1,4 @@
-//! Norms: of rows, behind a residual sum, of heads.
+//! Norms: of rows, behind a residual sum, of heads, of groups of columns.
 
 use super::names::elem;
 use super::{Terms, int8};
@@ -8,7 +8,7 @@ use crate::{Cuda, CudaMem, CudaStream, Kernel};
 use engraft_core::Result;
 use engraft_core::mem::MatRef;
 use engraft_core::numerics::Mode;
-use engraft_core::ops::{NormOp, NormOpKind, NormWeights, Signature};
+use engraft_core::ops::{GroupNorm, NormOp, NormOpKind, NormWeights, Signature};
 use engraft_core::params::NormKind;
 use engraft_kernels::params::int8::Codes;
 use engraft_kernels::params::{MatView, norm as kernels};
@@ -23,6 +23,7 @@ pub(super) fn kernel(terms: Terms, op: NormOpKind, signature: &Signature) -> Ker
     let width = match op {
         NormOpKind::Norm | NormOpKind::AddNorm => signature.outer,
         NormOpKind::HeadNorm => signature.inner,
+        NormOpKind::GroupNorm => return Kernel::Entry(kernels::GroupNorm::entry(elem(signature.x))),
     };
     let width = u32::try_from(width).unwrap_or(u32::MAX);
     Kernel::Entry(kernels::Norm::entry(elem(signature.x), width, is_strict(terms)))
@@ -42,6 +43,7 @@ pub(super) fn run(stream: &mut CudaStream, op: NormOp<'_, Cuda>) -> Result<()> {
             let x = op.x.as_ref();
             parts(stream, Parts { x, add: None, width: op.width, norm: op.norm, out: x })
         }
+        NormOp::GroupNorm(op) => groups(stream, op),
     }
 }
 
@@ -82,4 +84,21 @@ fn parts(stream: &mut CudaStream, of: Parts<'_>) -> Result<()> {
         stream.remember(QuantizedOutput { of: p.out, _mem: out.mem().share(), elem: p.elem, codes });
     }
     Ok(())
+}
+
+fn groups(stream: &mut CudaStream, op: GroupNorm<'_, Cuda>) -> Result<()> {
+    let GroupNorm { x, groups, norm, out } = op;
+    let p = kernels::GroupNorm {
+        x: stream.matrix(x)?,
+        out: stream.matrix(out.as_ref())?,
+        weight: stream.vector(norm.weight)?,
+        bias: stream.vector(norm.bias)?,
+        width: word(x.cols() / groups.max(1))?,
+        groups: word(groups)?,
+        eps: norm.eps,
+        layer: u32::from(norm.kind == NormKind::Layer),
+        plus_one: u32::from(norm.plus_one),
+        elem: elem(x.dtype()),
+    };
+    stream.launch(&p.launch(), &p)
 }

@@ -5,7 +5,7 @@ use crate::kernel::Variant;
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::mem::MatRef;
-use engraft_core::ops::{AddNorm, HeadNorm, Norm, NormOp, NormWeights};
+use engraft_core::ops::{AddNorm, GroupNorm, HeadNorm, Norm, NormOp, NormWeights};
 use engraft_core::params::NormKind;
 use engraft_shaders::{Kernel, Norm as Entry, Reduce};
 
@@ -22,6 +22,7 @@ pub(super) fn run(stream: &mut WgpuStream, op: NormOp<'_, Wgpu>, variant: Varian
             launch(stream, (Entry::Add, reduce), rows, norm)
         }
         NormOp::HeadNorm(op) => heads(stream, op, reduce),
+        NormOp::GroupNorm(op) => of_groups(stream, op),
     }
 }
 
@@ -46,6 +47,33 @@ struct Operands<'a> {
     addend: Option<MatRef<'a, WgpuMem>>,
     width: usize,
     out: MatRef<'a, WgpuMem>,
+}
+
+fn of_groups(stream: &mut WgpuStream, op: GroupNorm<'_, Wgpu>) -> Result<()> {
+    let GroupNorm { x, groups: count, norm, out } = op;
+    let out = out.as_ref();
+    if x.rows() * x.cols() == 0 {
+        return Ok(());
+    }
+    let gpu = stream.gpu().clone();
+    let limits = gpu.limits();
+    let vector = |w: Option<&WgpuWeight>| w.map_or(Ok(gpu.nothing()), WgpuWeight::vector).map(WgpuMem::share);
+    let (weight, bias) = (vector(norm.weight)?, vector(norm.bias)?);
+    let (from, to) = (matrix(limits, x, "activations")?, matrix(limits, out, "activations")?);
+    let words = [
+        word(x.rows())?,
+        word(count)?,
+        word(x.cols() / count.max(1))?,
+        from.offset,
+        word(x.pitch())?,
+        to.offset,
+        word(out.pitch())?,
+        flags(&norm),
+        norm.eps.to_bits(),
+    ];
+    let (weight, bias) = (Slot::whole(limits, &weight, "a norm")?, Slot::whole(limits, &bias, "a norm")?);
+    let (kernel, grid) = (Kernel::NormGroups(elem(x.dtype())), groups(limits, count, 1));
+    stream.call(&Call { kernel, slots: &[weight, bias, to.slot, from.slot], words: &words, grid })
 }
 
 fn launch(

@@ -60,8 +60,8 @@ pub enum TokenizerFiles {
     Gguf(Box<gguf::Tokenizer>),
 }
 
-/// A tokenizer as transformers' older ones keep it, in several files: a SentencePiece model, or the
-/// vocabulary and the merges of byte-level BPE.
+/// A tokenizer as transformers' older ones keep it, in several files: a SentencePiece model, the vocabulary and
+/// the merges of byte-level BPE, or a vocabulary of characters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VocabularyFiles {
@@ -80,7 +80,7 @@ impl VocabularyFiles {
     pub const OTHERS: [&'static str; 4] = ["vocab.json", "merges.txt", "target.spm", "added_tokens.json"];
 
     /// From the contents of files by their usual names; none if there is neither a SentencePiece model nor
-    /// `vocab.json` with `merges.txt` among them.
+    /// `vocab.json` among them.
     pub fn new(
         place: impl Into<String>,
         model_type: impl Into<String>,
@@ -88,9 +88,7 @@ impl VocabularyFiles {
     ) -> Option<Self> {
         let (place, model_type) = (place.into(), model_type.into());
         let found = Self { place, model_type, files: files.into_iter().collect() };
-        let enough = found.model().is_some()
-            || ["vocab.json", "merges.txt"].iter().all(|name| found.bytes(name).is_some());
-        enough.then_some(found)
+        (found.model().is_some() || found.bytes("vocab.json").is_some()).then_some(found)
     }
 
     /// Name and bytes of the SentencePiece model.

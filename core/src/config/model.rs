@@ -11,6 +11,8 @@ pub struct ModelConfig {
 
 /// Largest size that any dimension of a configuration may have.
 const MAX_SIZE: u64 = 1 << 31;
+/// Entries of a list of sizes that any model may have.
+const MAX_LIST: usize = 64;
 
 impl ModelConfig {
     /// Takes a parsed `config.json`.
@@ -92,6 +94,18 @@ impl ModelConfig {
             Some(n) if (1..=MAX_SIZE).contains(&n) => Ok(Some(n as usize)),
             _ => Err(Error::config(field, value, format!("a whole number from 1 to {MAX_SIZE}"))),
         }
+    }
+
+    /// A list of sizes that must be there.
+    pub fn sizes(&self, field: &'static str) -> Result<Vec<usize>> {
+        let allowed = || format!("1 to {MAX_LIST} whole numbers from 1 to {MAX_SIZE}");
+        let Some(value) = self.get(field) else {
+            return Err(Error::config(field, "missing in the model's configuration", allowed()));
+        };
+        let one = |v: &Value| v.as_u64().filter(|n| (1..=MAX_SIZE).contains(n)).map(|n| n as usize);
+        let list = value.as_array().filter(|list| (1..=MAX_LIST).contains(&list.len()));
+        let sizes = list.and_then(|list| list.iter().map(one).collect());
+        sizes.ok_or_else(|| Error::config(field, value, allowed()))
     }
 
     /// A whole number from 0 on with a default: a token's id, a layer's number.

@@ -15,7 +15,7 @@ use crate::graph::BucketSizes;
 use crate::kv::{CachedPrefix, KvManager, PrefixKey};
 use crate::mem::{SKIP, StepFill, StepShape, StepWords};
 use crate::model::RopeShifts;
-use crate::policy::{Family, ModelSpec, StemSpec};
+use crate::policy::{Family, ModelSpec};
 use crate::sample::SamplingParams;
 use crate::schedule::{Budget, Scheduler, Sequence, Slice, Standing, StepBatch, Token};
 use std::collections::BTreeMap;
@@ -84,8 +84,8 @@ pub(super) struct Live {
     pub token_type_ids: Vec<u32>,
     /// What an encoder reads in front: tokens, or the bits of features.
     pub source: Arc<[u32]>,
-    /// A row of pixels for each token, of models that read images.
-    pub pixels: Vec<f32>,
+    /// A row of pixels for each token, of models that read images; features, of encoders of sound.
+    pub values: Vec<f32>,
     pub kept: Kept,
     /// Its prefix is shared with requests of the same salt alone.
     pub cache_salt: String,
@@ -221,7 +221,7 @@ impl Coordinator {
         asked: &Range<usize>,
         live: &Live,
     ) -> Option<CachedPrefix> {
-        let tokens_alone = live.token_type_ids.is_empty() && live.pixels.is_empty();
+        let tokens_alone = live.token_type_ids.is_empty() && live.values.is_empty();
         if !self.config.prefix_cache || self.spec.family != Family::Decoder || !tokens_alone {
             return None;
         }
@@ -234,8 +234,8 @@ impl Coordinator {
         let most = if live.skip_prefix_cache { 0 } else { most };
         let (salt, source) = (live.cache_salt.clone(), live.source.clone());
         let key = PrefixKey { salt, rope_shift: live.shift, private: live.private, source };
-        let stem = self.spec.encoder.as_ref().and_then(|encoder| encoder.stem());
-        let read = stem.map_or(live.source.len(), StemSpec::tokens);
+        let len = live.source.len();
+        let read = self.spec.stem().map_or(len, |stem| stem.tokens_of(stem.frames_of(len)));
         let least = read.div_ceil(self.config.page_size);
         Some(CachedPrefix::new(key, most).behind(least))
     }
@@ -432,14 +432,14 @@ impl Coordinator {
         let (seqs, most) = (reads().count(), reads().map(|seq| seq.source).max().unwrap_or(0));
         let shape = StepShape { tokens, seqs, max_query: most, max_keys: most, ..StepShape::default() };
         let (mut fill, mut token) = (order.source.begin(shape), 0);
-        let sound = self.spec.encoder.as_ref().is_some_and(|encoder| encoder.stem().is_some());
         for (s, seq) in reads().enumerate() {
             for (position, id) in seq.tokens.iter().take(seq.source).enumerate() {
                 fill.token(token, *id, position as u32, self.kv.tables.slot(seq.row, position), 0);
                 token += 1;
             }
             fill.seq(s, token, 0, seq.source as u32);
-            if sound {
+            if let Some(stem) = self.spec.stem() {
+                order.frames.push(stem.frames_of(seq.data.source.len()));
                 order.values.extend(seq.data.source.iter().map(|bits| f32::from_bits(*bits)));
             }
         }
@@ -455,7 +455,8 @@ impl Coordinator {
             if self.spec.family == Family::Encoder
                 && let Some(seq) = self.scheduler.sequence_mut(slice.row)
             {
-                order.values.append(&mut seq.data.pixels);
+                order.frames.extend(self.spec.stem().map(|stem| stem.frames_of(seq.data.values.len())));
+                order.values.append(&mut seq.data.values);
             }
         }
     }

@@ -27,8 +27,10 @@ pub struct StepOrder {
     /// Token ids that [`Admitted::seen`] refers to.
     pub seen: Vec<u32>,
     /// Pixels `[tokens, values of a patch]`, of models that read images; features `[frames, columns]` of what
-    /// an encoder of sound reads first.
+    /// an encoder of sound reads.
     pub values: Vec<f32>,
+    /// Frames of every sequence of sound.
+    pub frames: Vec<usize>,
     /// What to bring back.
     pub want: StepWant,
 }
@@ -74,13 +76,14 @@ pub struct StepResult {
 impl StepOrder {
     /// Takes an order back to be filled again: its memory stays.
     pub(super) fn clear(&mut self) {
-        let Self { number, words: _, source, captured, copies, admitted, seen, values, want } = self;
+        let Self { number, words: _, source, captured, copies, admitted, seen, values, frames, want } = self;
         (*number, *captured, *want) = (0, false, StepWant::default());
         source.begin(StepShape::default());
         copies.clear();
         admitted.clear();
         seen.clear();
         values.clear();
+        frames.clear();
     }
 }
 

@@ -130,9 +130,9 @@ impl Request {
             });
         }
         self.sampling.validate()?;
-        let stem = spec.encoder.as_ref().and_then(|encoder| encoder.stem());
+        let stem = spec.stem();
         match stem {
-            Some(stem) => self.check_features(id, stem)?,
+            Some(stem) => self.check_features(id, stem, usize::MAX)?,
             None if !self.features.is_empty() => {
                 return no("features of sound; this model reads tokens".into());
             }
@@ -162,16 +162,22 @@ impl Request {
         Ok(())
     }
 
-    /// Refuses features of another size, or that are no numbers.
-    fn check_features(&self, id: u64, stem: &StemSpec) -> Result<()> {
+    /// Refuses features of another size, of more than `most` tokens, or that are no numbers.
+    pub(super) fn check_features(&self, id: u64, stem: &StemSpec, most: usize) -> Result<()> {
         let no = |what: String| Err(Error::Request { id, what });
-        let (StemSpec { frames, columns, .. }, got) = (stem, self.features.len());
+        let (StemSpec { frames, columns, exact, .. }, got) = (stem, self.features.len());
         if !self.prompt.is_empty() {
             let len = self.prompt.len();
             return no(format!("a prompt of {len} tokens; the encoder reads sound, `features` has it"));
         }
-        if got != frames * columns {
-            return no(format!("{got} features; the encoder reads {frames} frames of {columns}"));
+        let allowed = if *exact { *frames } else { stem.least() }..=*frames;
+        if !allowed.contains(&stem.frames_of(got)) || got % columns != 0 {
+            let least = if *exact { String::new() } else { format!("{} to ", allowed.start()) };
+            return no(format!("{got} features; the encoder reads {least}{frames} frames of {columns}"));
+        }
+        let tokens = stem.tokens_of(stem.frames_of(got));
+        if tokens > most {
+            return no(format!("{got} features are {tokens} tokens; a step of this engine has {most}"));
         }
         match self.features.iter().position(|value| !value.is_finite()) {
             Some(at) => no(format!("feature {at} is {}; finite numbers are allowed", self.features[at])),
@@ -181,7 +187,8 @@ impl Request {
 
     /// Positions of an encoder's rows.
     fn source_len(&self, encoder: &EncoderSpec) -> usize {
-        encoder.stem().map_or(self.prompt.len(), StemSpec::tokens)
+        let sound = |stem: &StemSpec| stem.tokens_of(stem.frames_of(self.features.len()));
+        encoder.stem().map_or(self.prompt.len(), sound)
     }
 
     /// What an encoder reads: tokens, or the bits of features.

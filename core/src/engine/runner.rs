@@ -10,7 +10,7 @@ use crate::backend::{AttnPlan, Backend, Communicator, Mem, Stream};
 use crate::config::EngineConfig;
 use crate::graph::GraphSet;
 use crate::inject::kernels;
-use crate::mem::{Buf, Float, Mat, MatRef, StepView, StepWords};
+use crate::mem::{Buf, Float, Mat, MatRef, StepView};
 use crate::model::{Exec, Model, Sizes, State};
 use crate::ops::{Checked, Convert, KvCopyPages, MarkSeen, Run};
 use crate::policy::Rank;
@@ -164,8 +164,9 @@ impl<B: Backend> Runner<B> {
             self.admit(admitted, seen)?;
         }
         self.upload_pixels(&order.values)?;
+        self.upload_features(order)?;
         let mut probe = self.profile.as_ref().map(|_| Probe::default());
-        self.encode(&order.source, &order.values, probe.as_mut())?;
+        self.encode(order, probe.as_mut())?;
         let mut launched =
             Launched { tokens: None, logits: None, pooled: None, hidden: Vec::new(), refused: false };
         match order.captured {
@@ -265,26 +266,27 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Puts features where the convolutions read them, and which rows they read.
-    fn upload_features(&mut self, values: &[f32], seqs: usize) -> Result<()> {
+    fn upload_features(&mut self, order: &StepOrder) -> Result<()> {
         let Self { state, stream, model, .. } = self;
-        let spec = model.spec.encoder.as_ref().and_then(|encoder| encoder.stem());
-        let stem = state.encoder.as_mut().and_then(|encoder| encoder.scratch.stem.as_mut());
-        let (Some(spec), Some(stem)) = (spec, stem) else { return Ok(()) };
-        stem.begin(spec, seqs);
-        let (frames, taps) = (stem.frames, spec.taps(seqs));
+        let of_encoder = state.encoder.as_mut().map(|encoder| &mut encoder.scratch);
+        let stem = of_encoder.unwrap_or(&mut state.scratch).stem.as_mut();
+        let (Some(spec), Some(stem), [_, ..]) = (model.spec.stem(), stem, &order.frames[..]) else {
+            return Ok(());
+        };
+        stem.frames.clone_from(&order.frames);
+        let (frames, taps) = (order.frames.iter().sum(), spec.taps(&order.frames));
         stream.upload(&taps, stem.taps.view_mut().slice(0..taps.len())?)?;
-        stream.upload(values, stem.uploaded.view_mut(frames)?.into_f32()?)?;
+        stream.upload(&order.values, stem.uploaded.view_mut(frames)?.into_f32()?)?;
         let (x, out) = (stem.uploaded.view(frames)?, stem.features.view_mut(frames)?);
         stream.run(Checked::new(Convert { x, bias: None, out })?)
     }
 
     /// Runs the encoder next to the model over what sequences of this step begin with.
-    fn encode(&mut self, words: &StepWords, values: &[f32], probe: Option<&mut ProbeOf<B>>) -> Result<()> {
-        let shape = words.shape();
+    fn encode(&mut self, order: &StepOrder, probe: Option<&mut ProbeOf<B>>) -> Result<()> {
+        let (words, shape) = (&order.source, order.source.shape());
         if shape.tokens == 0 {
             return Ok(());
         }
-        self.upload_features(values, shape.seqs)?;
         let Self { state, eager, stream, comm, model, .. } = self;
         let (Eager { source, plan, .. }, comm) = (eager, comm.as_mut());
         let source = source.as_mut().ok_or_else(|| lost("the buffer of an encoder's words"))?;

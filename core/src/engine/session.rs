@@ -91,10 +91,10 @@ impl<B: Backend> Engine<B> {
         let no = |what: &str| Error::Request { id, what: what.into() };
         let seq = sequence.ok_or_else(|| no("neither running nor waiting: it cannot be saved"))?;
         let live = &seq.data;
-        if self.coordinator.spec.encoder.as_ref().is_some_and(|encoder| encoder.stem().is_some()) {
+        if self.coordinator.spec.stem().is_some() {
             return Err(no("its encoder reads sound, which no saved request holds: it cannot be saved"));
         }
-        if live.keeps || live.want != Want::default() || !seq.asked.is_empty() || !live.pixels.is_empty() {
+        if live.keeps || live.want != Want::default() || !seq.asked.is_empty() || !live.values.is_empty() {
             return Err(no("it keeps logits or hidden states, or is a text of a call: it cannot be saved"));
         }
         let header = Header {

@@ -66,9 +66,9 @@ pub(super) fn positions_of(spec: &ModelSpec, page_size: usize) -> usize {
     spec.context().saturating_add(ends)
 }
 
-/// Sound is read as a whole, as much for every request: a step has room for it, whatever else was asked for.
+/// Sound is read as a whole: a step has room for the longest, whatever else was asked for.
 pub(super) fn with_room_for_sound(mut config: EngineConfig, spec: &ModelSpec) -> EngineConfig {
-    let Some(stem) = spec.encoder.as_ref().and_then(|encoder| encoder.stem()) else { return config };
+    let Some(stem) = spec.stem() else { return config };
     let (asked, needed) = (config.max_step_tokens, stem.tokens());
     if asked < needed {
         if asked != EngineConfig::default().max_step_tokens {

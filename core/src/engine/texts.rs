@@ -61,7 +61,11 @@ impl<B: Backend> Engine<B> {
             want.logits.among(self.coordinator.rows_of(text), i, "token")?;
         }
         match spec.family {
-            Family::Encoder => self.enqueue_whole(texts.iter().map(|text| (text, Vec::new())), want),
+            Family::Encoder => {
+                let sound: Vec<EncoderInput> = texts.iter().map(|text| self.coordinator.rows_as_ids(text)).collect();
+                let values = texts.iter().map(|text| text.features.to_vec());
+                self.enqueue_whole(sound.iter().zip(values), want)
+            }
             Family::Decoder => self.enqueue_prompts(texts, want),
         }
     }
@@ -97,12 +101,12 @@ impl<B: Backend> Engine<B> {
         let mut queued = Texts { want: want.clone(), ..Texts::default() };
         let standing = self.coordinator.call();
         self.runner.make_room(layers(&want.hidden))?;
-        for (text, pixels) in texts {
+        for (text, values) in texts {
             let asked = self.coordinator.head_rows(&text.ids);
             let logits = self.coordinator.spec.logit_cols() > 0 && !asked.is_empty();
             let keep = Want { logits, hidden: layers(&want.hidden) };
             let token_type_ids = text.token_type_ids.clone();
-            let live = Live { want: keep, keeps: true, token_type_ids, pixels, ..Live::default() };
+            let live = Live { want: keep, keeps: true, token_type_ids, values, ..Live::default() };
             let wanted = Wanted { asked, ..Wanted::new(standing) };
             queued.ids.push(self.coordinator.enqueue(text.ids.clone(), wanted, live)?);
             queued.tokens.push(text.ids.len());
@@ -152,6 +156,10 @@ impl<B: Backend> Engine<B> {
             Family::Decoder => config.max_context,
         };
         let no = |what: String| Err(Error::Request { id, what });
+        if let (Family::Encoder, Some(stem)) = (spec.family, spec.stem()) {
+            self.check_types(id, text)?;
+            return as_request(text).check_features(id, stem, config.text_tokens());
+        }
         if spec.encoder.is_some() || !text.decoder.is_empty() || !text.features.is_empty() {
             self.check_types(id, text)?;
             return as_request(text).check(id, spec, config);
@@ -196,10 +204,22 @@ impl Coordinator {
         (tokens, source)
     }
 
-    /// Tokens of a text that have rows of logits and hidden states: all, or what a decoder next to an encoder
-    /// reads.
+    /// Tokens of a text that have rows of logits and hidden states: all, what a decoder next to an encoder
+    /// reads, or what an encoder makes of sound.
     fn rows_of(&self, text: &EncoderInput) -> usize {
-        self.spec.encoder.as_ref().map_or(text.ids.len(), |encoder| encoder.prompt(&text.decoder).len())
+        match (&self.spec.encoder, self.spec.stem()) {
+            (Some(encoder), _) => encoder.prompt(&text.decoder).len(),
+            (None, Some(stem)) => stem.tokens_of(stem.frames_of(text.features.len())),
+            (None, None) => text.ids.len(),
+        }
+    }
+
+    /// The text itself; of sound, which has no ids, as many zeros as it has rows.
+    fn rows_as_ids(&self, text: &EncoderInput) -> EncoderInput {
+        match self.spec.stem() {
+            Some(_) => EncoderInput::from(vec![0; self.rows_of(text)]),
+            None => EncoderInput { features: Default::default(), ..text.clone() },
+        }
     }
 
     /// Positions of a whole text whose token rows the head reads: all, the pooled one, or none.

@@ -4,12 +4,12 @@ use crate::backend::{Backend, Mem, Stream};
 use crate::mem::{Buf, Device, Weight};
 use crate::model::{
     Block, Cross, Embedding, Experts, Filter, Fused, Head, HeadNorms, Latent, Mlp, Model, Norm, Pooler,
-    Projection, RopeTable, RowParallel, Transform, angles,
+    Projection, RopeTable, RowParallel, Stem, Transform, angles,
 };
 use crate::params::ExpertShare;
 use crate::policy::{
-    BlockSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, LatentSpec, ModelSpec, MoeSpec,
-    NormSpec, Part, QkNorm, QkSpan, Role, Slot,
+    BlockSpec, ConvSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, LatentSpec, ModelSpec, MoeSpec,
+    NormSpec, Part, QkNorm, QkSpan, Role, Slot, StemSpec,
 };
 use crate::weights::Operands;
 use crate::{Error, Result};
@@ -115,6 +115,11 @@ impl<D: Device> Taker<D> {
 
     /// A fused operand, in as many parts as it has formats; its bias in the same.
     fn fused(&mut self, layer: Option<usize>, slot: Slot) -> Result<Fused<D>> {
+        self.each(layer, slot).map(Fused::new)
+    }
+
+    /// An operand in several parts, its bias in the same.
+    fn each(&mut self, layer: Option<usize>, slot: Slot) -> Result<Vec<Projection<D>>> {
         let [weight, bias] = [Part::Weight, Part::Bias].map(|part| self.role(layer, slot, part));
         let weights = self.left.remove(&weight).unwrap_or_default();
         let biases = self.left.remove(&bias);
@@ -122,7 +127,7 @@ impl<D: Device> Taker<D> {
             return Err(self.error("an operand is missing, or in other parts", vec![weight.to_string()]));
         }
         let mut biases = biases.into_iter().flatten();
-        Ok(Fused::new(weights.into_iter().map(|weight| Projection { weight, bias: biases.next() }).collect()))
+        Ok(weights.into_iter().map(|weight| Projection { weight, bias: biases.next() }).collect())
     }
 
     fn linear(&mut self, layer: Option<usize>, slot: Slot) -> Result<Projection<D>> {
@@ -174,21 +179,31 @@ fn embedding<D: Device>(
             true => Some(t.take(None, Slot::TokenEmbed, Part::Weight)?),
             false => None,
         },
-        convs: match &spec.embed.stem {
-            Some(stem) => {
-                (0..stem.convs.len()).map(|i| t.linear(Some(i), Slot::Conv)).collect::<Result<_>>()?
-            }
-            None => Vec::new(),
-        },
+        stem: spec.embed.stem.as_ref().map(|stem| build_stem(stem, t)).transpose()?,
         patches: spec.embed.patches.map(|_| t.linear(None, Slot::PatchEmbed)).transpose()?,
-        project: match spec.embed.width == spec.hidden {
-            true => None,
-            false => Some(t.linear(None, Slot::ProjectIn)?),
+        project: match spec.embed.projects(spec.hidden) {
+            true => Some(t.linear(None, Slot::ProjectIn)?),
+            false => None,
         },
         token_types: t.take_opt(None, Slot::TokenTypeEmbed, Part::Weight),
         positions: positions.or_else(|| t.take_opt(None, Slot::PositionEmbed, Part::Weight)),
         norm: t.norm_opt(spec.embed.norm, None, Slot::EmbedNorm)?,
     })
+}
+
+fn build_stem<D: Device>(spec: &StemSpec, t: &mut Taker<D>) -> Result<Stem<D>> {
+    let mut conv = |(i, conv): (usize, &ConvSpec)| {
+        let projection = t.linear(Some(i), Slot::Conv)?;
+        Ok((projection, t.norm_opt(conv.norm.map(|norm| norm.norm), Some(i), Slot::ConvNorm)?))
+    };
+    let convs = spec.convs.iter().enumerate().map(&mut conv).collect::<Result<_>>()?;
+    let positions = match spec.positions {
+        Some(positions) => {
+            Some((t.each(None, Slot::PositionConv)?, t.norm_opt(positions.norm, None, Slot::PositionNorm)?))
+        }
+        None => None,
+    };
+    Ok(Stem { spec: spec.clone(), convs, positions })
 }
 
 fn build_block<D: Device>(

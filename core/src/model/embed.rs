@@ -1,10 +1,10 @@
 //! From ids, pixels or features of sound to the residual stream: tokens, projection, token types, positions,
 //! norm.
 
-use super::{Exec, Norm, Projection, Scratch, StepInputs};
+use super::{Exec, Norm, Projection, Scratch, Stem, StepInputs};
 use crate::mem::Device;
-use crate::ops::{self, Convert, Embed, GatherRows, Scale};
-use crate::policy::{EmbedSpec, Project, StemSpec};
+use crate::ops::{self, Convert, Embed, Scale};
+use crate::policy::{EmbedSpec, Project};
 use crate::{Error, Result};
 
 /// Tables of the embedding.
@@ -15,8 +15,8 @@ pub struct Embedding<D: Device> {
     pub tokens: Option<D::Weight>,
     /// `[hidden, values of a patch]`.
     pub patches: Option<Projection<D>>,
-    /// Convolutions over features, each `[outputs, kernel * inputs]`; empty where tokens are read.
-    pub convs: Vec<Projection<D>>,
+    /// Convolutions over features; none where tokens are read.
+    pub stem: Option<Stem<D>>,
     /// From width to hidden.
     pub project: Option<Projection<D>>,
     /// `[token types, columns of the sum]`.
@@ -38,6 +38,19 @@ impl<D: Device> Embedding<D> {
     ) -> Result<()> {
         let tokens = step.view.shape.tokens;
         let table = self.tokens.as_ref().or(table);
+        self.projected(x, step, table, s)?;
+        self.stem.as_ref().map_or(Ok(()), |stem| stem.add_positions(x, tokens, s))
+    }
+
+    /// The same without positions that are convolutions.
+    fn projected(
+        &self,
+        x: &mut Exec<'_, D>,
+        step: &StepInputs<'_, D>,
+        table: Option<&D::Weight>,
+        s: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
+        let tokens = step.view.shape.tokens;
         match (&self.project, self.spec.project) {
             (None, _) => {
                 self.rows(x, step, table, s)?;
@@ -76,8 +89,11 @@ impl<D: Device> Embedding<D> {
             };
             return x.run(patches.linear(image_patches.view(tokens)?, s.residual.view_mut(tokens)?));
         }
-        if let Some(stem) = &self.spec.stem {
-            return self.convolve(x, stem, tokens, s);
+        if let Some(stem) = &self.stem {
+            let Scratch { residual, stem: Some(scratch), .. } = s else {
+                return Err(Error::internal("no room for features"));
+            };
+            return stem.forward(x, tokens, scratch, residual);
         }
         let Some(table) = table else { return Err(Error::internal("no token table")) };
         let out = s.residual.shaped_mut(tokens, width)?;
@@ -86,41 +102,6 @@ impl<D: Device> Embedding<D> {
             Some(factor) => x.run(Scale { x: s.residual.shaped_mut(tokens, width)?, factor, cap: None }),
             None => Ok(()),
         }
-    }
-
-    /// The convolutions over the features of the step, each as a matmul over its taps side by side.
-    fn convolve(
-        &self,
-        x: &mut Exec<'_, D>,
-        spec: &StemSpec,
-        tokens: usize,
-        s: &mut Scratch<D::Mem>,
-    ) -> Result<()> {
-        let Scratch { residual, stem: Some(stem), .. } = s else {
-            return Err(Error::internal("no room for features"));
-        };
-        let mut first = 0;
-        for (i, (conv, projection)) in spec.convs.iter().zip(&self.convs).enumerate() {
-            let (rows, inputs, last) = (stem.rows[i], spec.inputs(i), i + 1 == spec.convs.len());
-            let from = match i {
-                0 => stem.features.view(stem.frames)?,
-                _ => stem.between.shaped(stem.rows[i - 1], inputs)?,
-            };
-            let taps = rows * conv.kernel;
-            x.run(GatherRows {
-                x: from,
-                rows: stem.taps.view().slice(first..first + taps)?,
-                out: stem.windows.shaped_mut(taps, inputs)?,
-            })?;
-            first += taps;
-            let window = stem.windows.shaped(rows, spec.window(i))?;
-            let out = match last {
-                true => residual.view_mut(tokens)?,
-                false => stem.between.shaped_mut(rows, conv.outputs)?,
-            };
-            x.run(projection.linear(window, out).act(conv.act))?;
-        }
-        Ok(())
     }
 
     /// Token types, positions, norm.

@@ -20,6 +20,7 @@ mod parts;
 mod rope;
 mod scratch;
 mod state;
+mod stem;
 mod stem_scratch;
 
 pub use block::{Block, HeadNorms, Mlp};
@@ -37,6 +38,7 @@ pub use parts::{Fused, Norm, Projection, RowParallel, StepInputs};
 pub use rope::{RopeShifts, RopeTable, angles, table_len};
 pub use scratch::Scratch;
 pub use state::{EncoderState, Sizes, State, slab_bytes, table_rows};
+pub use stem::Stem;
 pub use stem_scratch::StemScratch;
 
 use crate::mem::Device;

@@ -127,10 +127,11 @@ fn gate_columns(b: &BlockSpec) -> usize {
 }
 
 impl<M: DeviceMem> Scratch<M> {
-    /// Buffers for steps of up to `tokens` token rows and `rows` wanted rows; `alloc` takes bytes.
+    /// Buffers for steps of up to `tokens` token rows of `seqs` sequences and `rows` wanted rows; `alloc` takes
+    /// bytes.
     pub fn new(
         spec: &ModelSpec,
-        tokens: usize,
+        [tokens, seqs]: [usize; 2],
         rows: usize,
         dtype: Float,
         mut alloc: impl FnMut(usize) -> Result<M>,
@@ -138,7 +139,9 @@ impl<M: DeviceMem> Scratch<M> {
         let experts = ExpertScratch::new(spec, tokens, dtype, &mut alloc)?;
         let latent = LatentScratch::new(spec, tokens, dtype, &mut alloc)?;
         let stem = match &spec.embed.stem {
-            Some(stem) => Some(StemScratch::new(stem, tokens, dtype, &mut alloc)?),
+            Some(stem) => {
+                Some(StemScratch::new(stem, spec.hidden, [tokens, seqs], dtype, &mut alloc)?)
+            }
             None => None,
         };
         let mut mat = |rows: usize, cols: usize, dtype: Float| {
@@ -150,7 +153,7 @@ impl<M: DeviceMem> Scratch<M> {
         let head_gates = most(&|b| b.attn_gate.filter(|gate| gate.per_head).map_or(0, |_| b.heads.heads));
         let grown = most(&|b| if b.query_growth.is_some() { b.heads.q_cols() } else { 0 });
         let wide = spec.embed.width.max(spec.out_width());
-        let projects = spec.embed.width != spec.hidden || spec.project_out.is_some();
+        let projects = spec.embed.projects(spec.hidden) || spec.project_out.is_some();
         sum_fits(spec)?;
         let before_head = spec.head.transform().map_or(0, |t| t.width).max(spec.out_width());
         let other = spec.head.transform().is_some() || spec.pooler.is_some_and(|p| p.norm.is_some());

@@ -87,7 +87,8 @@ impl<M: DeviceMem> EncoderState<M> {
         let columns = spec.blocks.iter().map(|block| block.heads.k_cols() + block.heads.v_cols()).max();
         let (rows, cols) = (sizes.step.tokens, columns.unwrap_or(0).max(1));
         let key_values = Mat::new(alloc(rows * cols * sizes.dtype.bytes())?, rows, cols, sizes.dtype)?;
-        let scratch = Scratch::new(&encoder.stack, sizes.step.tokens, 1, sizes.dtype, alloc)?;
+        let StepShape { tokens, seqs, .. } = sizes.step;
+        let scratch = Scratch::new(&encoder.stack, [tokens, seqs], 1, sizes.dtype, alloc)?;
         Ok(Some(Self { scratch, key_values }))
     }
 }
@@ -108,6 +109,7 @@ impl<M: DeviceMem> State<M> {
         let words = |n: usize| Buf::new(alloc(n.max(1) * 4)?, n.max(1));
         let (stride, seen_words) = (sizes.pages_per_seq(), spec.vocab.div_ceil(32));
         let rows = sizes.seqs * table_rows(spec);
+        let StepShape { tokens, seqs, .. } = sizes.step;
         let kv = match decoder {
             true => slabs::<D>(spec, sizes, alloc, fits)?,
             false => PagedKv::new(Vec::new()),
@@ -122,7 +124,7 @@ impl<M: DeviceMem> State<M> {
             prompt: words(sizes.context)?,
             tokens: words(sizes.step.rows)?,
             ids: if sizes.feeds && spec.samples() { Some(words(sizes.step.tokens)?) } else { None },
-            scratch: Scratch::new(spec, sizes.step.tokens, sizes.step.rows, sizes.dtype, alloc)?,
+            scratch: Scratch::new(spec, [tokens, seqs], sizes.step.rows, sizes.dtype, alloc)?,
             encoder: EncoderState::new(spec, sizes, alloc)?,
         })
     }

@@ -4,6 +4,9 @@ use crate::Result;
 use crate::mem::{Buf, DeviceMem, Float, Mat};
 use crate::policy::StemSpec;
 
+/// Values that outputs read which are computed at once: long sounds have hundreds of megabytes of them.
+const WINDOW_VALUES: usize = 1 << 22;
+
 /// Buffers, and the sizes of the step whose features they hold.
 #[derive(Debug)]
 pub struct StemScratch<M> {
@@ -11,52 +14,52 @@ pub struct StemScratch<M> {
     pub uploaded: Mat<M>,
     /// The same in the activations' type.
     pub features: Mat<M>,
-    /// What an output of a convolution reads, side by side `[rows, kernel * inputs]`.
+    /// What some outputs of a convolution read, side by side `[rows, kernel * inputs]`.
     pub windows: Mat<M>,
-    /// What a convolution gives `[rows, outputs]`, but for the last one.
-    pub between: Mat<M>,
+    /// What convolutions and their norms read and give by turns `[rows, outputs]`.
+    pub between: [Mat<M>; 2],
     /// [`StemSpec::taps`].
     pub taps: Buf<M, u32>,
-    /// Frames of the step.
-    pub frames: usize,
-    /// Rows of the step behind every convolution.
-    pub rows: Vec<usize>,
+    /// Frames of every sequence of the step.
+    pub frames: Vec<usize>,
+}
+
+/// Rows of `window` values that are gathered at once.
+pub(super) fn rows_at_once(window: usize) -> usize {
+    (WINDOW_VALUES / window.max(1)).max(16)
 }
 
 impl<M: DeviceMem> StemScratch<M> {
-    /// Buffers for as many sequences as have so many tokens. Where that is not one they are for the smallest
-    /// step, a row behind every convolution, which only shows its ops.
+    /// Buffers for at most `seqs` sequences of `tokens` tokens together, of blocks of `hidden` columns; they
+    /// hold one of the shortest.
     pub fn new(
         spec: &StemSpec,
-        tokens: usize,
+        hidden: usize,
+        [tokens, seqs]: [usize; 2],
         dtype: Float,
         alloc: &mut dyn FnMut(usize) -> Result<M>,
     ) -> Result<Self> {
-        let seqs = tokens / spec.tokens().max(1);
-        let of = |rows: usize| if seqs > 0 { seqs * rows } else { 1 };
-        let (mut window, mut between, mut taps) = (1, 1, 1);
-        for (i, (conv, rows)) in spec.convs.iter().zip(spec.rows()).enumerate() {
-            window = window.max(of(rows) * spec.window(i));
-            between = between.max(of(rows) * conv.outputs);
-            taps += of(rows) * conv.kernel;
+        let (frames, rows) = spec.most(tokens, seqs);
+        let (mut windows, mut between) = (1, 1);
+        for (i, (conv, rows)) in spec.convs.iter().zip(&rows).enumerate() {
+            windows = windows.max((*rows).min(rows_at_once(spec.window(i))) * spec.window(i));
+            between = between.max(rows * conv.outputs);
         }
+        if let Some(positions) = spec.positions {
+            let window = positions.kernel * (hidden / positions.groups.max(1));
+            windows = windows.max(tokens.min(rows_at_once(window)) * window);
+        }
+        let taps = spec.words(&rows).max(1);
         let mut mat = |rows: usize, cols: usize, dtype: Float| {
             Mat::new(alloc(rows.max(1) * cols.max(1) * dtype.bytes())?, rows.max(1), cols.max(1), dtype)
         };
         Ok(Self {
-            uploaded: mat(of(spec.frames), spec.columns, Float::F32)?,
-            features: mat(of(spec.frames), spec.columns, dtype)?,
-            windows: mat(1, window, dtype)?,
-            between: mat(1, between, dtype)?,
+            uploaded: mat(frames, spec.columns, Float::F32)?,
+            features: mat(frames, spec.columns, dtype)?,
+            windows: mat(1, windows, dtype)?,
+            between: [mat(1, between, dtype)?, mat(1, between, dtype)?],
             taps: Buf::new(alloc(taps * 4)?, taps)?,
-            frames: 1,
-            rows: vec![1; spec.convs.len()],
+            frames: vec![spec.least()],
         })
-    }
-
-    /// Takes the sizes of a step with so many sequences.
-    pub fn begin(&mut self, spec: &StemSpec, seqs: usize) {
-        self.frames = seqs * spec.frames;
-        self.rows = spec.rows().map(|rows| seqs * rows).collect();
     }
 }

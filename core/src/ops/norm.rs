@@ -1,4 +1,4 @@
-//! Norms: of rows, behind a sum with the residual stream, of heads.
+//! Norms: of rows, behind a sum with the residual stream, of heads, of groups of columns.
 
 use super::check::Check;
 use super::stem::stem;
@@ -69,7 +69,28 @@ pub struct HeadNorm<'a, D: Device> {
     pub norm: NormWeights<'a, D>,
 }
 
-stem!(Norm, NormOp, NormOpKind: Norm = "norm", AddNorm = "add_norm": fused, HeadNorm = "head_norm");
+/// Norm of every group of `cols / groups` columns over all rows at once (arXiv 1803.08494), mean and variance
+/// over the `rows * cols / groups` values of the group: x, out `[rows, cols]`. The order of sums is its own:
+/// see docs/numerics.md, 1.
+pub struct GroupNorm<'a, D: Device> {
+    /// `[rows, cols]`: a sequence, or the pixels of an image.
+    pub x: MatRef<'a, D::Mem>,
+    /// How many groups the columns have.
+    pub groups: usize,
+    /// Of `cols` values.
+    pub norm: NormWeights<'a, D>,
+    /// `[rows, cols]`.
+    pub out: MatMut<'a, D::Mem>,
+}
+
+stem!(
+    Norm,
+    NormOp,
+    NormOpKind: Norm = "norm",
+    AddNorm = "add_norm": fused,
+    HeadNorm = "head_norm",
+    GroupNorm = "group_norm",
+);
 
 impl<'a, D: Device> Rules<'a, D> for Norm<'a, D> {
     rules!(NormOpKind::Norm: norm, x, out);
@@ -116,5 +137,21 @@ impl<'a, D: Device> Rules<'a, D> for HeadNorm<'a, D> {
 
     fn signature(&self) -> Signature {
         Signature::new(self.kind(), self.x.dtype(), self.width, self.x.cols())
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for GroupNorm<'a, D> {
+    rules!(NormOpKind::GroupNorm: norm, x, groups, out);
+
+    fn check(&self, check: &Check) -> Result<()> {
+        check.alike(self.x.layout(), self.out.layout())?;
+        check.at_least("groups", self.groups, 1)?;
+        check.same("columns beyond whole groups", self.x.cols() % self.groups, 0)?;
+        self.norm.check(check, self.x.cols())
+    }
+
+    fn signature(&self) -> Signature {
+        let columns = self.x.cols();
+        Signature::new(self.kind(), self.x.dtype(), columns / self.groups.max(1), columns)
     }
 }

@@ -31,6 +31,12 @@ pub enum Slot {
     PatchEmbed,
     /// A convolution over time `[outputs, kernel * inputs]`, in the place of tokens: one for each number.
     Conv,
+    /// Norm of what it gives.
+    ConvNorm,
+    /// A convolution in groups of columns that gives positions `[hidden, kernel * columns]`.
+    PositionConv,
+    /// Norm of the sum with them.
+    PositionNorm,
     /// Norm of the attention part.
     AttnNorm,
     /// First linear layer of a filter before queries and keys `[middle, earlier | now]`.
@@ -128,14 +134,17 @@ impl Part {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 49] = [
+    pub const ALL: [Slot; 52] = [
         Slot::TokenEmbed,
         Slot::PatchEmbed,
         Slot::Conv,
+        Slot::ConvNorm,
         Slot::PositionEmbed,
         Slot::TokenTypeEmbed,
         Slot::ProjectIn,
         Slot::EmbedNorm,
+        Slot::PositionConv,
+        Slot::PositionNorm,
         Slot::RopeFactors,
         Slot::AttnNorm,
         Slot::FilterIn,
@@ -221,11 +230,18 @@ impl Slot {
         )
     }
 
+    /// Whether there is one for each convolution of a stem.
+    pub fn is_numbered(self) -> bool {
+        matches!(self, Slot::Conv | Slot::ConvNorm)
+    }
+
     /// Whether it is a norm.
     pub fn is_norm(self) -> bool {
         matches!(
             self,
             Slot::EmbedNorm
+                | Slot::ConvNorm
+                | Slot::PositionNorm
                 | Slot::AttnNorm
                 | Slot::FilterNorm
                 | Slot::QueryDownNorm
@@ -248,6 +264,9 @@ impl Slot {
             Slot::TokenEmbed => "token_embed",
             Slot::PatchEmbed => "patch_embed",
             Slot::Conv => "conv",
+            Slot::ConvNorm => "conv_norm",
+            Slot::PositionConv => "position_conv",
+            Slot::PositionNorm => "position_norm",
             Slot::PositionEmbed => "position_embed",
             Slot::TokenTypeEmbed => "token_type_embed",
             Slot::ProjectIn => "project_in",

@@ -31,8 +31,7 @@ const WORDS: [(&str, &[&str]); 7] = [
 ];
 
 /// What a family is that no word is missing for, but a whole kind of model.
-const KINDS: [(&str, &[&str]); 3] = [
-    ("an encoder and a decoder", &["moonshine"]),
+const KINDS: [(&str, &[&str]); 1] = [
     (
         "images",
         &[
@@ -60,7 +59,6 @@ const KINDS: [(&str, &[&str]); 3] = [
             "vit",
         ],
     ),
-    ("sound", &["wav2vec2"]),
 ];
 
 /// What a `model_type` needs that is not there; none where nothing is known of it.

@@ -70,7 +70,7 @@ pub use spec::{
     Join, LatentSpec, MlpSpec, ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec,
     Project, QkNorm, QkSpan, TokenHead,
 };
-pub use stem::{ConvSpec, StemSpec};
+pub use stem::{ConvNorm, ConvSpec, PositionConv, StemSpec};
 pub use table::TablePolicy;
 
 use crate::checkpoint::TensorInfo;

@@ -38,6 +38,8 @@ pub struct Names<'a> {
     pub transposed: bool,
     /// How all experts lie in one tensor.
     pub experts: ExpertLayout,
+    /// Whether the gate stands behind up where both are one tensor.
+    pub gate_behind: bool,
 }
 
 /// How all experts lie in one tensor.
@@ -63,6 +65,7 @@ impl Names<'_> {
         ignored: &[],
         transposed: false,
         experts: ExpertLayout::Rows,
+        gate_behind: false,
     };
 }
 
@@ -150,7 +153,9 @@ impl Names<'_> {
                 _ => RowOrder::Plain,
             };
             let zeros = without_bias(spec, &role, &names);
-            let sources = names.into_iter().filter(|names| zeros.is_none() || !names.is_empty()).enumerate();
+            // A convolution may have a tensor of lengths next to its weight, and has one bias.
+            let all = zeros.is_none() && role.slot != Slot::PositionConv;
+            let sources = names.into_iter().filter(|names| all || !names.is_empty()).enumerate();
             let sources = sources.map(|(i, names)| TensorSource { names, order: order(i) }).collect();
             let mut binding = Binding::rows(role, sources, shard_of(spec, &role, block));
             if let Some(zeros) = zeros {
@@ -166,6 +171,10 @@ impl Names<'_> {
             {
                 let pieces = block.moe.map_or(1, |m| m.router.experts);
                 binding.order = RowOrder::Spread { parts: 2, pieces };
+            }
+            if let (Slot::Up, Some(block), true) = (role.slot, block, self.gate_behind && count == 1) {
+                let inner = block.mlp.inner;
+                binding.order = RowOrder::Grouped { groups: 1, widths: [inner, inner, 0], take: [1, 0, 2] };
             }
             if (role.slot, self.experts) == (Slot::ExpertUp, ExpertLayout::ByTurns) {
                 binding.order = RowOrder::PairsInterleaved { heads: experts };
@@ -223,9 +232,9 @@ impl Names<'_> {
         let count = if per_expert { experts } else { 1 };
         let mut sources = Vec::new();
         for expert in 0..count {
-            let number = if role.slot == Slot::Conv { role.layer.map_or(1, |i| i + 1) } else { expert };
+            let number = if role.slot.is_numbered() { role.layer.unwrap_or(0) } else { expert };
             for source in alternative.split(" + ") {
-                let spelt = source.replace("{}", &number.to_string());
+                let spelt = source.replace("{}", &number.to_string()).replace("{+1}", &(number + 1).to_string());
                 let mut ranks = spelt.split(" > ").map(|rank| self.spellings(rank, role));
                 let first = ranks.next().unwrap_or_default();
                 let there = |names: &Vec<String>| names.iter().any(|n| catalog.find(n).is_some());

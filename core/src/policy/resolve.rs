@@ -129,8 +129,19 @@ fn match_roles(bindings: &[Binding], roles: &[Role]) -> (Vec<String>, Vec<String
 
 /// Compares what the tensors' headers say with what the model has at this place.
 fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
-    let Resolved { binding, tensors } = resolved;
-    let role = &binding.role;
+    let (binding, role) = (&resolved.binding, &resolved.binding.role);
+    let tensors = match &resolved.tensors[..] {
+        [lengths, taps] if role.slot == Slot::PositionConv => {
+            let stem = spec.stack_of(role).embed.stem.as_ref();
+            let kernel = stem.and_then(|stem| stem.positions).map_or(0, |positions| positions.kernel);
+            if lengths.elements() != kernel {
+                let what = format!("shape is {:?}, expected {kernel} values, one for each tap", lengths.shape);
+                return Err(Error::tensor(lengths.name.clone(), what));
+            }
+            std::slice::from_ref(taps)
+        }
+        all => all,
+    };
     let (Some((stored, cols)), Some(parts)) = (spec.stored_shape(role), spec.parts(role)) else {
         return Err(Error::internal(format!("{role} has no shape")));
     };

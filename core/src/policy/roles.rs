@@ -76,13 +76,17 @@ impl ModelSpec {
             return block_linear(self.block_of(role)?, role.slot, self.hidden);
         }
         Some(match role.slot {
-            Slot::ProjectIn if self.embed.width != self.hidden => {
+            Slot::ProjectIn if self.embed.projects(self.hidden) => {
                 (self.hidden, self.embed.width, self.embed.project == Project::Sum)
             }
             Slot::PatchEmbed => (self.hidden, self.embed.patches?.values(), false),
             Slot::Conv => {
                 let (stem, number) = (self.embed.stem.as_ref()?, role.layer?);
-                (stem.convs.get(number)?.outputs, stem.window(number), true)
+                (stem.convs.get(number)?.outputs, stem.window(number), stem.convs.get(number)?.bias)
+            }
+            Slot::PositionConv => {
+                let positions = self.embed.stem.as_ref()?.positions?;
+                (self.hidden, self.hidden / positions.groups.max(1) * positions.kernel, true)
             }
             Slot::ProjectOut => (self.project_out?, self.hidden, false),
             Slot::Pooler => {
@@ -105,6 +109,11 @@ impl ModelSpec {
         let block = || self.block_of(role);
         Some(match role.slot {
             Slot::EmbedNorm => (self.embed.norm?, self.embed.sum_width(self.hidden)),
+            Slot::ConvNorm => {
+                let conv = self.embed.stem.as_ref()?.convs.get(role.layer?)?;
+                (conv.norm?.norm, conv.outputs)
+            }
+            Slot::PositionNorm => (self.embed.stem.as_ref()?.positions?.norm?, self.hidden),
             Slot::AttnNorm => (block()?.attn_norm?, self.hidden),
             Slot::AttnPostNorm => (block()?.attn_post?, self.hidden),
             Slot::CrossNorm => (block()?.cross.as_ref()?.norm?, self.hidden),
@@ -231,7 +240,7 @@ impl ModelSpec {
         let mut roles = Vec::new();
         for slot in Slot::ALL {
             let layers: Vec<Option<usize>> = match (slot, &self.embed.stem) {
-                (Slot::Conv, stem) => stem.iter().flat_map(|stem| 0..stem.convs.len()).map(Some).collect(),
+                (slot, stem) if slot.is_numbered() => stem.iter().flat_map(|stem| 0..stem.convs.len()).map(Some).collect(),
                 _ if slot.in_block() => {
                     (0..self.blocks.len()).filter(|l| self.owner(*l) == *l).map(Some).collect()
                 }

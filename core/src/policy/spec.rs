@@ -110,7 +110,8 @@ impl PatchSpec {
 pub enum Project {
     /// Tokens are projected, then positions of the hidden size are added (OPT-350m).
     Tokens,
-    /// All is added and normed at the token table's width, then projected, with a bias (ELECTRA, ALBERT).
+    /// All is added and normed at the token table's width, then projected, with a bias (ELECTRA, ALBERT; of
+    /// sound whatever the width is).
     Sum,
 }
 
@@ -118,7 +119,7 @@ pub enum Project {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct EmbedSpec {
-    /// Columns of the token table; a projection follows when it is not the hidden size.
+    /// Columns of the token table; a projection follows when it is not the hidden size (see [`Project`]).
     pub width: usize,
     /// Where the projection stands, if there is one.
     pub project: Project,
@@ -160,6 +161,11 @@ impl EmbedSpec {
     /// Whether it reads a token table, its own or a decoder's.
     pub fn reads_tokens(&self) -> bool {
         self.patches.is_none() && self.stem.is_none()
+    }
+
+    /// Whether a projection follows.
+    pub fn projects(&self, hidden: usize) -> bool {
+        self.width != hidden || (self.project == Project::Sum && self.stem.is_some())
     }
 
     /// Columns of the sum of tokens, positions and token types.
@@ -296,7 +302,7 @@ pub struct EncoderSpec {
 impl EncoderSpec {
     /// The convolutions that it begins with, where it reads sound.
     pub fn stem(&self) -> Option<&StemSpec> {
-        self.stack.embed.stem.as_ref()
+        self.stack.stem()
     }
 
     /// What the decoder begins with: its own first token, then `prompt` in the place of what the model's

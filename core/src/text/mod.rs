@@ -8,6 +8,7 @@
 //! ever breaks a character.
 
 mod byte_level;
+mod characters;
 mod clock;
 pub mod detokenize;
 pub mod gguf;

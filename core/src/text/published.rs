@@ -4,13 +4,13 @@ use serde_json::Value;
 
 use super::settings::Settings;
 use super::tokenizer::Tokenizer;
-use super::{byte_level, sentencepiece};
+use super::{byte_level, characters, sentencepiece};
 use crate::Result;
 use crate::checkpoint::VocabularyFiles;
 
 impl Tokenizer {
-    /// Builds the tokenizer of a folder without a `tokenizer.json`, from a SentencePiece model or from a
-    /// vocabulary with merges; `tokenizer_config` is the content of `tokenizer_config.json`, or null.
+    /// Builds the tokenizer of a folder without a `tokenizer.json`, from a SentencePiece model, a vocabulary
+    /// with merges, or one of characters; `tokenizer_config` is the content of `tokenizer_config.json`, or null.
     ///
     /// # Errors
     /// [`Error::Format`](crate::Error::Format) with the file, what is found in it and what is allowed: also
@@ -19,6 +19,7 @@ impl Tokenizer {
         let settings = Settings { files, config: tokenizer_config };
         match files.model() {
             Some(_) => sentencepiece::read(&settings),
+            None if characters::is(&settings) => characters::read(&settings),
             None => byte_level::read(&settings),
         }
     }

@@ -332,6 +332,28 @@ impl<'a> HostMatrix<'a> {
         Ok(Self { format: WeightFormat::Plain(Float::F32), ..self.with(rows, cols, bytes) })
     }
 
+    /// Taps `[rows, taps * inputs]` of which the values of each, over all rows, have the length that is given;
+    /// in f32.
+    pub fn of_lengths(self, lengths: &[f32]) -> Result<Self> {
+        let mut values = self.to_f32()?;
+        let (rows, cols) = (self.rows, self.cols);
+        let inputs = cols.checked_div(lengths.len()).unwrap_or(0).max(1);
+        let mut factors = vec![0.0; lengths.len()];
+        for row in values.chunks_exact(cols.max(1)) {
+            for (sum, tap) in factors.iter_mut().zip(row.chunks(inputs)) {
+                *sum += tap.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>();
+            }
+        }
+        factors.iter_mut().zip(lengths).for_each(|(sum, length)| *sum = f64::from(*length) / sum.sqrt());
+        for row in values.chunks_exact_mut(cols.max(1)) {
+            for (tap, factor) in row.chunks_mut(inputs).zip(&factors) {
+                tap.iter_mut().for_each(|v| *v = (f64::from(*v) * factor) as f32);
+            }
+        }
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        Ok(Self { format: WeightFormat::Plain(Float::F32), ..self.with(rows, cols, bytes) })
+    }
+
     /// xIELU's constants of `[p, n, b, e]` as stored: `[softplus(p), b + softplus(n), b, e]`, in f32.
     ///
     /// # Errors

@@ -47,8 +47,13 @@ pub(super) fn read<'a>(
         let rows = merged(&ranks, stored, spec, one, &all)?.into_f32()?;
         return Ok(Whole::Matrix(rows.take_outputs(std::slice::from_ref(&piece.outputs))?));
     }
-    if let Some(all) = heads {
-        return of_head(all, spec, &role, piece).map(Whole::Matrix);
+    match (heads, role.slot) {
+        (Some(all), Slot::PositionConv) => {
+            let rows = all.borrowed().take_outputs(std::slice::from_ref(&piece.outputs))?;
+            return Ok(Whole::Matrix(rows.owned()));
+        }
+        (Some(all), _) => return of_head(all, spec, &role, piece).map(Whole::Matrix),
+        (None, _) => {}
     }
     let rows = fused(source, one, piece)?;
     // Row 0 of the operand is position 0, wherever the table puts it.
@@ -178,12 +183,17 @@ fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>, piece: &Piece) -> Resul
     HostMatrix::fuse(sources)?.reordered(binding.order)
 }
 
-/// The matrix that keys and values of latent attention are made by, of which every piece has the rows of a
-/// head: read, and decoded where it is packed, once for all of them. None for other operands.
+/// The matrix that keys and values of latent attention are made by, or a convolution of positions, of which
+/// every piece has the rows of a head or a group: read, and decoded where it is packed, once for all of them.
+/// None for other operands.
 pub(super) fn of_heads<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result<Option<HostMatrix<'a>>> {
     let role = one.binding.role;
-    if !matches!(role.slot, Slot::KeyUp | Slot::ValueUp) || source.ready_format(&role.to_string()).is_some() {
+    let of_heads = matches!(role.slot, Slot::KeyUp | Slot::ValueUp | Slot::PositionConv);
+    if !of_heads || role.is_vector() || source.ready_format(&role.to_string()).is_some() {
         return Ok(None);
+    }
+    if role.slot == Slot::PositionConv {
+        return position_conv(source, one).map(Some);
     }
     let [tensor] = &one.tensors[..] else {
         return Err(Error::internal(format!("{role} is no matrix of one tensor")));
@@ -191,6 +201,27 @@ pub(super) fn of_heads<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result
     let bytes = source.bytes(&tensor.name)?;
     has_numbers(tensor, &bytes)?;
     HostMatrix::new(tensor, bytes, role.part).map(Some)
+}
+
+/// Taps `[outputs, kernel * columns]`, stored `[outputs, columns, kernel]`: as they are, or behind the length
+/// that all values of a tap together have (`torch.nn.utils.weight_norm` over the last dimension).
+fn position_conv<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result<HostMatrix<'a>> {
+    let (lengths, tensor) = match &one.tensors[..] {
+        [taps] => (None, taps),
+        [lengths, taps] => (Some(lengths), taps),
+        _ => return Err(Error::internal(format!("{} of other than one or two tensors", one.binding.role))),
+    };
+    let bytes = source.bytes(&tensor.name)?;
+    has_numbers(tensor, &bytes)?;
+    let kernel = tensor.shape.last().copied().unwrap_or(0);
+    let taps = HostMatrix::new(tensor, bytes, Part::Weight)?.taps_apart(kernel)?;
+    match lengths {
+        Some(lengths) => {
+            let bytes = source.bytes(&lengths.name)?;
+            taps.of_lengths(&HostMatrix::new(lengths, bytes, Part::Weight)?.to_f32()?)
+        }
+        None => Ok(taps),
+    }
 }
 
 /// A head's keys, transposed, or its values.

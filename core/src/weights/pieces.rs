@@ -76,8 +76,12 @@ fn named(role: &Role, outputs: &Range<usize>) -> String {
     format!("{role} {}..{}", outputs.start, outputs.end)
 }
 
-/// Outputs of a head that has a weight of its own: a norm's values, or a matrix.
+/// Outputs of a head (of a group of columns) that has a weight of its own: a norm's values, or a matrix.
 pub(super) fn head_width(spec: &ModelSpec, role: &Role) -> Option<usize> {
+    if role.slot == Slot::PositionConv {
+        let stack = spec.stack_of(role);
+        return Some(stack.hidden / stack.embed.stem.as_ref()?.positions?.groups.max(1));
+    }
     let block = spec.block_of(role)?;
     match role.slot {
         Slot::KeyUp => return Some(block.heads.v_dim),
@@ -112,6 +116,10 @@ pub(super) fn whole(
             f32
         }
         None => {
+            // A tap's length multiplies it in f32.
+            if role.slot == Slot::PositionConv && one.tensors.len() > 1 {
+                return Ok(of(f32));
+            }
             let mut formats = one.tensors.iter().map(|tensor| format_of(&tensor.name, tensor.stored));
             let first = formats.next().unwrap_or(Ok(f32))?;
             if role.slot == Slot::KeyUp && !matches!(first, WeightFormat::Plain(_)) {

@@ -8,7 +8,7 @@ use engraft_core::engine::{
     Caller, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Memory, Request, Want,
 };
 use engraft_core::inject::{GroupPlan, InjectionPlan};
-use engraft_core::policy::{Family, ModelSpec};
+use engraft_core::policy::{Family, ModelSpec, StemSpec};
 use engraft_core::profile::Profile;
 use engraft_core::sample::SamplingParams;
 use engraft_core::{Error, Result};
@@ -49,6 +49,8 @@ pub struct ModelInfo {
     pub layers: usize,
     /// Blocks of the encoder next to its decoder; 0 where there is none.
     pub encoder_layers: usize,
+    /// The convolutions that its encoder begins with, where it reads sound.
+    pub sound: Option<StemSpec>,
     /// Longest sequence, prompt and continuation.
     pub max_context: usize,
     /// The device, for people.

@@ -1,4 +1,4 @@
-//! Row norms, with a residual sum before, and over heads: `cuda/norm.cu`.
+//! Row norms, with a residual sum before, and over heads; norms of groups of columns: `cuda/norm.cu`.
 
 use super::int8::Codes;
 use super::{Elem, MatView, by_elem, launch};
@@ -63,5 +63,44 @@ impl Norm {
         let entry = Self::entry(self.elem, self.width, self.strict != 0);
         let (blocks, threads) = if narrow { (parts.div_ceil(WARPS), 128) } else { (parts, 256) };
         launch(entry, [blocks.min(1 << 20) as u32, 1, 1], [threads, 1, 1])
+    }
+}
+
+/// `out = norm(x)` of every group of columns over all rows.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct GroupNorm {
+    /// `[rows, groups * width]`.
+    pub x: MatView,
+    /// As `x`; may be its memory.
+    pub out: MatView,
+    /// `[groups * width]` f32, or 0.
+    pub weight: u64,
+    /// `[groups * width]` f32, or 0.
+    pub bias: u64,
+    /// Columns of a group.
+    pub width: u32,
+    /// Groups.
+    pub groups: u32,
+    /// Added to the mean square or the variance.
+    pub eps: f32,
+    /// 1: layer norm, 0: RMS norm.
+    pub layer: u32,
+    /// 1: multiply by `1 + weight`.
+    pub plus_one: u32,
+    /// Element type.
+    pub elem: Elem,
+}
+
+impl GroupNorm {
+    /// The entry.
+    pub fn entry(elem: Elem) -> &'static str {
+        by_elem(elem, ["group_norm_f32", "group_norm_f16", "group_norm_bf16"])
+    }
+
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let groups = if self.x.rows == 0 || self.width == 0 { 0 } else { self.groups };
+        launch(Self::entry(self.elem), [groups.min(1 << 20), 1, 1], [256, 1, 1])
     }
 }

@@ -11,6 +11,7 @@ mod judge;
 mod launches;
 mod run;
 mod seq2seq;
+mod sound;
 
 pub use case::{Case, Prompt, Tensor, find};
 pub use expect::{Close, Expectations};

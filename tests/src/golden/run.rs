@@ -200,10 +200,10 @@ pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, types: Types, close: Close
     match case.kind.as_str() {
         "causal" | "quantised" => causal(open(config)?, case, dtype, close),
         "encoder" => encoder(open(config)?, case, dtype),
-        // Sound is no list of tokens.
-        "seq2seq"
-            if ["in.input_ids", "in.input_features"].iter().any(|name| case.tensors.contains_key(*name)) =>
-        {
+        "generic" if case.tensors.contains_key("in.input_values") => {
+            super::sound::run(open(super::sound::config(case, config)?)?, case, dtype)
+        }
+        "seq2seq" => {
             super::seq2seq::run(open(super::seq2seq::config(case, config)?)?, case, dtype, close)
         }
         "clip_text" | "clip_vision" | "clip" => super::clip::clip(backend, case, config, types),

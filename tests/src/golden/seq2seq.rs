@@ -18,7 +18,7 @@ struct Text {
     decoder: Vec<u32>,
 }
 
-/// All of a case. Features are stored `[columns, frames]`.
+/// All of a case. Features are stored `[columns, frames]`, samples as they are.
 fn texts(case: &Case) -> Result<Vec<Text>> {
     let ids = |t: &Tensor, row: usize| t.rows(row..row + 1).iter().map(|v| *v as u32).collect::<Vec<_>>();
     let decoder = expected(case, "in.decoder_input_ids")?;
@@ -32,6 +32,13 @@ fn texts(case: &Case) -> Result<Vec<Text>> {
             let at = |frame: usize, column: usize| stored[column * frames + frame];
             let all = (0..frames).flat_map(|frame| (0..columns).map(move |column| at(frame, column)));
             Text { source: Vec::new(), features: all.collect(), decoder: ids(decoder, row) }
+        };
+        return Ok((0..count).map(of).collect());
+    }
+    if let Some(sound) = case.tensors.get("in.input_values") {
+        let of = |row: usize| {
+            let features = sound.rows(row..row + 1).into();
+            Text { source: Vec::new(), features, decoder: ids(decoder, row) }
         };
         return Ok((0..count).map(of).collect());
     }

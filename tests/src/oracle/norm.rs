@@ -49,3 +49,23 @@ pub fn add_norm(case: &Case) -> Vec<Want> {
     let normed = rows(&sum, case.x.cols, &case.set);
     vec![Want::Exact(sum), normed]
 }
+
+/// Every group of columns over all rows; sums are chains of `rows / 64`, then of a group's columns.
+pub fn groups(x: &[f32], cols: usize, groups: usize, set: &NormSet) -> Want {
+    let (rows, width) = (x.len() / cols, cols / groups);
+    let (mut values, mut slack) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+    for group in 0..groups {
+        let at = |i: usize| i / width * cols + group * width + i % width;
+        let part: Vec<f32> = (0..rows * width).map(|i| x[at(i)]).collect();
+        // A value of a column for each of the group's.
+        let spread = |of: &Option<Vec<f32>>| {
+            of.as_ref().map(|of| (0..part.len()).map(|i| of[group * width + i % width]).collect())
+        };
+        let set = NormSet { weight: spread(&set.weight), bias: spread(&set.bias), ..set.clone() };
+        let (v, s) = row(&part, &set);
+        for (i, (v, s)) in v.into_iter().zip(s).enumerate() {
+            (values[at(i)], slack[at(i)]) = (v, s);
+        }
+    }
+    Want::Near { values, slack }
+}

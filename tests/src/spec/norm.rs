@@ -1,9 +1,9 @@
-//! RMS and layer norms: of rows, of heads, after an addition, after a reduction over ranks.
+//! RMS and layer norms: of rows, of heads, after an addition, of groups of columns.
 
 use crate::bug::{Bug, Strike};
 use crate::compare::{Output, Want};
 use crate::device::Device;
-use crate::dice::Dice;
+use crate::dice::{Dice, round};
 use crate::lawful::{Field, Lawful};
 use crate::laws::{COMPOSED, ORACLE, RELAID};
 use crate::oracle::norm as oracle;
@@ -11,17 +11,20 @@ use crate::poison::{Grid, Lay};
 use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
 use engraft_core::backend::Backend;
+use engraft_core::math::{FusedMadd, SeparateMadd};
 use engraft_core::mem::{self, Float};
 use engraft_core::numerics::Madd;
 use engraft_core::ops::{self, NormOp, NormOpKind, NormWeights, Op, OpKind};
 use engraft_core::params::NormKind;
 use engraft_cpu::Cpu;
+use engraft_cpu::kernels::norm::{Norm as Parameters, group_norm_ref};
 
 /// Shows the ops of this stem.
 pub fn each(visitor: &mut impl Visitor) {
     visitor.visit(Norm);
     visitor.visit(AddNorm);
     visitor.visit(HeadNorm);
+    visitor.visit(GroupNorm);
 }
 
 /// A norm with host operands.
@@ -232,6 +235,72 @@ impl OpSpec for AddNorm {
     }
 }
 
+/// Rows whose columns are normed in groups over all of them.
+#[derive(Debug, Clone)]
+pub struct GroupCase {
+    /// `[rows, cols]`.
+    pub x: Grid,
+    /// The norm, of `cols` values.
+    pub set: NormSet,
+    /// Groups of the columns.
+    pub groups: usize,
+    lay: Lay,
+}
+
+fn in_groups(dtype: Float, dice: &mut Dice, rows: usize, [groups, width]: [usize; 2]) -> GroupCase {
+    let (scale, cols) = (dice.scale(dtype), groups * width);
+    let (x, set) = (Grid::random(dice, rows, cols, dtype, scale), NormSet::random(dice, cols));
+    GroupCase { x, set, groups, lay: Lay::random(dice) }
+}
+
+/// `group_norm`.
+#[derive(Debug, Clone, Copy)]
+pub struct GroupNorm;
+
+impl OpSpec for GroupNorm {
+    type Case = GroupCase;
+    fn kind(&self) -> OpKind {
+        NormOpKind::GroupNorm.into()
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> GroupCase {
+        let rows = dice.pick(&[1, 2, 63, 64, 65, 127, 130]);
+        let shape = [dice.pick(&[1, 2, 3, 7]), dice.pick(&[1, 2, 7, 8, 9, 31, 32, 33, 40])];
+        in_groups(dtype, dice, rows, shape)
+    }
+    /// Of a latent image, of Moonshine's frames, and a group for each channel.
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<GroupCase> {
+        let shapes = [(1024, [32, 10]), (2499, [1, 288]), (4097, [512, 1])];
+        shapes.map(|(rows, shape)| in_groups(dtype, dice, rows, shape)).into()
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &GroupCase) -> Result<Vec<Output>> {
+        let operands = case.set.operands(dev)?;
+        let x = dev.grid(&case.x)?;
+        let mut out = dev.output(case.x.rows, case.x.cols, case.x.dtype, case.lay)?;
+        let (groups, norm) = (case.groups, operands.weights(&case.set));
+        dev.launch(|to| to.run(ops::GroupNorm { x: x.view()?, groups, norm, out: out.view_mut()? }))?;
+        Ok(vec![dev.read(&out, "out")?])
+    }
+    fn oracle(&self, case: &GroupCase, _: Madd) -> Vec<Want> {
+        vec![oracle::groups(&case.x.values, case.x.cols, case.groups, &case.set)]
+    }
+    fn strict(&self, case: &GroupCase, madd: Madd) -> Option<Vec<Want>> {
+        let NormSet { kind, eps, weight, bias, plus_one } = &case.set;
+        let (kind, eps, plus_one) = (*kind, *eps, *plus_one);
+        let norm = Parameters { kind, eps, weight: weight.as_deref(), bias: bias.as_deref(), plus_one };
+        let (mut values, cols, groups) = (case.x.values.clone(), case.x.cols, case.groups);
+        match madd {
+            Madd::Fused => group_norm_ref::<FusedMadd>(&mut values, cols, groups, &norm),
+            Madd::Separate => group_norm_ref::<SeparateMadd>(&mut values, cols, groups, &norm),
+        }
+        Some(vec![Want::Exact(values.iter().map(|v| round(*v, case.x.dtype)).collect())])
+    }
+    fn relaid(&self, case: &GroupCase, dice: &mut Dice) -> Option<GroupCase> {
+        let mut case = case.clone();
+        (case.x.lay, case.lay) = (Lay::random(dice), Lay::random(dice));
+        Some(case)
+    }
+}
+
 /// Planted in norms.
 pub const BUGS: &[Bug] = &[
     Bug::new("NormEpsilonTimes100", "norm", ORACLE, epsilon_times_100),
@@ -241,6 +310,9 @@ pub const BUGS: &[Bug] = &[
     Bug::new("AddNormDropsWeight", "add_norm", ORACLE, drops_weight),
     Bug::new("AddNormKeepsOldResidual", "add_norm", ORACLE, keeps_old_residual),
     Bug::new("AddNormLastBit", "add_norm", COMPOSED, last_bit),
+    Bug::new("GroupNormOfRowsAlone", "group_norm", ORACLE, first_rows_alone),
+    Bug::new("GroupNormOneGroup", "group_norm", ORACLE, one_group),
+    Bug::new("GroupNormDropsWeight", "group_norm", ORACLE, groups_drop_weight),
 ];
 
 fn epsilon_times_100(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
@@ -281,6 +353,28 @@ fn last_bit(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let out = s.spot(op.out.as_ref())?;
     s.run(op)?;
     s.nudge_all(out)
+}
+
+fn first_rows_alone(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Norm(NormOp::GroupNorm(mut op)) = op else { return s.run(op) };
+    let half = op.x.rows() / 2;
+    let (x, groups, norm) = (op.x.row_range(0..half)?, op.groups, op.norm);
+    let out = op.out.reborrow().row_range(0..half)?;
+    s.run(ops::GroupNorm { x, groups, norm, out })?;
+    let (x, out) = (op.x.row_range(half..op.x.rows())?, op.out.row_range(half..op.x.rows())?);
+    s.run(ops::GroupNorm { x, groups, norm, out })
+}
+
+fn one_group(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Norm(NormOp::GroupNorm(mut op)) = op else { return s.run(op) };
+    op.groups = 1;
+    s.run(op)
+}
+
+fn groups_drop_weight(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Norm(NormOp::GroupNorm(mut op)) = op else { return s.run(op) };
+    op.norm.weight = None;
+    s.run(op)
 }
 
 fn drops_weight(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {

@@ -34,6 +34,7 @@ mod minimax;
 mod mistral;
 mod mixtral;
 mod modern_bert;
+mod moonshine;
 mod mpnet;
 mod mpt;
 mod olmo;
@@ -49,6 +50,7 @@ mod seed_oss;
 mod smollm;
 mod stablelm;
 mod t5;
+mod wav2vec2;
 mod whisper;
 mod yuan;
 
@@ -113,6 +115,8 @@ families!(
     t5: T5, UMT5;
     bart: BART, MBART, PEGASUS, MARIAN, M2M_100;
     whisper: WHISPER;
+    moonshine: MOONSHINE;
+    wav2vec2: WAV2VEC2;
     qwen1: QWEN;
     baichuan: BAICHUAN;
     chatglm: CHATGLM;

@@ -9,7 +9,7 @@ const ENCODER: Names<'_> = Names {
     prefixes: &["model.encoder.", "encoder."],
     block: "layers.{}.",
     slots: &[
-        (Slot::Conv, "conv{}"),
+        (Slot::Conv, "conv{+1}"),
         (Slot::PositionEmbed, "embed_positions"),
         (Slot::AttnNorm, "self_attn_layer_norm"),
         (Slot::Qkv, "self_attn.q_proj + self_attn.k_proj!w + self_attn.v_proj"),
@@ -70,9 +70,15 @@ fn encoder(config: &ModelConfig) -> Result<ModelSpec> {
     spec.max_positions = rows;
     spec.learn_positions();
     spec.each(|_, b| b.scores.causal = false);
-    let conv = |stride| ConvSpec { outputs: hidden, kernel: 3, stride, pad: 1, act: Act::Gelu };
+    let conv = |stride| ConvSpec {
+        pad: 1,
+        bias: true,
+        act: Some(Act::Gelu),
+        ..ConvSpec::new(hidden, 3, stride)
+    };
     let columns = config.size(&["num_mel_bins"])?;
-    spec.embed.stem = Some(StemSpec { columns, frames: 2 * rows, convs: vec![conv(1), conv(2)] });
+    let convs = vec![conv(1), conv(2)];
+    spec.embed.stem = Some(StemSpec { columns, frames: 2 * rows, exact: true, convs, positions: None });
     Ok(spec)
 }
 
