@@ -149,12 +149,13 @@ fn strangers_are_sent_away() {
 /// A group of two whose second rank waits until the strangers have dialled.
 fn group_after<T>(meeting: &Meeting, strangers: &thread::JoinHandle<T>) -> Vec<usize> {
     thread::scope(|scope| {
-        let leader = scope.spawn(|| join(&place(0, 2, meeting, false)).map(|joined| joined.board.rank()));
+        // What rank 0 joined is kept: the file has a name until then.
+        let leader = scope.spawn(|| join(&place(0, 2, meeting, false)));
         while !strangers.is_finished() {
             thread::sleep(Duration::from_millis(5));
         }
         let follower = join(&place(1, 2, meeting, false)).map(|joined| joined.board.rank());
-        vec![leader.join().unwrap().unwrap(), follower.unwrap()]
+        vec![leader.join().unwrap().unwrap().board.rank(), follower.unwrap()]
     })
 }
 

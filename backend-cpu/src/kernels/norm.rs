@@ -142,13 +142,7 @@ fn scaled<M: MulAdd>(x: &mut [f32], norm: &Norm<'_>, r: impl Iterator<Item = f32
 
 /// `out = norm(x)` of every group of `cols / groups` columns over all rows: both `[rows, cols]`. `out` may be
 /// the memory of `x`.
-pub fn group_norm(
-    machine: &Machine,
-    x: RawMat,
-    groups: usize,
-    norm: Norm<'_>,
-    out: RawMatMut,
-) -> Result<()> {
+pub fn group_norm(machine: &Machine, x: RawMat, groups: usize, norm: Norm<'_>, out: RawMatMut) -> Result<()> {
     let (rows, cols) = (x.rows, x.cols);
     same_shape("group_norm", out.as_raw(), x)?;
     for vector in [norm.weight, norm.bias].into_iter().flatten() {

@@ -62,7 +62,8 @@ impl<B: Backend> Engine<B> {
         }
         match spec.family {
             Family::Encoder => {
-                let sound: Vec<EncoderInput> = texts.iter().map(|text| self.coordinator.rows_as_ids(text)).collect();
+                let sound: Vec<EncoderInput> =
+                    texts.iter().map(|text| self.coordinator.rows_as_ids(text)).collect();
                 let values = texts.iter().map(|text| text.features.to_vec());
                 self.enqueue_whole(sound.iter().zip(values), want)
             }

@@ -8,8 +8,8 @@ use crate::model::{
 };
 use crate::params::ExpertShare;
 use crate::policy::{
-    BlockSpec, ConvSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, LatentSpec, ModelSpec, MoeSpec,
-    NormSpec, Part, QkNorm, QkSpan, Role, Slot, StemSpec,
+    BlockSpec, ConvSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, LatentSpec, ModelSpec,
+    MoeSpec, NormSpec, Part, QkNorm, QkSpan, Role, Slot, StemSpec,
 };
 use crate::weights::Operands;
 use crate::{Error, Result};

@@ -139,9 +139,7 @@ impl<M: DeviceMem> Scratch<M> {
         let experts = ExpertScratch::new(spec, tokens, dtype, &mut alloc)?;
         let latent = LatentScratch::new(spec, tokens, dtype, &mut alloc)?;
         let stem = match &spec.embed.stem {
-            Some(stem) => {
-                Some(StemScratch::new(stem, spec.hidden, [tokens, seqs], dtype, &mut alloc)?)
-            }
+            Some(stem) => Some(StemScratch::new(stem, spec.hidden, [tokens, seqs], dtype, &mut alloc)?),
             None => None,
         };
         let mut mat = |rows: usize, cols: usize, dtype: Float| {

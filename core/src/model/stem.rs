@@ -4,8 +4,8 @@
 use super::stem_scratch::{StemScratch, rows_at_once};
 use super::{Exec, Norm, Projection, Scratch};
 use crate::mem::{BufRef, Device, Mat, MatMut, MatRef};
-use crate::params::Act;
 use crate::ops::{self, Activate, Add, Convert, GatherRows, GroupNorm};
+use crate::params::Act;
 use crate::policy::{ConvNorm, PositionConv, StemSpec};
 use crate::{Error, Result};
 
@@ -84,7 +84,8 @@ impl<D: Device> Stem<D> {
         let (Some((groups, norm)), Some(spec)) = (&self.positions, self.spec.positions) else {
             return Ok(());
         };
-        let Scratch { residual, normed, stem: Some(StemScratch { windows, taps, frames, .. }), .. } = s else {
+        let Scratch { residual, normed, stem: Some(StemScratch { windows, taps, frames, .. }), .. } = s
+        else {
             return Err(missing());
         };
         let PositionConv { kernel, act, .. } = spec;

@@ -31,35 +31,33 @@ const WORDS: [(&str, &[&str]); 7] = [
 ];
 
 /// What a family is that no word is missing for, but a whole kind of model.
-const KINDS: [(&str, &[&str]); 1] = [
-    (
-        "images",
-        &[
-            "dinov2",
-            "dinov3_vit",
-            "gemma4",
-            "kimi_k25",
-            "internvl",
-            "lfm2_vl",
-            "llama4",
-            "llava",
-            "mistral3",
-            "mllama",
-            "paligemma",
-            "qwen2_5_vl",
-            "qwen2_vl",
-            "qwen3_5",
-            "qwen3_5_moe",
-            "qwen3_vl",
-            "siglip",
-            "siglip2_vision_model",
-            "siglip_text_model",
-            "siglip_vision_model",
-            "smolvlm",
-            "vit",
-        ],
-    ),
-];
+const KINDS: [(&str, &[&str]); 1] = [(
+    "images",
+    &[
+        "dinov2",
+        "dinov3_vit",
+        "gemma4",
+        "kimi_k25",
+        "internvl",
+        "lfm2_vl",
+        "llama4",
+        "llava",
+        "mistral3",
+        "mllama",
+        "paligemma",
+        "qwen2_5_vl",
+        "qwen2_vl",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_vl",
+        "siglip",
+        "siglip2_vision_model",
+        "siglip_text_model",
+        "siglip_vision_model",
+        "smolvlm",
+        "vit",
+    ],
+)];
 
 /// What a `model_type` needs that is not there; none where nothing is known of it.
 pub(super) fn lacking(model_type: &str) -> Option<&'static str> {

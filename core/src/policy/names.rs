@@ -234,7 +234,8 @@ impl Names<'_> {
         for expert in 0..count {
             let number = if role.slot.is_numbered() { role.layer.unwrap_or(0) } else { expert };
             for source in alternative.split(" + ") {
-                let spelt = source.replace("{}", &number.to_string()).replace("{+1}", &(number + 1).to_string());
+                let spelt =
+                    source.replace("{}", &number.to_string()).replace("{+1}", &(number + 1).to_string());
                 let mut ranks = spelt.split(" > ").map(|rank| self.spellings(rank, role));
                 let first = ranks.next().unwrap_or_default();
                 let there = |names: &Vec<String>| names.iter().any(|n| catalog.find(n).is_some());

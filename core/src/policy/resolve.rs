@@ -135,7 +135,8 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
             let stem = spec.stack_of(role).embed.stem.as_ref();
             let kernel = stem.and_then(|stem| stem.positions).map_or(0, |positions| positions.kernel);
             if lengths.elements() != kernel {
-                let what = format!("shape is {:?}, expected {kernel} values, one for each tap", lengths.shape);
+                let what =
+                    format!("shape is {:?}, expected {kernel} values, one for each tap", lengths.shape);
                 return Err(Error::tensor(lengths.name.clone(), what));
             }
             std::slice::from_ref(taps)

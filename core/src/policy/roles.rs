@@ -240,7 +240,9 @@ impl ModelSpec {
         let mut roles = Vec::new();
         for slot in Slot::ALL {
             let layers: Vec<Option<usize>> = match (slot, &self.embed.stem) {
-                (slot, stem) if slot.is_numbered() => stem.iter().flat_map(|stem| 0..stem.convs.len()).map(Some).collect(),
+                (slot, stem) if slot.is_numbered() => {
+                    stem.iter().flat_map(|stem| 0..stem.convs.len()).map(Some).collect()
+                }
                 _ if slot.in_block() => {
                     (0..self.blocks.len()).filter(|l| self.owner(*l) == *l).map(Some).collect()
                 }

@@ -168,10 +168,9 @@ impl StemSpec {
     pub fn taps(&self, frames: &[usize]) -> Vec<u32> {
         let mut taps = Vec::new();
         let mut before = frames.to_vec();
-        let positions = self.positions.map(|positions| ConvSpec {
-            pad: positions.kernel / 2,
-            ..ConvSpec::new(0, positions.kernel, 1)
-        });
+        let positions = self
+            .positions
+            .map(|positions| ConvSpec { pad: positions.kernel / 2, ..ConvSpec::new(0, positions.kernel, 1) });
         for (i, conv) in self.convs.iter().chain(&positions).enumerate() {
             let (mut first, mut next) = (0, Vec::with_capacity(before.len()));
             for &length in &before {
@@ -273,7 +272,10 @@ mod tests {
                 let count = (tokens / stem.tokens_of(each)).min(seqs);
                 assert!(count * each <= frames, "{count} of {each} frames; {frames} have room");
                 for (of, most) in stem.rows(each).zip(&rows) {
-                    assert!(count * of <= *most, "{count} of {each} frames: {of} rows each; {most} have room");
+                    assert!(
+                        count * of <= *most,
+                        "{count} of {each} frames: {of} rows each; {most} have room"
+                    );
                 }
             }
         }

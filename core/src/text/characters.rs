@@ -29,8 +29,7 @@ pub(super) fn read(settings: &Settings<'_>) -> Result<Tokenizer> {
         return Err(settings.broken("do_lower_case is true; texts are taken as they are written"));
     }
     let ids: Vocab = settings.vocab_json()?.into_iter().collect();
-    let usual =
-        [("bos_token", "<s>"), ("eos_token", "</s>"), ("unk_token", "<unk>"), ("pad_token", "<pad>")];
+    let usual = [("bos_token", "<s>"), ("eos_token", "</s>"), ("unk_token", "<unk>"), ("pad_token", "<pad>")];
     let tokens = usual.map(|(name, usual)| settings.token(name, usual));
     let [bos, eos, unk, _] = &tokens;
     // Without merges a text falls apart into its characters.
@@ -81,7 +80,10 @@ mod tests {
             assert_eq!(tokenizer.decode(&[6, 5, 4, 4, 7, 0, 8], true).unwrap(), "TE  'Ä");
             assert_eq!(tokenizer.token_id("<pad>"), Some(0));
         }
-        let other = read_files(json!({"a": 0, "_": 1, "[UNK]": 2}), json!({"word_delimiter_token": "_", "unk_token": "[UNK]"}));
+        let other = read_files(
+            json!({"a": 0, "_": 1, "[UNK]": 2}),
+            json!({"word_delimiter_token": "_", "unk_token": "[UNK]"}),
+        );
         assert_eq!(other.unwrap().decode(&[0, 1, 0], true).unwrap(), "a a");
     }
 

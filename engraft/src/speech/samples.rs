@@ -54,7 +54,11 @@ impl Samples {
         }
         let blank = match (labels, blank) {
             (true, None) => {
-                return Err(Error::config("pad_token_id", "missing", "the label that stands for no character"));
+                return Err(Error::config(
+                    "pad_token_id",
+                    "missing",
+                    "the label that stands for no character",
+                ));
             }
             (true, blank) => blank,
             (false, _) => None,

@@ -2,9 +2,9 @@
 
 use crate::linear::same_codes;
 use crate::machine::{Machine, numbers, round, rounded, same};
-use engraft_core::numerics::{leaf_bounds, tree};
+use engraft_core::numerics::{STRANDS, leaf_bounds, tree, tree_of_strands};
 use engraft_kernels::params::int8::Codes;
-use engraft_kernels::params::norm::Norm;
+use engraft_kernels::params::norm::{GroupNorm, Norm};
 use engraft_kernels::params::{Elem, MatView};
 
 /// A sum in the contract's order.
@@ -158,5 +158,70 @@ fn rows_go_out_as_bytes_as_well_where_a_matmul_wants_them() {
             gpu.run(&alone, &alone.launch());
             same(&gpu.values(alone.out, elem), &stored, "without codes");
         });
+    }
+}
+
+/// The sum of a group's columns over all rows, in the contract's order.
+fn sum_of_group(
+    x: &[f32],
+    cols: usize,
+    columns: std::ops::Range<usize>,
+    step: impl Fn(f32, f32) -> f32,
+) -> f32 {
+    let rows = x.len() / cols;
+    let chain =
+        |s: usize, c: usize| (s..rows).step_by(STRANDS).fold(0.0, |acc, r| step(acc, x[r * cols + c]));
+    tree_of_strands(std::array::from_fn(|s| columns.clone().fold(0.0, |acc, c| acc + chain(s, c))))
+}
+
+/// One row, fewer rows than strands, one more; groups of one column, of a tile's 32, and of one more.
+#[test]
+fn groups_have_the_contracts_bits() {
+    for (rows, groups, width, gap) in
+        [(1, 2, 3, 0), (63, 3, 1, 1), (65, 1, 40, 0), (200, 2, 33, 3), (64, 1, 64, 0)]
+    {
+        let cols = groups * width;
+        let (w, b) = (numbers(cols, 1), numbers(cols, 2));
+        let x: Vec<f32> = numbers(rows * cols, 3).iter().map(|v| v + 2.0).collect();
+        for (elem, kind) in Elem::ALL.into_iter().flat_map(|elem| kinds(&w, &b).map(|kind| (elem, kind))) {
+            let stored = rounded(&x, elem);
+            let mut want = vec![0.0; stored.len()];
+            for group in 0..groups {
+                let columns = group * width..(group + 1) * width;
+                let n = (rows * width) as f32;
+                let mean = match kind.layer {
+                    true => sum_of_group(&stored, cols, columns.clone(), |a, v| a + v) / n,
+                    false => 0.0,
+                };
+                let squares = |a: f32, v: f32| (v - mean).mul_add(v - mean, a);
+                let r = 1.0 / (sum_of_group(&stored, cols, columns.clone(), squares) / n + 1e-5).sqrt();
+                for (row, c) in (0..rows).flat_map(|row| columns.clone().map(move |c| (row, c))) {
+                    let y = (stored[row * cols + c] - mean) * r;
+                    let weight = |w: f32| if kind.plus_one { 1.0 + w } else { w };
+                    want[row * cols + c] = match (kind.weight, kind.bias) {
+                        (Some(w), Some(b)) => y.mul_add(weight(w[c]), b[c]),
+                        (Some(w), None) => y * weight(w[c]),
+                        (None, Some(b)) => y + b[c],
+                        (None, None) => y,
+                    };
+                }
+            }
+            Machine::each(&mut |gpu| {
+                let p = GroupNorm {
+                    x: gpu.matrix(&x, cols, elem, cols + gap, 0),
+                    out: gpu.matrix(&x, cols, elem, cols + gap, gap),
+                    weight: kind.weight.map_or(0, |w| gpu.put(w)),
+                    bias: kind.bias.map_or(0, |b| gpu.put(b)),
+                    width: width as u32,
+                    groups: groups as u32,
+                    eps: 1e-5,
+                    layer: u32::from(kind.layer),
+                    plus_one: u32::from(kind.plus_one),
+                    elem,
+                };
+                gpu.run(&p, &p.launch());
+                same(&gpu.values(p.out, elem), &rounded(&want, elem), "norm of groups");
+            });
+        }
     }
 }

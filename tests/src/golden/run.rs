@@ -203,9 +203,7 @@ pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, types: Types, close: Close
         "generic" if case.tensors.contains_key("in.input_values") => {
             super::sound::run(open(super::sound::config(case, config)?)?, case, dtype)
         }
-        "seq2seq" => {
-            super::seq2seq::run(open(super::seq2seq::config(case, config)?)?, case, dtype, close)
-        }
+        "seq2seq" => super::seq2seq::run(open(super::seq2seq::config(case, config)?)?, case, dtype, close),
         "clip_text" | "clip_vision" | "clip" => super::clip::clip(backend, case, config, types),
         kind => Err(Error::Unsupported {
             op: format!("a golden of kind \"{kind}\""),

@@ -33,10 +33,8 @@ fn batch<B: Backend>(
     verdict: &mut Verdict,
 ) -> Result<()> {
     let values = expected(case, "in.input_values")?;
-    let sound = |i: &usize| EncoderInput {
-        features: values.rows(*i..*i + 1).into(),
-        ..EncoderInput::default()
-    };
+    let sound =
+        |i: &usize| EncoderInput { features: values.rows(*i..*i + 1).into(), ..EncoderInput::default() };
     // The reference keeps the last one before its norm; logits follow from it.
     let spec = &engine.model().spec;
     let judged = spec.blocks.len() + usize::from(spec.final_norm.is_none());

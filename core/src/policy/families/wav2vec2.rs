@@ -51,7 +51,8 @@ fn wav2vec2(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
     }
     let hidden = config.size(&["hidden_size"])?;
     let heads = even_heads(config, &["num_attention_heads"], hidden)?;
-    let mlp = MlpSpec::new(config.size(&["intermediate_size"])?, config.act(&["hidden_act"], Act::Gelu)?, false);
+    let mlp =
+        MlpSpec::new(config.size(&["intermediate_size"])?, config.act(&["hidden_act"], Act::Gelu)?, false);
     let norm = norm(config.positive(&["layer_norm_eps"], 1e-5)? as f32);
     let mut block = BlockSpec { bias: [true; 4], ..BlockSpec::new(heads, norm, mlp) };
     block.scores.causal = false;
@@ -66,7 +67,11 @@ fn wav2vec2(config: &ModelConfig, _: Catalog<'_>) -> Result<ModelSpec> {
     spec.embed.width = stem.convs.last().map_or(hidden, |conv| conv.outputs);
     (spec.embed.project, spec.embed.norm) = (Project::Sum, Some(norm));
     if spec.embed.width > hidden {
-        return Err(Error::config("conv_dim", spec.embed.width, format!("at most {hidden} in the last place")));
+        return Err(Error::config(
+            "conv_dim",
+            spec.embed.width,
+            format!("at most {hidden} in the last place"),
+        ));
     }
     spec.max_positions = stem.tokens();
     spec.embed.stem = Some(stem);
@@ -108,7 +113,11 @@ fn stem(config: &ModelConfig) -> Result<StemSpec> {
     }
     let count = config.size_opt(&["num_feat_extract_layers"])?.unwrap_or(sizes.len());
     if count != sizes.len() {
-        return Err(Error::config("num_feat_extract_layers", count, format!("{}, as conv_dim has", sizes.len())));
+        return Err(Error::config(
+            "num_feat_extract_layers",
+            count,
+            format!("{}, as conv_dim has", sizes.len()),
+        ));
     }
     let act = Some(config.act(&["feat_extract_activation"], Act::Gelu)?);
     let by_channel = match config.text_opt(&["feat_extract_norm"])?.unwrap_or("group") {

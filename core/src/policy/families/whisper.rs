@@ -70,12 +70,8 @@ fn encoder(config: &ModelConfig) -> Result<ModelSpec> {
     spec.max_positions = rows;
     spec.learn_positions();
     spec.each(|_, b| b.scores.causal = false);
-    let conv = |stride| ConvSpec {
-        pad: 1,
-        bias: true,
-        act: Some(Act::Gelu),
-        ..ConvSpec::new(hidden, 3, stride)
-    };
+    let conv =
+        |stride| ConvSpec { pad: 1, bias: true, act: Some(Act::Gelu), ..ConvSpec::new(hidden, 3, stride) };
     let columns = config.size(&["num_mel_bins"])?;
     let convs = vec![conv(1), conv(2)];
     spec.embed.stem = Some(StemSpec { columns, frames: 2 * rows, exact: true, convs, positions: None });
