@@ -4,7 +4,8 @@
 //! On CUDA each case also prints its kernels and how often they ran, and fails where a slot that the plan
 //! calls native ran something else, or nothing.
 //!
-//! Exit status: 0, 1 on any failure, 2 when nothing passed (or the command line is wrong).
+//! Exit status: 0, 1 on any failure (with `--require-all` a skip is one), 2 when nothing passed (or the command
+//! line is wrong).
 
 use crate::backends::{cuda, folder, wgpu};
 use crate::golden::{
@@ -54,6 +55,9 @@ struct Flags {
     /// wgpu: pass parameters as browsers must, through a uniform arena.
     #[arg(long)]
     uniform_parameters: bool,
+    /// Take a case that is skipped for a failure.
+    #[arg(long)]
+    require_all: bool,
     /// One JSON object per case on standard output; the summary goes to standard error.
     #[arg(long)]
     json: bool,
@@ -130,8 +134,12 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
             } else {
                 println!("{summary}")
             }
+            if flags.require_all && skipped > 0 {
+                eprintln!("{skipped} skipped; --require-all asks for every case");
+            }
             match (failed, passed) {
                 (1.., _) => ExitCode::from(1),
+                _ if flags.require_all && skipped > 0 => ExitCode::from(1),
                 (0, 0) => ExitCode::from(2),
                 _ => ExitCode::SUCCESS,
             }

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 const NEW: usize = 7;
-const CASES: [&str; 5] = ["t5", "bart", "umt5", "m2m_100", "whisper"];
+const CASES: [&str; 6] = ["t5", "bart", "umt5", "m2m_100", "whisper", "moonshine"];
 
 type Texts = BTreeMap<u64, Vec<u32>>;
 
@@ -65,16 +65,19 @@ fn request(seed: u32, len: u32, begins: u32) -> Request {
 
 /// The same of a model that reads sound: features in the place of the prompt, of its own.
 fn of(case: &str, request: Request) -> Request {
-    if case != "whisper" {
-        return request;
-    }
+    let count = match case {
+        // 40 frames of 16 bands: 20 rows of the encoder.
+        "whisper" => 40 * 16,
+        // As many rows as the prompt has tokens, and some samples that make none.
+        "moonshine" => 895 + 384 * (request.prompt.len() - 1) + request.prompt.len() % 200,
+        _ => return request,
+    };
     let mut state = request.prompt.iter().fold(1u32, |hash, id| hash.wrapping_mul(31).wrapping_add(*id));
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 8) as f32 / (1 << 23) as f32 - 1.0
     };
-    // 40 frames of 16 bands: 20 rows of the encoder.
-    let features = (0..40 * 16).map(|_| next()).collect();
+    let features = (0..count).map(|_| next()).collect();
     Request { prompt: Vec::new(), features, ..request }
 }
 
@@ -131,7 +134,7 @@ fn mates_and_pages_change_nothing() {
 
 #[test]
 fn mates_on_devices() {
-    for case in ["t5", "whisper"] {
+    for case in ["t5", "whisper", "moonshine"] {
         for name in cuda_names() {
             mates(&cuda(&name, Mode::Invariant).unwrap(), case, 4);
         }
@@ -223,6 +226,32 @@ fn sounds_are_found_again_and_checked() {
     assert!(error.contains("reads sound"), "{error}");
 }
 
+/// Sounds of any length are read, down to the shortest that makes a row.
+#[test]
+fn sounds_have_lengths_of_their_own() {
+    let cpu = cpu();
+    let mut engine = engine(&cpu, "moonshine", config(4));
+    let sound = |len| of("moonshine", request(6, len, 3));
+    let mut hits = Vec::new();
+    for request in [sound(10), sound(3), sound(10), sound(3)] {
+        let before = engine.prefix_stats().hit;
+        let id = engine.put(request.clone()).unwrap();
+        let texts = rest(&mut engine, Texts::new());
+        assert_eq!(texts[&id], alone(&cpu, "moonshine", request));
+        hits.push(engine.prefix_stats().hit - before);
+    }
+    // Found by the sound itself, in whole pages.
+    assert_eq!(hits, [0, 0, 12, 4]);
+    let cut = |count: usize| Request { features: sound(10).features[..count].into(), ..sound(10) };
+    engine.put(cut(895)).unwrap();
+    let error = engine.put(cut(894)).unwrap_err().to_string();
+    assert!(error.contains("894 features; the encoder reads 895 to 480000 frames of 1"), "{error}");
+    // Most of the context is the sound's.
+    let long = Request { features: vec![0.1; 895 + 384 * 80].into(), ..sound(10) };
+    let error = engine.put(long).unwrap_err().to_string();
+    assert!(error.contains("behind 81 of the encoder"), "{error}");
+}
+
 /// A step has room for a sound, whatever was asked for.
 #[test]
 fn steps_have_room_for_a_sound() {
@@ -235,7 +264,7 @@ fn steps_have_room_for_a_sound() {
 #[test]
 fn a_preempted_request_goes_on_with_the_same_tokens() {
     let cpu = cpu();
-    for case in ["t5", "marian", "whisper"] {
+    for case in ["t5", "marian", "whisper", "moonshine"] {
         let [one, other] = [request(7, 9, 2), request(8, 20, 12)].map(|request| of(case, request));
         for (host, prefix_cache) in [(false, true), (false, false), (true, true)] {
             let want = alone(&cpu, case, one.clone());

@@ -19,7 +19,7 @@ use engraft_core::mem::{Float, WeightFormat, WeightUse};
 use engraft_core::numerics::{LEAF_UNIT, Mode, Share, leaf_bounds_of_groups, rank_columns, tree_of_ranks};
 use engraft_core::ops::{Chosen, Combine, ExpertLinear, Groups, Linear};
 use engraft_core::params::ExpertShare;
-use engraft_core::policy::{Family, Rank, Registry, Shares};
+use engraft_core::policy::{Family, ModelSpec, Rank, Registry, Shares, StemSpec};
 use engraft_core::quant::encode_rows;
 use engraft_core::sample::SamplingParams;
 use engraft_core::weights::LoadOptions;
@@ -79,13 +79,18 @@ fn requests(vocab: usize) -> Vec<Request> {
     ]
 }
 
-/// The same of a model whose encoder reads so many values of sound: each another one.
-fn of_sound(values: usize, requests: Vec<Request>) -> Vec<Request> {
-    let sound = |length: usize| (0..values).map(|i| ((i * (5 + length)) % 97) as f32 / 48.0 - 1.0).collect();
-    let heard = |request: Request| match values {
-        0 => request,
-        _ => Request {
-            features: sound(request.prompt.len()),
+/// A sound for a request of so many tokens: as long as the model reads them, or of a length of its own.
+fn sound(stem: &StemSpec, length: usize) -> Arc<[f32]> {
+    let frames = if stem.exact { stem.frames } else { stem.least() + 401 * length };
+    (0..frames * stem.columns).map(|i| ((i * (5 + length)) % 97) as f32 / 48.0 - 1.0).collect()
+}
+
+/// The same of a model whose encoder reads sound: each another one.
+fn of_sound(stem: Option<&StemSpec>, requests: Vec<Request>) -> Vec<Request> {
+    let heard = |request: Request| match stem {
+        None => request,
+        Some(stem) => Request {
+            features: sound(stem, request.prompt.len()),
             decoder_prompt: request.prompt,
             prompt: Vec::new(),
             ..request
@@ -106,13 +111,15 @@ fn decode<B: Backend>(mut engine: Engine<B>, requests: Vec<Request>) -> Result<G
     Ok(given)
 }
 
-fn encode<B: Backend>(mut engine: Engine<B>, vocab: usize) -> Result<Given> {
-    let texts: Vec<EncoderInput> = [4, 5, 1]
-        .map(|length| EncoderInput {
-            ids: (0..length).map(|i| ((5 * i + length) % (vocab - 3) + 3) as u32).collect(),
+fn encode<B: Backend>(mut engine: Engine<B>, spec: &ModelSpec) -> Result<Given> {
+    let text = |length| match spec.stem() {
+        Some(stem) => EncoderInput { features: sound(stem, length), ..EncoderInput::default() },
+        None => EncoderInput {
+            ids: (0..length).map(|i| ((5 * i + length) % (spec.vocab - 3) + 3) as u32).collect(),
             ..EncoderInput::default()
-        })
-        .into();
+        },
+    };
+    let texts: Vec<EncoderInput> = [4, 5, 1].map(text).into();
     lists(engine.encode(&texts, Layers::All)?)
 }
 
@@ -133,7 +140,7 @@ fn run<B: Backend>(backend: &Arc<B>, dir: &Path, types: Types, config: EngineCon
     let files = checkpoint::open(dir, Access::default())?;
     let (spec, ..) = describe(&files, &Registry::default())?;
     let config = EngineConfig { dtype: types.dtype, kv_dtype: types.dtype, ..config };
-    let stem = spec.encoder.as_ref().and_then(|encoder| encoder.stem());
+    let stem = spec.stem();
     // What the encoder makes of a sound lies before the text.
     let max_context = config.max_context + stem.map_or(0, |stem| stem.tokens());
     let config = EngineConfig { max_context, ..config };
@@ -142,11 +149,8 @@ fn run<B: Backend>(backend: &Arc<B>, dir: &Path, types: Types, config: EngineCon
         return see(engine, image.channels * image.image * image.image);
     }
     match spec.family {
-        Family::Decoder => {
-            let values = stem.map_or(0, |stem| stem.frames * stem.columns);
-            decode(engine, of_sound(values, requests(spec.vocab)))
-        }
-        _ => encode(engine, spec.vocab),
+        Family::Decoder => decode(engine, of_sound(stem, requests(spec.vocab))),
+        _ => encode(engine, &spec),
     }
 }
 

@@ -190,6 +190,17 @@ fn filling(batch: usize, context: usize, budget: usize) -> usize {
     steps
 }
 
+/// What sequence `b` reads: so many tokens, or noise that becomes as many.
+fn source(spec: &ModelSpec, len: usize, b: usize) -> (Vec<u32>, Arc<[f32]>) {
+    let Some(stem) = spec.stem() else {
+        let ids = (0..len).map(|i| ((i * 7 + b * 31 + 11) % spec.vocab) as u32);
+        return (ids.collect(), Arc::default());
+    };
+    let frames = if stem.exact { stem.frames } else { stem.frames_for(len) };
+    let noise = |i: usize| ((i * 7919 + b * 31) % 2003) as f32 / 1001.0 - 1.0;
+    (Vec::new(), (0..frames * stem.columns).map(noise).collect())
+}
+
 impl Job {
     /// Tokens of the prompts of decode runs.
     fn context(&self) -> usize {
@@ -213,6 +224,7 @@ impl Job {
     /// `Usage` where what was given does not fit; those of reading the headers of the model's files.
     pub fn fit(&mut self, (own_prompt, own_decode): (bool, bool)) -> Result<(), Failure> {
         let (spec, ..) = describe(&self.files()?, &self.registry)?;
+        self.hear(&spec);
         let limit = spec.context().min(self.max_context.unwrap_or(usize::MAX));
         let fits = |job: &Self| job.positions(&spec) <= limit;
         if fits(self) {
@@ -241,6 +253,15 @@ impl Job {
             _ => format!("the model's context has {}", spec.context()),
         };
         Err(Failure::Usage(format!("{what}: up to {} positions; {whose}", self.positions(&spec))))
+    }
+
+    /// Of a model that reads sound a prompt is what its encoder makes of one: as much as it has windows of, or at
+    /// most what it hears at once.
+    fn hear(&mut self, spec: &ModelSpec) {
+        let Some(stem) = spec.stem() else { return };
+        self.prompt = if stem.exact { stem.tokens() } else { self.prompt.min(stem.tokens()) };
+        let context = if stem.exact { self.prompt } else { self.context().min(self.prompt) };
+        self.context = Some(context);
     }
 
     /// Steps until all sequences of a batch decode.
@@ -338,11 +359,11 @@ impl Job {
     }
 
     fn texts<B: Backend>(&self, engine: &Engine<B>, batch: usize) -> Vec<EncoderInput> {
-        let vocab = engine.model().spec.vocab;
-        let ids = |b: usize| (0..self.prompt).map(|i| ((i * 7 + b * 31 + 11) % vocab) as u32).collect();
-        (0..batch)
-            .map(|b| EncoderInput { ids: ids(b), token_type_ids: Vec::new(), ..EncoderInput::default() })
-            .collect()
+        let text = |b: usize| {
+            let (ids, features) = source(&engine.model().spec, self.prompt, b);
+            EncoderInput { ids, features, ..EncoderInput::default() }
+        };
+        (0..batch).map(text).collect()
     }
 
     /// Queues `batch` prompts of `len` tokens, all different; their requests.
@@ -353,12 +374,12 @@ impl Job {
         len: usize,
         new_tokens: usize,
     ) -> Result<Vec<u64>> {
-        let vocab = engine.model().spec.vocab;
         let request = |b: usize| {
-            let prompt = (0..len).map(|i| ((i * 7 + b * 31 + 11) % vocab) as u32).collect();
-            Request { prompt, max_new_tokens: new_tokens, ..Request::default() }
+            let (prompt, features) = source(&engine.model().spec, len, b);
+            Request { prompt, features, max_new_tokens: new_tokens, ..Request::default() }
         };
-        (0..batch).map(|b| engine.put(request(b))).collect()
+        let requests: Vec<Request> = (0..batch).map(request).collect();
+        requests.into_iter().map(|request| engine.put(request)).collect()
     }
 
     fn warm_up<B: Backend>(&self, engine: &mut Engine<B>, batch: usize) -> Result<()> {

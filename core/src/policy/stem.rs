@@ -125,7 +125,12 @@ impl StemSpec {
 
     /// Frames of the shortest sequence that has a token.
     pub fn least(&self) -> usize {
-        self.convs.iter().rev().fold(1, |rows, conv| conv.least(rows))
+        self.frames_for(1)
+    }
+
+    /// Frames of the shortest sequence that has so many tokens.
+    pub fn frames_for(&self, tokens: usize) -> usize {
+        self.convs.iter().rev().fold(tokens, |rows, conv| conv.least(rows))
     }
 
     /// The most frames, and rows behind every convolution, that at most `seqs` sequences of `tokens` tokens
@@ -260,6 +265,8 @@ mod tests {
         assert_eq!(stem(9).least(), 5);
         assert_eq!(stem(9).tokens_of(5), 1);
         assert_eq!(stem(9).tokens_of(4), 0);
+        assert_eq!([4, 5].map(|tokens| stem(99).frames_for(tokens)), [23, 29]);
+        assert_eq!([22, 23].map(|frames| stem(99).tokens_of(frames)), [3, 4]);
     }
 
     #[test]

@@ -37,6 +37,7 @@ cases! {
     "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "olmo", "modernbert", "modernbert_embed", "afmoe",
     "embeddinggemma", "ministral3", "mistral4", "t5", "t5_encoder", "umt5", "bart", "mbart", "pegasus",
     "marian", "m2m_100", "whisper", "mpnet", "moonshine", "wav2vec2",
+    "wav2vec2_base",
     "apertus", "olmoe", "cohere2_moe", "phimoe", "laguna", "llama4_text",
 }
 

@@ -1,0 +1,171 @@
+//! Speech by models that read samples: the goldens' Moonshine, and wav2vec 2.0 with labels of characters. What
+//! they say makes no sense, so it is compared with what the same requests give one by one.
+
+#![cfg(all(feature = "cpu", feature = "speech"))]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use engraft::engraft_audio::{Segment, Sound};
+use engraft::{EncoderInput, Event, Layers, Options, Request, SpeechOptions, Task, Transcriber};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+const RATE: usize = 16_000;
+
+/// A golden's model with files of its own beside it.
+fn folder(golden: &str, name: &str, files: &[(&str, Value)]) -> PathBuf {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(golden);
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("sound-{name}"));
+    let _ = std::fs::remove_dir_all(&to);
+    std::fs::create_dir_all(&to).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(from.join(file), to.join(file)).unwrap();
+    }
+    for (file, value) in files {
+        std::fs::write(to.join(file), value.to_string()).unwrap();
+    }
+    to
+}
+
+fn extractor(normalize: bool) -> Value {
+    json!({"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": RATE, "do_normalize": normalize})
+}
+
+fn moonshine(name: &str) -> PathBuf {
+    let vocab: serde_json::Map<String, Value> =
+        (0..61).map(|id| (if id < 3 { format!("<{id}>") } else { format!("w{id}") }, json!(id))).collect();
+    let special = |id: u32| {
+        json!({"id": id, "content": format!("<{id}>"), "special": true, "single_word": false,
+        "lstrip": false, "rstrip": false, "normalized": false})
+    };
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+        "added_tokens": [special(0), special(1), special(2)], "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "decoder": null, "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<0>"},
+    });
+    let files = [("tokenizer.json", tokenizer), ("preprocessor_config.json", extractor(false))];
+    folder("moonshine", name, &files)
+}
+
+fn characters() -> Value {
+    let signs = "|ETAONIHSRDLUMWC".chars();
+    let special = ["<pad>", "<s>", "</s>", "<unk>"].map(String::from).into_iter();
+    special.chain(signs.map(String::from)).enumerate().map(|(id, sign)| (sign, json!(id))).collect()
+}
+
+fn labels(name: &str) -> PathBuf {
+    let config = json!({"tokenizer_class": "Wav2Vec2CTCTokenizer", "word_delimiter_token": "|"});
+    let files = [
+        ("vocab.json", characters()),
+        ("tokenizer_config.json", config),
+        ("preprocessor_config.json", extractor(true)),
+    ];
+    folder("wav2vec2_base", name, &files)
+}
+
+fn transcriber(folder: &Path) -> Transcriber {
+    Transcriber::new(Options::new().open(folder.to_str().unwrap()).unwrap()).unwrap()
+}
+
+/// Noise of so many seconds, quiet between two times.
+fn sound(seconds: f64, quiet: std::ops::Range<f64>) -> Sound {
+    let mut state = 7u32;
+    let samples = (0..(seconds * RATE as f64) as usize).map(|i| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let loud = if quiet.contains(&(i as f64 / RATE as f64)) { 1e-6 } else { 0.4 };
+        ((state >> 8) as f32 / (1 << 23) as f32 - 1.0) * loud
+    });
+    Sound { rate: RATE as u32, samples: samples.collect() }
+}
+
+fn all(model: &Transcriber, sound: Sound) -> Vec<Segment> {
+    model.transcribe(sound, &SpeechOptions::new()).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+#[test]
+fn a_decoder_writes_what_its_own_request_gives() {
+    let model = transcriber(&moonshine("decoder"));
+    let sound = sound(1.2, 0.0..0.0);
+    let request = Request {
+        features: sound.samples.clone().into(),
+        max_new_tokens: 9, // 6.5 a second, and one
+        stop_ids: model.model().stop_ids().to_vec(),
+        ..Request::default()
+    };
+    let events = model.model().handle().submit(request).unwrap();
+    let tokens: Vec<u32> = events
+        .filter_map(|event| if let Event::Token(id) = event.unwrap() { Some(id) } else { None })
+        .filter(|id| *id != 2)
+        .collect();
+    let want = model.model().tokenizer().decode(&tokens, true).unwrap();
+    assert!(!want.is_empty());
+    let [found] = &all(&model, sound)[..] else { panic!("one segment") };
+    assert_eq!((found.text.as_str(), found.start, found.end), (want.as_str(), 0.0, 1.2));
+}
+
+#[test]
+fn labels_become_characters_and_words() {
+    let model = transcriber(&labels("labels"));
+    let sound = sound(0.5, 0.0..0.0);
+    let values: Vec<f64> = sound.samples.iter().map(|x| f64::from(*x)).collect();
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / values.len() as f64;
+    let features = values.iter().map(|x| ((x - mean) / (variance + 1e-7).sqrt()) as f32).collect();
+    let input = EncoderInput { features, ..EncoderInput::default() };
+    let logits = model.model().handle().encode([input], Layers::None).unwrap().remove(0).logits;
+    let best = |row: &[f32]| (0..20).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
+    let (mut text, mut before) = (String::new(), 0);
+    for id in logits.chunks(20).map(best) {
+        if id != before && id > 3 {
+            text.push(
+                "|ETAONIHSRDLUMWC".chars().nth(id - 4).map(|c| if c == '|' { ' ' } else { c }).unwrap(),
+            );
+        }
+        before = id;
+    }
+    let found = all(&model, sound);
+    assert_eq!(found.iter().map(|s| s.text.as_str()).collect::<Vec<_>>(), [text.as_str()]);
+    assert!(text.len() > 5, "{text}");
+}
+
+/// What is longer than a window is cut where it is quietest in the window's last part, and nothing is lost.
+#[test]
+fn long_sounds_are_cut_where_it_is_quiet() {
+    let model = transcriber(&labels("long"));
+    let long = sound(50.0, 27.0..27.4);
+    let found = all(&model, long.clone());
+    let [first, second] = &found[..] else { panic!("{} segments", found.len()) };
+    assert!((27.0..27.4).contains(&first.end) && first.start == 0.0, "{first:?}");
+    assert_eq!((second.start, second.end), (first.end, 50.0));
+    let at = (first.end * RATE as f64).round() as usize;
+    let part = Sound { rate: RATE as u32, samples: long.samples[at..].to_vec() };
+    assert_eq!(all(&model, part)[0].text, second.text);
+    // Silence, and what makes no row of the encoder, say nothing.
+    assert!(all(&model, sound(70.0, 0.0..70.0)).is_empty());
+    assert!(all(&model, sound(0.001, 0.0..0.0)).is_empty());
+}
+
+#[test]
+fn what_these_models_do_not_know_is_refused_by_name() {
+    let model = transcriber(&moonshine("refused"));
+    let refused = |options: SpeechOptions, what: &str| {
+        let error = model.transcribe(sound(0.2, 0.0..0.0), &options).map(drop).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    };
+    refused(SpeechOptions::new().language("de"), "\"de\"; the model has no choice of languages");
+    refused(SpeechOptions::new().task(Task::Translate), "translates nothing");
+    let open = |folder: PathBuf| engraft::open(folder.to_str().unwrap()).unwrap();
+    let no = |folder: PathBuf, what: &str| {
+        let error = Transcriber::new(open(folder)).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    };
+    let other = moonshine("other");
+    let mel = json!({"feature_extractor_type": "WhisperFeatureExtractor"});
+    std::fs::write(other.join("preprocessor_config.json"), mel.to_string()).unwrap();
+    no(other, "another model's");
+    let bare = labels("bare");
+    let config = std::fs::read_to_string(bare.join("config.json")).unwrap();
+    std::fs::write(bare.join("config.json"), config.replace("Wav2Vec2ForCTC", "Wav2Vec2ForPreTraining"))
+        .unwrap();
+    let error = engraft::open(bare.to_str().unwrap()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("lm_head"), "{error}");
+}
