@@ -2,7 +2,8 @@
 //! their order.
 //!
 //! Lines are read and answered in groups, so that any number of them takes the memory of one group. A line is
-//! a JSON string, or an object with `text` and, if wanted, an `id` of any kind that the answer repeats.
+//! a JSON string, or an object with `text` and, if wanted, an `id` of any kind that the answer repeats. Where an
+//! encoder reads the text, `score` wants a `target`, too: what its decoder writes.
 
 use super::args::{ClassifyArgs, EmbedArgs, LinesArgs, ModelArgs, ScoreArgs};
 use super::failure::{Failure, Outcome};
@@ -10,7 +11,7 @@ use super::generate::{introduce, shown};
 use super::lines::Lines;
 use super::output::{Loading, json_with_first, note};
 use engraft::engraft_core::policy::HeadSpec;
-use engraft::{Classification, EmbedOptions, Error, Options, TextGenerator};
+use engraft::{Classification, EmbedOptions, EncoderInput, Error, Options, TextGenerator};
 use serde_json::{Map, Value, json};
 
 /// Lines that are answered together.
@@ -24,7 +25,7 @@ struct Line {
     /// What its answer begins with.
     answer: Map<String, Value>,
     /// Its token ids, or what is wrong with it.
-    ids: Result<Vec<u32>, String>,
+    ids: Result<EncoderInput, String>,
 }
 
 pub fn embed(args: &EmbedArgs) -> Outcome {
@@ -39,8 +40,8 @@ pub fn embed(args: &EmbedArgs) -> Outcome {
     };
     each_group(
         &args.lines,
-        GROUP,
-        |text| model.tokenize_to_embed(text),
+        (GROUP, false),
+        |Text { text, .. }| Ok(model.tokenize_to_embed(text)?.into()),
         |ids| {
             let vectors = model.handle().embed(ids, &how)?;
             let one = |vector: &Vec<f32>| numbers(vector).map(|all| json!({ "embedding": all }));
@@ -51,14 +52,24 @@ pub fn embed(args: &EmbedArgs) -> Outcome {
 
 pub fn score(args: &ScoreArgs) -> Outcome {
     let model = open(&args.model, &args.lines, |options| options.logit_rows(usize::MAX))?;
+    let pairs = model.info().encoder_layers > 0;
+    if pairs && args.lines.plain {
+        let what = "--plain: the model has an encoder, so a line needs a `target`, as JSON".into();
+        return Err(Failure::Usage(what));
+    }
     // One at a time: the logits of all tokens of a text are in memory until it is scored.
     each_group(
         &args.lines,
-        1,
-        |text| model.tokenize(text),
-        |ids| {
-            let all = model.handle().score(ids)?;
-            Ok(all.iter().map(|one| scores(one)).collect())
+        (1, pairs),
+        |Text { text, target }| match target {
+            Some(target) => model.tokenize_pair(text, target),
+            None => Ok(model.tokenize(text)?.into()),
+        },
+        |inputs| {
+            // The first token of a text is given; of a target none is.
+            let given = usize::from(model.info().encoder_layers == 0);
+            let all = model.handle().score(inputs)?;
+            Ok(all.iter().map(|one| scores(one, given)).collect())
         },
     )
 }
@@ -78,8 +89,8 @@ pub fn classify(args: &ClassifyArgs) -> Outcome {
     introduce(&model, args.model.is_demo());
     each_group(
         &args.lines,
-        GROUP,
-        |text| model.tokenize(text),
+        (GROUP, false),
+        |Text { text, .. }| Ok(model.tokenize(text)?.into()),
         |ids| {
             let (logits, labels) = (model.handle().classify(ids)?, model.labels());
             let all = logits.into_iter().filter_map(|logits| Some(labels?.classify(logits)));
@@ -110,12 +121,12 @@ fn numbers(values: &[f32]) -> Result<Vec<f64>, String> {
     }
 }
 
-/// Log-probabilities of a text's tokens but the first, given those before.
-fn scores(logprobs: &[f32]) -> Result<Value, String> {
+/// Log-probabilities of a text's tokens behind those that are given.
+fn scores(logprobs: &[f32], given: usize) -> Result<Value, String> {
     let sum: f64 = logprobs.iter().map(|p| f64::from(*p)).sum();
     let perplexity = (!logprobs.is_empty()).then(|| (-sum / logprobs.len() as f64).exp());
     let all = numbers(logprobs)?;
-    Ok(json!({ "tokens": logprobs.len() + 1, "logprob": sum, "perplexity": perplexity, "logprobs": all }))
+    Ok(json!({ "tokens": logprobs.len() + given, "logprob": sum, "perplexity": perplexity, "logprobs": all }))
 }
 
 /// The labels of a text as JSON.
@@ -133,18 +144,20 @@ fn labeled(one: &Classification) -> Result<Value, String> {
 /// What a text's answer is made of, or what is wrong with the text.
 type Answer = Result<Value, String>;
 
-/// Reads lines, answers them in groups of `size`, and prints an answer per line.
+/// Reads lines (`pairs` of texts), answers them in groups of `size`, and prints an answer per line.
 fn each_group(
     args: &LinesArgs,
-    size: usize,
-    tokenize: impl Fn(&str) -> Result<Vec<u32>, Error>,
-    answers: impl Fn(Vec<Vec<u32>>) -> Result<Vec<Answer>, Error>,
+    (size, pairs): (usize, bool),
+    tokenize: impl Fn(Text<'_>) -> Result<EncoderInput, Error>,
+    answers: impl Fn(Vec<EncoderInput>) -> Result<Vec<Answer>, Error>,
 ) -> Outcome {
     let mut lines = Lines::open(args.file.as_deref())?;
     let mut group = Vec::new();
     while let Some((number, text)) = lines.next()? {
-        let (text, answer) = parse(&text, args.plain);
-        let ids = text.and_then(|text| tokenize(&text).map_err(|e| e.to_string()));
+        let (text, answer) = parse(&text, args.plain, pairs);
+        let ids = text.and_then(|(text, target)| {
+            tokenize(Text { text: &text, target: target.as_deref() }).map_err(|e| e.to_string())
+        });
         group.push(Line { number, answer, ids });
         if group.len() == size {
             finish(&mut lines, &mut group, &answers)?;
@@ -158,7 +171,7 @@ fn each_group(
 fn finish(
     lines: &mut Lines,
     group: &mut Vec<Line>,
-    answers: impl Fn(Vec<Vec<u32>>) -> Result<Vec<Answer>, Error>,
+    answers: impl Fn(Vec<EncoderInput>) -> Result<Vec<Answer>, Error>,
 ) -> Outcome {
     let mut of_line: Vec<Option<Answer>> = Vec::new();
     let (mut good, mut places) = (Vec::new(), Vec::new());
@@ -202,28 +215,67 @@ fn finish(
     Ok(())
 }
 
-/// The text of a line, or what is wrong with it, and what its answer begins with.
-fn parse(line: &str, plain: bool) -> (Result<String, String>, Map<String, Value>) {
+/// What a line asks about.
+struct Text<'a> {
+    text: &'a str,
+    /// What a decoder writes behind it.
+    target: Option<&'a str>,
+}
+
+/// The text of a line and what is written behind it, or what is wrong.
+type Read = Result<(String, Option<String>), String>;
+
+/// The text of a line and, of pairs, what is written behind it, or what is wrong with it; and what its answer
+/// begins with.
+fn parse(line: &str, plain: bool, pairs: bool) -> (Read, Map<String, Value>) {
     let mut answer = Map::new();
     if plain {
-        return (Ok(line.to_string()), answer);
+        return (Ok((line.to_string(), None)), answer);
     }
+    let (wanted, allowed) = match pairs {
+        true => ("`text` and `target`, strings", "text, target, id"),
+        false => ("`text`, a string", "text, id"),
+    };
     let text = match serde_json::from_str(line) {
-        Ok(Value::String(text)) => Ok(text),
+        Ok(Value::String(text)) if !pairs => Ok((text, None)),
         Ok(Value::Object(mut fields)) => {
             answer.extend(fields.remove("id").map(|id| ("id".into(), id)));
-            match (fields.remove("text"), fields.keys().next()) {
-                (Some(Value::String(text)), None) => Ok(text),
-                (Some(Value::String(_)), Some(other)) => {
-                    Err(format!("`{other}` is no field of a line; allowed: text, id"))
+            let text = fields.remove("text");
+            let target = if pairs { fields.remove("target") } else { None };
+            match (text, target, fields.keys().next()) {
+                (Some(Value::String(_)), _, Some(other)) => {
+                    Err(format!("`{other}` is no field of a line; allowed: {allowed}"))
                 }
-                _ => Err("an object needs `text`, a string".into()),
+                (Some(Value::String(text)), Some(Value::String(target)), None) => Ok((text, Some(target))),
+                (Some(Value::String(text)), None, None) if !pairs => Ok((text, None)),
+                _ => Err(format!("an object needs {wanted}")),
             }
         }
+        Ok(_) if pairs => Err("an object with `text` and `target` is expected".into()),
         Ok(_) => Err("a JSON string or an object with `text` is expected".into()),
+        Err(e) if pairs => Err(format!("{e}; an object is expected")),
         Err(e) => {
             Err(format!("{e}; a JSON string or an object is expected (--plain takes lines as they are)"))
         }
     };
     (text, answer)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_need_both_texts_and_single_ones_take_no_second() {
+        let (read, answer) = parse(r#"{"id": 7, "text": "a", "target": "b"}"#, false, true);
+        assert_eq!((read.unwrap(), answer["id"].clone()), (("a".into(), Some("b".into())), json!(7)));
+        let wrong = |line: &str, pairs: bool| parse(line, false, pairs).0.unwrap_err();
+        assert!(wrong(r#"{"text": "a"}"#, true).contains("`text` and `target`"));
+        assert!(wrong(r#""a""#, true).contains("an object with `text` and `target`"));
+        assert!(wrong(r#"{"text": "a", "target": 3}"#, true).contains("strings"));
+        assert!(wrong(r#"{"text": "a", "target": "b", "more": 1}"#, true).contains("`more` is no field"));
+        assert!(wrong(r#"{"text": "a", "target": "b"}"#, false).contains("`target` is no field of a line"));
+        assert_eq!(parse(r#""a""#, false, false).0.unwrap(), ("a".into(), None));
+    }
 }

@@ -294,11 +294,12 @@ impl EngineHandle {
         self.ask(|reply| Command::Embed { texts, options, reply })
     }
 
-    /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder. Blocks
-    /// until all are done.
+    /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder; of a model
+    /// with an encoder those of [`EncoderInput::decoder`], given what the encoder reads. Blocks until all are
+    /// done.
     ///
     /// # Errors
-    /// As [`EngineHandle::forward`]; `Architecture` for encoders.
+    /// As [`EngineHandle::forward`]; `Architecture` for encoders; `Request` for nothing to score.
     ///
     /// ```
     /// # fn main() -> engraft::Result<()> {
@@ -311,8 +312,11 @@ impl EngineHandle {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn score(&self, sequences: impl IntoIterator<Item = Vec<u32>>) -> Result<Vec<Vec<f32>>> {
-        let sequences = sequences.into_iter().collect();
+    pub fn score<T: Into<EncoderInput>>(
+        &self,
+        sequences: impl IntoIterator<Item = T>,
+    ) -> Result<Vec<Vec<f32>>> {
+        let sequences = sequences.into_iter().map(Into::into).collect();
         self.ask(|reply| Command::Score { sequences, reply })
     }
 

@@ -93,6 +93,48 @@ impl TextGenerator {
         self.handle().score(self.ids(texts)?)
     }
 
+    /// Log-probabilities (base e) of every token of a text that a decoder writes behind what its encoder reads,
+    /// the end token included: pairs of what is read and what is written. The second is tokenized as it stands,
+    /// as [`GenerateOptions::decoder_prompt`](crate::GenerateOptions::decoder_prompt) is (a language code in
+    /// front of it, where the model wants one), behind what the model's files force.
+    ///
+    /// # Errors
+    /// `Architecture` for models without an encoder next to a decoder, and for Marian, whose targets have a
+    /// vocabulary of pieces of their own; `Text` for what the tokenizer cannot express; those of
+    /// [`EngineHandle::score`](crate::EngineHandle::score).
+    ///
+    /// ```no_run
+    /// # fn main() -> engraft::Result<()> {
+    /// let model = engraft::Options::new().logit_rows(usize::MAX).open("google/flan-t5-small")?;
+    /// let scores = model.score_pairs(&[("translate English to German: The house.", "Das Haus.")])?;
+    /// println!("{:.2}", scores[0].iter().sum::<f32>());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn score_pairs<S: AsRef<str>, T: AsRef<str>>(&self, pairs: &[(S, T)]) -> Result<Vec<Vec<f32>>> {
+        let inputs = pairs.iter().map(|(read, written)| self.tokenize_pair(read.as_ref(), written.as_ref()));
+        self.handle().score(inputs.collect::<Result<Vec<_>>>()?)
+    }
+
+    /// Token ids of a pair as [`score_pairs`](Self::score_pairs) has them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tokenize_pair(&self, read: &str, written: &str) -> Result<EncoderInput> {
+        let info = self.info();
+        if info.encoder_layers == 0 || info.sound.is_some() {
+            return Err(self.cannot("score_pairs", "the model has no encoder of texts next to its decoder"));
+        }
+        if info.arch == "marian" {
+            let reason = "what it writes has a vocabulary of pieces of its own, which texts are not split by";
+            return Err(self.cannot("score_pairs", reason));
+        }
+        let forced = info.decoder_start.iter().skip(1).copied();
+        let text = self.tokenizer().encode_at_most(written, false, info.max_context)?;
+        let decoder = forced.chain(text).chain(self.stop_ids().first().copied()).collect();
+        Ok(EncoderInput { ids: self.tokenize(read)?, decoder, ..EncoderInput::default() })
+    }
+
     /// The labels of a model that labels texts; none of any other.
     ///
     /// ```

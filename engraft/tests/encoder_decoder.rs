@@ -2,7 +2,7 @@
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use engraft::{Event, GenerateOptions, Options, Request};
+use engraft::{EncoderInput, Event, ForwardWant, GenerateOptions, Options, Pick, Request};
 use std::path::Path;
 
 /// A tokenizer of words with an end token behind every text, as T5's has.
@@ -39,7 +39,7 @@ fn a_text_becomes_a_text() {
     let words: Vec<String> = (0..307).map(|id| format!("\"{}\": {id}", word(id))).collect();
     let tokenizer = WORDS.replace("VOCAB", &format!("{{{}}}", words.join(", ")));
     std::fs::write(dir.join("tokenizer.json"), tokenizer).unwrap();
-    let model = Options::new().threads(2).open(dir.as_path()).unwrap();
+    let model = Options::new().threads(2).logit_rows(usize::MAX).open(dir.as_path()).unwrap();
     assert_eq!((model.info().encoder_layers, model.info().layers), (2, 2));
     let options = GenerateOptions::new().max_new_tokens(6).greedy().ignore_end(true);
     let ids = |decoder_prompt: &[u32]| {
@@ -60,4 +60,20 @@ fn a_text_becomes_a_text() {
     let demo = engraft::demo().unwrap();
     let refused = demo.generate("This", &options.decoder_prompt("x")).unwrap_err().to_string();
     assert!(refused.contains("no encoder"), "{refused}");
+
+    // A target's tokens, its end among them, each by the logits of the row before.
+    let scores = model.score_pairs(&[("w103 w89 w174", "xx_Yyyy w7"), ("w9", "w8 w300 w8")]).unwrap();
+    let input =
+        EncoderInput { ids: vec![103, 89, 174, 1], decoder: vec![5, 7, 1], ..EncoderInput::default() };
+    let want = ForwardWant { hidden: Pick::None, logits: Pick::All };
+    let logits = model.handle().forward([input], want).unwrap().remove(0).logits;
+    assert_eq!((scores[0].len(), scores[1].len()), (3, 4));
+    for (score, (id, row)) in scores[0].iter().zip([5usize, 7, 1].into_iter().zip(logits.chunks(307))) {
+        let sum: f64 = row.iter().map(|v| f64::from(*v).exp()).sum();
+        assert!((f64::from(*score) - f64::from(row[id]) + sum.ln()).abs() < 1e-4, "{score}");
+    }
+    let refused = demo.score_pairs(&[("a", "b")]).unwrap_err().to_string();
+    assert!(refused.contains("no encoder of texts"), "{refused}");
+    let refused = model.score(&["w9"]).unwrap_err().to_string();
+    assert!(refused.contains("no tokens to score"), "{refused}");
 }

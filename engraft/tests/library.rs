@@ -432,7 +432,7 @@ fn scores_are_log_probabilities_of_what_follows() {
             assert!((f64::from(*score) - want).abs() < 1e-4, "{score} for {want}");
         }
     }
-    assert!(matches!(handle.score(vec![vec![]]), Err(Error::Request { id: 0, .. })));
+    assert!(matches!(handle.score(vec![Vec::<u32>::new()]), Err(Error::Request { id: 0, .. })));
 }
 
 #[test]

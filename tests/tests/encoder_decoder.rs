@@ -431,7 +431,34 @@ fn what_does_not_fit_is_refused_by_name() {
     refused(plain.put(request(1, 3, 2)), &["decoder", "no encoder"]);
     let embedded = engine.embed(&[EncoderInput::from(vec![3, 4])], Pooling::Mean, false);
     refused(embedded.map(|_| 0), &["embed", "forward"]);
-    refused(engine.score(&[vec![3, 4]]).map(|_| 0), &["score", "forward"]);
+    refused(engine.score(&[vec![3, 4]]).map(|_| 0), &["no tokens to score", "`decoder`"]);
     refused(engine.encode(&[EncoderInput::from(vec![3])], Layers::Last).map(|_| 0), &["encode"]);
     assert!(plain.is_idle() && engine.is_idle(), "nothing is queued");
+}
+
+/// Every token that a decoder writes has a score: the logits of the row before it say so.
+#[test]
+fn targets_are_scored_given_what_the_encoder_reads() {
+    let cpu = cpu();
+    for case in ["t5", "bart", "whisper"] {
+        let mut engine = engine(&cpu, case, EngineConfig { logit_rows: Some(usize::MAX), ..config(4) });
+        let input = |seed, len, begins| {
+            let Request { prompt: ids, features, decoder_prompt: decoder, .. } =
+                of(case, request(seed, len, begins));
+            EncoderInput { ids, features, decoder, ..EncoderInput::default() }
+        };
+        let inputs = [input(1, 9, 5), input(2, 3, 1), input(3, 12, 8)];
+        let scores = engine.score(&inputs).unwrap();
+        let want = ForwardWant { hidden: Pick::None, logits: Pick::All };
+        let rows = engine.forward_texts(&inputs, &want).unwrap();
+        let cols = engine.model().spec.logit_cols();
+        for ((input, scores), one) in inputs.iter().zip(&scores).zip(&rows) {
+            assert_eq!(scores.len(), input.decoder.len(), "{case}");
+            for (score, (id, row)) in scores.iter().zip(input.decoder.iter().zip(one.logits.chunks(cols))) {
+                let sum: f64 = row.iter().map(|v| f64::from(*v).exp()).sum();
+                let want = f64::from(row[*id as usize]) - sum.ln();
+                assert!((f64::from(*score) - want).abs() < 1e-4, "{case}: {score} for {want}");
+            }
+        }
+    }
 }

@@ -203,26 +203,27 @@ impl<B: Backend> Engine<B> {
         Ok(all.into_iter().map(|one| pool(&one, width, pooling, normalize)).collect())
     }
 
-    /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder.
+    /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder. Of a model
+    /// with an encoder those of [`EncoderInput::decoder`], all of them, given what the encoder reads, the
+    /// decoder's own first token and those before.
     ///
     /// # Errors
-    /// As [`Engine::forward`]; `Architecture` for encoders.
-    pub fn score(&mut self, sequences: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
-        let queued = self.submit_score(sequences)?;
+    /// As [`Engine::forward`]; `Architecture` for encoders; `Request`, numbered by sequence, for one without
+    /// anything to score next to what an encoder reads.
+    pub fn score<T: Into<EncoderInput> + Clone>(&mut self, sequences: &[T]) -> Result<Vec<Vec<f32>>> {
+        let sequences: Vec<EncoderInput> = sequences.iter().cloned().map(Into::into).collect();
+        let queued = self.submit_score(&sequences)?;
         self.run_until(queued.ids())?;
-        self.take_scored(queued, sequences)
+        self.take_scored(queued, &sequences)
     }
 
     /// Queues sequences to score.
     ///
     /// # Errors
     /// As [`Engine::score`].
-    pub fn submit_score(&mut self, sequences: &[Vec<u32>]) -> Result<Texts> {
+    pub fn submit_score(&mut self, sequences: &[EncoderInput]) -> Result<Texts> {
         let spec = &self.model().spec;
         let no = match (spec.family, spec.head.is_per_token()) {
-            _ if spec.encoder.is_some() => {
-                Some("it continues what its encoder reads: `forward` gives the logits of a decoder's tokens")
-            }
             (Family::Encoder, _) => Some("an encoder does not continue texts"),
             (Family::Decoder, false) => {
                 Some("a model that labels texts generates none; `classify` is for it")
@@ -233,18 +234,24 @@ impl<B: Backend> Engine<B> {
             let arch = spec.arch.clone();
             return Err(Error::Architecture { op: "score".into(), arch, reason: reason.into() });
         }
-        let texts: Vec<EncoderInput> = sequences.iter().cloned().map(EncoderInput::from).collect();
-        self.submit_texts(&texts, &ForwardWant { hidden: Pick::None, logits: Pick::All })
+        let bare = |input: &EncoderInput| input.decoder.is_empty();
+        if let (Some(_), Some(id)) = (&spec.encoder, sequences.iter().position(bare)) {
+            let what = "no tokens to score; `decoder` has those that follow what the encoder reads".into();
+            return Err(Error::Request { id: id as u64, what });
+        }
+        self.submit_texts(sequences, &ForwardWant { hidden: Pick::None, logits: Pick::All })
     }
 
     /// The log-probabilities of sequences whose requests have ended.
     ///
     /// # Errors
     /// As [`Engine::take_forwarded`].
-    pub fn take_scored(&mut self, texts: Texts, sequences: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
+    pub fn take_scored(&mut self, texts: Texts, sequences: &[EncoderInput]) -> Result<Vec<Vec<f32>>> {
         let (all, cols) = (self.take_forwarded(texts)?, self.model().spec.logit_cols());
-        let score = |(ids, one): (&Vec<u32>, Forwarded)| {
-            let next = ids.iter().skip(1).zip(one.logits.chunks(cols));
+        let of_encoder = self.model().spec.encoder.is_some();
+        let score = |(input, one): (&EncoderInput, Forwarded)| {
+            let scored = if of_encoder { &input.decoder } else { input.ids.get(1..).unwrap_or_default() };
+            let next = scored.iter().zip(one.logits.chunks(cols));
             next.map(|(id, logits)| log_probability(logits, *id as usize)).collect()
         };
         Ok(sequences.iter().zip(all).map(score).collect())

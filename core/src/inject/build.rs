@@ -4,12 +4,12 @@ use crate::backend::{Backend, Mem, Stream};
 use crate::mem::{Buf, Device, Weight};
 use crate::model::{
     Block, Cross, Embedding, Experts, Filter, Fused, Head, HeadNorms, Latent, Mlp, Model, Norm, Pooler,
-    Projection, RopeTable, RowParallel, Stem, Transform, angles,
+    Positions, Projection, RopeTable, RowParallel, Stem, Transform, angles,
 };
 use crate::params::ExpertShare;
 use crate::policy::{
     BlockSpec, ConvSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, LatentSpec, ModelSpec,
-    MoeSpec, NormSpec, Part, QkNorm, QkSpan, Role, Slot, StemSpec,
+    MoeSpec, NormSpec, Part, PositionConv, QkNorm, QkSpan, Role, Slot, StemSpec,
 };
 use crate::weights::Operands;
 use crate::{Error, Result};
@@ -198,8 +198,9 @@ fn build_stem<D: Device>(spec: &StemSpec, t: &mut Taker<D>) -> Result<Stem<D>> {
     };
     let convs = spec.convs.iter().enumerate().map(&mut conv).collect::<Result<_>>()?;
     let positions = match spec.positions {
-        Some(positions) => {
-            Some((t.each(None, Slot::PositionConv)?, t.norm_opt(positions.norm, None, Slot::PositionNorm)?))
+        Some(PositionConv { norm, .. }) => {
+            let groups = t.each(None, Slot::PositionConv)?;
+            Some(Positions { groups, norm: t.norm_opt(norm, None, Slot::PositionNorm)? })
         }
         None => None,
     };

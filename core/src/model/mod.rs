@@ -38,7 +38,7 @@ pub use parts::{Fused, Norm, Projection, RowParallel, StepInputs};
 pub use rope::{RopeShifts, RopeTable, angles, table_len};
 pub use scratch::Scratch;
 pub use state::{EncoderState, Sizes, State, slab_bytes, table_rows};
-pub use stem::Stem;
+pub use stem::{Positions, Stem};
 pub use stem_scratch::StemScratch;
 
 use crate::mem::Device;

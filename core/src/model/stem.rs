@@ -15,8 +15,16 @@ pub struct Stem<D: Device> {
     pub spec: StemSpec,
     /// Each `[outputs, kernel * inputs]`, and the norm behind it.
     pub convs: Vec<(Projection<D>, Option<Norm<D>>)>,
-    /// Of every group of columns `[columns, kernel * columns]`, and the norm of the sum.
-    pub positions: Option<(Vec<Projection<D>>, Option<Norm<D>>)>,
+    /// Those of its positions.
+    pub positions: Option<Positions<D>>,
+}
+
+/// The operands of a [`PositionConv`].
+pub struct Positions<D: Device> {
+    /// Of every group of columns `[columns, kernel * columns]`.
+    pub groups: Vec<Projection<D>>,
+    /// Norm of the sum.
+    pub norm: Option<Norm<D>>,
 }
 
 /// What a convolution reads of every row, and where.
@@ -81,7 +89,7 @@ impl<D: Device> Stem<D> {
         tokens: usize,
         s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
-        let (Some((groups, norm)), Some(spec)) = (&self.positions, self.spec.positions) else {
+        let (Some(Positions { groups, norm }), Some(spec)) = (&self.positions, self.spec.positions) else {
             return Ok(());
         };
         let Scratch { residual, normed, stem: Some(StemScratch { windows, taps, frames, .. }), .. } = s

@@ -49,6 +49,8 @@ pub struct ModelInfo {
     pub layers: usize,
     /// Blocks of the encoder next to its decoder; 0 where there is none.
     pub encoder_layers: usize,
+    /// What its decoder begins with, where an encoder is next to it.
+    pub decoder_start: Vec<u32>,
     /// The convolutions that its encoder begins with, where it reads sound.
     pub sound: Option<StemSpec>,
     /// Longest sequence, prompt and continuation.
@@ -227,7 +229,7 @@ pub(super) enum Command {
     EncodeImages { images: Vec<Vec<f32>>, layers: Layers, reply: Reply<Encoded> },
     Forward { texts: Vec<EncoderInput>, want: ForwardWant, reply: Reply<Forwarded> },
     Embed { texts: Vec<EncoderInput>, options: EmbedOptions, reply: Reply<Vec<f32>> },
-    Score { sequences: Vec<Vec<u32>>, reply: Reply<Vec<f32>> },
+    Score { sequences: Vec<EncoderInput>, reply: Reply<Vec<f32>> },
     Save { key: u64, reply: Reply<Saved> },
     Preempt { key: u64, reply: Reply<bool> },
     SetProfiling { on: bool },

@@ -117,6 +117,7 @@ pub(super) fn info<B: Backend>(engine: &Engine<B>, name: String) -> Result<Model
         hidden: spec.hidden,
         layers: spec.blocks.len(),
         encoder_layers: spec.encoder.as_ref().map_or(0, |encoder| encoder.stack.blocks.len()),
+        decoder_start: spec.encoder.as_ref().map_or(Vec::new(), |encoder| encoder.start.clone()),
         sound: spec.stem().cloned(),
         max_context: config.max_context,
         device: engine.backend().caps().device.clone(),

@@ -84,7 +84,7 @@ fn after_bad(bad: Bad) -> Seen {
     let first = [submit(&mut worker, 0), submit(&mut worker, 1), submit(&mut worker, 2)];
     let (sender, scores) = channel();
     let reply = Reply { sender, cancel: CancelToken::default(), caller: Caller::default() };
-    worker.handle_command(Command::Score { sequences: vec![vec![1, 2, 3]], reply });
+    worker.handle_command(Command::Score { sequences: vec![vec![1, 2, 3].into()], reply });
     *planted.lock().unwrap() = Some(bad);
     worker.step();
     assert!(planted.lock().unwrap().is_none(), "the step did not fail");
