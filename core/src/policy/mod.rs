@@ -29,6 +29,7 @@ mod names;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod newer_tests;
+mod norm_spec;
 mod origin;
 mod positions;
 mod registry;
@@ -59,6 +60,7 @@ pub use families::{
 };
 pub use group::{Group, GroupBlock, Rank};
 pub use names::{ExpertLayout, Names, QkvLayout};
+pub use norm_spec::NormSpec;
 pub use origin::{Filled, Origin};
 pub use positions::{BucketSpec, LearnedPositions, QueryGrowth, Sinusoids};
 pub use registry::Registry;
@@ -67,8 +69,8 @@ pub use rope_spec::{RopeScaling, RopeSpec};
 pub use shares::{Grains, Shares, expert_parts};
 pub use spec::{
     BlockSpec, CrossSpec, EmbedSpec, EncoderSpec, Family, FilterSpec, HeadGate, HeadSpec, HeadTransform,
-    Join, LatentSpec, MlpSpec, ModelSpec, MoeSpec, NormSpec, PatchSpec, Placement, PoolSource, PoolSpec,
-    Project, QkNorm, QkSpan, TokenHead,
+    Join, LatentSpec, MlpSpec, ModelSpec, MoeSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project,
+    QkNorm, QkSpan, TokenHead,
 };
 pub use stem::{ConvNorm, ConvSpec, PositionConv, StemSpec};
 pub use table::TablePolicy;

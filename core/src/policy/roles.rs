@@ -2,8 +2,10 @@
 //! on.
 
 use super::binding::{Part, Role, Slot};
+use super::norm_spec::NormSpec;
 use super::rope_spec::RopeScaling;
-use super::spec::{BlockSpec, Family, HeadSpec, Join, ModelSpec, NormSpec, Project, QkSpan};
+use super::spec::{BlockSpec, Family, HeadSpec, Join, ModelSpec, Project, QkSpan};
+use super::stem::StemSpec;
 
 impl ModelSpec {
     /// Columns that the head reads.
@@ -41,6 +43,12 @@ impl ModelSpec {
             Some(encoder) if role.encoder => &encoder.stack,
             _ => self,
         }
+    }
+
+    /// The convolutions that its encoder begins with, where that reads sound: its own, or the one next to it.
+    pub fn stem(&self) -> Option<&StemSpec> {
+        let stack = self.encoder.as_ref().map_or(self, |encoder| &encoder.stack);
+        stack.embed.stem.as_ref()
     }
 
     /// The model, and the encoder next to it.

@@ -4,10 +4,11 @@
 //! means for a step is in `model`. A family that needs a word that is not here adds it here first.
 
 use super::group::Group;
+use super::norm_spec::NormSpec;
 use super::positions::{BucketSpec, LearnedPositions, QueryGrowth, Sinusoids};
 use super::rope_spec::RopeSpec;
 use super::stem::StemSpec;
-use crate::params::{Act, Clamp, Heads, NormKind, Router, Scores};
+use crate::params::{Act, Clamp, Heads, Router, Scores};
 
 /// Which way tokens see each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,21 +34,6 @@ pub enum Placement {
     /// `x = n(x)`, `x += f(x)`, `x = m(x)`, `x += g(x)`: the residual stream goes through the norms (BLOOM's
     /// `apply_residual_connection_post_layernorm`).
     NormedResidual,
-}
-
-/// A norm.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct NormSpec {
-    /// Which.
-    pub kind: NormKind,
-    /// Epsilon.
-    pub eps: f32,
-    /// Whether it has a bias.
-    pub bias: bool,
-    /// Whether its weight is stored minus one (Gemma).
-    pub plus_one: bool,
-    /// Whether it has a weight; without one it multiplies by one (OLMo).
-    pub weighted: bool,
 }
 
 /// What a norm of queries or keys spans, and how many values it multiplies with.
@@ -302,7 +288,7 @@ pub struct EncoderSpec {
 impl EncoderSpec {
     /// The convolutions that it begins with, where it reads sound.
     pub fn stem(&self) -> Option<&StemSpec> {
-        self.stack.stem()
+        self.stack.embed.stem.as_ref()
     }
 
     /// What the decoder begins with: its own first token, then `prompt` in the place of what the model's

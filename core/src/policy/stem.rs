@@ -1,6 +1,6 @@
 //! Convolutions over time in front of an encoder of sound: their sizes, and which rows each output row reads.
 
-use super::spec::{ModelSpec, NormSpec};
+use super::norm_spec::NormSpec;
 use crate::mem::NO_ROW;
 use crate::params::Act;
 
@@ -193,14 +193,6 @@ impl StemSpec {
             before = next;
         }
         taps
-    }
-}
-
-impl ModelSpec {
-    /// The convolutions that its encoder begins with, where that reads sound: its own, or the one next to it.
-    pub fn stem(&self) -> Option<&StemSpec> {
-        let stack = self.encoder.as_ref().map_or(self, |encoder| &encoder.stack);
-        stack.embed.stem.as_ref()
     }
 }
 
