@@ -11,7 +11,7 @@ pub struct Waveform {
     #[serde(default = "rate")]
     pub sampling_rate: u32,
     /// Whether samples are brought to mean 0 and variance 1.
-    #[serde(default)]
+    #[serde(default = "yes")]
     pub do_normalize: bool,
     /// Whether the model is told what is padding: then that counts for neither, and is not normalized.
     #[serde(default)]
@@ -19,6 +19,10 @@ pub struct Waveform {
     /// What shorter sounds of a batch are filled with.
     #[serde(default)]
     pub padding_value: f32,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn rate() -> u32 {

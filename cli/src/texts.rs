@@ -1,9 +1,9 @@
 //! `engraft embed`, `score` and `classify`: texts in as lines of JSON, one line of JSON out for each, in
 //! their order.
 //!
-//! Lines are read and answered in groups, so that any number of them takes the memory of one group. A line is
-//! a JSON string, or an object with `text` and, if wanted, an `id` of any kind that the answer repeats. Where an
-//! encoder reads the text, `score` wants a `target`, too: what its decoder writes.
+//! Lines are read and answered in groups, so that any number of them takes the memory of one group. A line
+//! is a JSON string, or an object with `text` and, if wanted, an `id` of any kind that the answer repeats.
+//! Where an encoder reads the text, `score` wants a `target`, too: what its decoder writes.
 
 use super::args::{ClassifyArgs, EmbedArgs, LinesArgs, ModelArgs, ScoreArgs};
 use super::failure::{Failure, Outcome};

@@ -59,6 +59,8 @@ fn sharded_merged_and_sharded_again() {
         ("opt_bin_sharded", Some("int8a")),
         ("llama", Some("f16")),
         ("bert", None),
+        ("wav2vec2_base", None),
+        ("deepseek_v3", None),
     ] {
         let original = Path::new(GOLDEN).join(model);
         let name = format!("{model}-{}", format.unwrap_or("plain").replace(':', "-"));

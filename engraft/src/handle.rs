@@ -294,9 +294,9 @@ impl EngineHandle {
         self.ask(|reply| Command::Embed { texts, options, reply })
     }
 
-    /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder; of a model
-    /// with an encoder those of [`EncoderInput::decoder`], given what the encoder reads. Blocks until all are
-    /// done.
+    /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder; of a
+    /// model with an encoder those of [`EncoderInput::decoder`], given what the encoder reads. Blocks until
+    /// all are done.
     ///
     /// # Errors
     /// As [`EngineHandle::forward`]; `Architecture` for encoders; `Request` for nothing to score.

@@ -1,10 +1,10 @@
 //! Speech to text: windows of a sound, segments with their times.
 //!
-//! Whisper hears windows of a fixed length. What it says of one ends in timestamps, and the next begins where
-//! the last whole segment ended; without timestamps windows stand side by side. Models that read samples hear
-//! up to half a minute at once, and a window is a segment. Windows in which nothing is louder than 1e-4 are
-//! passed over. Tokens are the likeliest ones: no rule keeps a model from timestamps that make no sense, which
-//! end their window.
+//! Whisper hears windows of a fixed length. What it says of one ends in timestamps, and the next begins
+//! where the last whole segment ended; without timestamps windows stand side by side. Models that read
+//! samples hear up to half a minute at once, and a window is a segment. Windows in which nothing is louder
+//! than 1e-4 are passed over. Tokens are the likeliest ones: no rule keeps a model from timestamps that make
+//! no sense, which end their window.
 
 mod heard;
 mod options;

@@ -93,9 +93,10 @@ impl TextGenerator {
         self.handle().score(self.ids(texts)?)
     }
 
-    /// Log-probabilities (base e) of every token of a text that a decoder writes behind what its encoder reads,
-    /// the end token included: pairs of what is read and what is written. The second is tokenized as it stands,
-    /// as [`GenerateOptions::decoder_prompt`](crate::GenerateOptions::decoder_prompt) is (a language code in
+    /// Log-probabilities (base e) of every token of a text that a decoder writes behind what its encoder
+    /// reads, the model's first stop token included, where it has one: pairs of what is read and what is
+    /// written. The second is tokenized as it stands, as
+    /// [`GenerateOptions::decoder_prompt`](crate::GenerateOptions::decoder_prompt) is (a language code in
     /// front of it, where the model wants one), behind what the model's files force.
     ///
     /// # Errors

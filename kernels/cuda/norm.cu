@@ -312,7 +312,7 @@ DEVICE void group_norm(const GroupNorm &p) {
 }
 
 #define GROUP_ENTRY(T, NAME)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(256, 2) group_norm_##NAME(const __grid_constant__ GroupNorm p) {      \
+    extern "C" __global__ void __launch_bounds__(256, 2) norm_groups_##NAME(const __grid_constant__ GroupNorm p) {      \
         group_norm<T>(p);                                                                                              \
     }
 GROUP_ENTRY(float, f32)

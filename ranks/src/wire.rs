@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
 /// The protocol's number: another for whatever changes a message.
-pub(crate) const PROTOCOL: u8 = 1;
+pub(crate) const PROTOCOL: u8 = 2;
 /// Most bytes of a frame by which ranks introduce themselves.
 pub(crate) const MOST_HELLO: usize = 1 << 16;
 /// Most bytes of any other frame: orders with pixels, and parts of exchanges.

@@ -4,8 +4,8 @@
 //! On CUDA each case also prints its kernels and how often they ran, and fails where a slot that the plan
 //! calls native ran something else, or nothing.
 //!
-//! Exit status: 0, 1 on any failure (with `--require-all` a skip is one), 2 when nothing passed (or the command
-//! line is wrong).
+//! Exit status: 0, 1 on any failure (with `--require-all` a skip is one), 2 when nothing passed (or the
+//! command line is wrong).
 
 use crate::backends::{cuda, folder, wgpu};
 use crate::golden::{

@@ -242,14 +242,14 @@ fn sounds_have_lengths_of_their_own() {
     }
     // Found by the sound itself, in whole pages.
     assert_eq!(hits, [0, 0, 12, 4]);
-    let cut = |count: usize| Request { features: sound(10).features[..count].into(), ..sound(10) };
-    engine.put(cut(895)).unwrap();
-    let error = engine.put(cut(894)).unwrap_err().to_string();
+    let begin = |count: usize| Request { features: sound(10).features[..count].into(), ..sound(10) };
+    engine.put(begin(895)).unwrap();
+    let error = engine.put(begin(894)).unwrap_err().to_string();
     assert!(error.contains("894 features; the encoder reads 895 to 480000 frames of 1"), "{error}");
     // Most of the context is the sound's.
     let long = Request { features: vec![0.1; 895 + 384 * 80].into(), ..sound(10) };
     let error = engine.put(long).unwrap_err().to_string();
-    assert!(error.contains("behind 81 of the encoder"), "{error}");
+    assert!(error.contains("81 tokens; the encoder reads 64"), "{error}");
 }
 
 /// A step has room for a sound, whatever was asked for.

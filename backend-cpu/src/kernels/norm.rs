@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Sums have the 8 leaves of `sum` (grain 1). Fused add: `r' = round(r + x)` is stored, the norm reads `r'`.
-//! Sums over rows have 64 strands of every 64th row, a chain for each column in them; the chains of a group are
-//! added by ascending columns, the strands by a tree.
+//! Sums over rows have 64 strands of every 64th row, a chain for each column in them; the chains of a group
+//! are added by ascending columns, the strands by a tree.
 
 use super::{Floats, Machine, RawMat, RawMatMut, over, over_rows, same, same_shape, whole_parts};
 use crate::simd::{Kernel, Lanes, wide};

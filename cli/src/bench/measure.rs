@@ -255,8 +255,8 @@ impl Job {
         Err(Failure::Usage(format!("{what}: up to {} positions; {whose}", self.positions(&spec))))
     }
 
-    /// Of a model that reads sound a prompt is what its encoder makes of one: as much as it has windows of, or at
-    /// most what it hears at once.
+    /// Of a model that reads sound a prompt is what its encoder makes of one: as much as it has windows of,
+    /// or at most what it hears at once.
     fn hear(&mut self, spec: &ModelSpec) {
         let Some(stem) = spec.stem() else { return };
         self.prompt = if stem.exact { stem.tokens() } else { self.prompt.min(stem.tokens()) };

@@ -60,8 +60,8 @@ pub enum TokenizerFiles {
     Gguf(Box<gguf::Tokenizer>),
 }
 
-/// A tokenizer as transformers' older ones keep it, in several files: a SentencePiece model, the vocabulary and
-/// the merges of byte-level BPE, or a vocabulary of characters.
+/// A tokenizer as transformers' older ones keep it, in several files: a SentencePiece model, the vocabulary
+/// and the merges of byte-level BPE, or a vocabulary of characters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VocabularyFiles {

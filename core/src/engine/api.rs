@@ -79,10 +79,11 @@ impl<B: Backend> Engine<B> {
 
     fn make(
         backend: Arc<B>,
-        model: Model<B::Device>,
+        mut model: Model<B::Device>,
         config: EngineConfig,
         comm: Box<dyn Communicator<B>>,
     ) -> Result<Self> {
+        model.stay_within_ropes();
         config.possible(backend.name(), &backend.caps().dtypes)?;
         let positions = model.ropes.iter().map(|r| r.reach()).min();
         let positions = positions.filter(|_| model.encoder.is_none());

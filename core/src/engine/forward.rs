@@ -203,9 +203,9 @@ impl<B: Backend> Engine<B> {
         Ok(all.into_iter().map(|one| pool(&one, width, pooling, normalize)).collect())
     }
 
-    /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder. Of a model
-    /// with an encoder those of [`EncoderInput::decoder`], all of them, given what the encoder reads, the
-    /// decoder's own first token and those before.
+    /// Log-probabilities (base e) of every token but the first, given those before it, by a decoder. Of a
+    /// model with an encoder those of [`EncoderInput::decoder`], all of them, given what the encoder reads,
+    /// the decoder's own first token and those before.
     ///
     /// # Errors
     /// As [`Engine::forward`]; `Architecture` for encoders; `Request`, numbered by sequence, for one without

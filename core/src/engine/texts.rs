@@ -159,6 +159,9 @@ impl<B: Backend> Engine<B> {
         let no = |what: String| Err(Error::Request { id, what });
         if let (Family::Encoder, Some(stem)) = (spec.family, spec.stem()) {
             self.check_types(id, text)?;
+            if !text.decoder.is_empty() {
+                return no("a prompt for a decoder; this model is an encoder".into());
+            }
             return as_request(text).check_features(id, stem, config.text_tokens());
         }
         if spec.encoder.is_some() || !text.decoder.is_empty() || !text.features.is_empty() {

@@ -80,6 +80,15 @@ pub struct Model<D: Device> {
 }
 
 impl<D: Device> Model<D> {
+    /// Limits the positions of either stack of an encoder and a decoder to those that its rotary tables have.
+    pub(crate) fn stay_within_ropes(&mut self) {
+        let reach = |ropes: &[RopeTable<D::Mem>]| ropes.iter().map(RopeTable::reach).min();
+        let (Some(encoder), Some(spec)) = (&self.encoder, &mut self.spec.encoder) else { return };
+        let [own, other] = [reach(&self.ropes), reach(&encoder.ropes)].map(|all| all.unwrap_or(usize::MAX));
+        spec.stack.max_positions = spec.stack.max_positions.min(other);
+        self.spec.max_positions = self.spec.max_positions.min(own);
+    }
+
     /// One step: the hidden states of all token rows, then the head on the wanted rows.
     ///
     /// Logits end up in `scratch.logits` `[rows, vocab]` f32, pooled rows in `scratch.pooled`.

@@ -127,8 +127,8 @@ fn gate_columns(b: &BlockSpec) -> usize {
 }
 
 impl<M: DeviceMem> Scratch<M> {
-    /// Buffers for steps of up to `tokens` token rows of `seqs` sequences and `rows` wanted rows; `alloc` takes
-    /// bytes.
+    /// Buffers for steps of up to `tokens` token rows of `seqs` sequences and `rows` wanted rows; `alloc`
+    /// takes bytes.
     pub fn new(
         spec: &ModelSpec,
         [tokens, seqs]: [usize; 2],

@@ -311,6 +311,7 @@ pub(super) struct OwnedNames {
     pub slots: Vec<(Slot, String)>,
     pub transposed: bool,
     pub experts: ExpertLayout,
+    pub gate_behind: bool,
 }
 
 impl OwnedNames {
@@ -324,6 +325,7 @@ impl OwnedNames {
             slots: &slots,
             transposed: self.transposed,
             experts: self.experts,
+            gate_behind: self.gate_behind,
             ..Names::NONE
         })
     }

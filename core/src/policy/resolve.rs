@@ -127,22 +127,30 @@ fn match_roles(bindings: &[Binding], roles: &[Role]) -> (Vec<String>, Vec<String
     (twice, foreign, open)
 }
 
+/// The tensors, without one of lengths that stands next to a convolution's taps: one for each of these.
+fn without_lengths<'r, 'a>(spec: &ModelSpec, resolved: &'r Resolved<'a>) -> Result<&'r [&'a TensorInfo]> {
+    let role = &resolved.binding.role;
+    let (Slot::PositionConv, [lengths, taps @ ..]) = (role.slot, &resolved.tensors[..]) else {
+        return Ok(&resolved.tensors);
+    };
+    if taps.is_empty() {
+        return Ok(&resolved.tensors);
+    }
+    let stem = spec.stack_of(role).embed.stem.as_ref();
+    let kernel = stem.and_then(|stem| stem.positions).map_or(0, |positions| positions.kernel);
+    match lengths.elements() == kernel {
+        true => Ok(taps),
+        false => {
+            let what = format!("shape is {:?}, expected {kernel} values, one for each tap", lengths.shape);
+            Err(Error::tensor(lengths.name.clone(), what))
+        }
+    }
+}
+
 /// Compares what the tensors' headers say with what the model has at this place.
 fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
     let (binding, role) = (&resolved.binding, &resolved.binding.role);
-    let tensors = match &resolved.tensors[..] {
-        [lengths, taps] if role.slot == Slot::PositionConv => {
-            let stem = spec.stack_of(role).embed.stem.as_ref();
-            let kernel = stem.and_then(|stem| stem.positions).map_or(0, |positions| positions.kernel);
-            if lengths.elements() != kernel {
-                let what =
-                    format!("shape is {:?}, expected {kernel} values, one for each tap", lengths.shape);
-                return Err(Error::tensor(lengths.name.clone(), what));
-            }
-            std::slice::from_ref(taps)
-        }
-        all => all,
-    };
+    let tensors = without_lengths(spec, resolved)?;
     let (Some((stored, cols)), Some(parts)) = (spec.stored_shape(role), spec.parts(role)) else {
         return Err(Error::internal(format!("{role} has no shape")));
     };

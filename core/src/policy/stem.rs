@@ -51,12 +51,14 @@ impl ConvSpec {
 
     /// The fewest rows that it gives so many of, at least one.
     fn least(&self, rows: usize) -> usize {
-        ((rows.max(1) - 1) * self.stride + self.kernel).saturating_sub(2 * self.pad).max(1)
+        let last = (rows.max(1) - 1).saturating_mul(self.stride);
+        last.saturating_add(self.kernel).saturating_sub(2 * self.pad).max(1)
     }
 
     /// The most rows that it gives `rows` of, over `seqs` sequences together.
     fn most(&self, rows: usize, seqs: usize) -> usize {
-        rows * self.stride + seqs * (self.kernel.saturating_sub(1 + 2 * self.pad))
+        let ends = seqs.saturating_mul(self.kernel.saturating_sub(1 + 2 * self.pad));
+        rows.saturating_mul(self.stride).saturating_add(ends)
     }
 }
 
@@ -140,7 +142,8 @@ impl StemSpec {
         let (mut rows, mut all) = (tokens.max(1), Vec::with_capacity(self.convs.len()));
         let longest: Vec<usize> = self.rows(self.frames).collect();
         for (conv, longest) in self.convs.iter().zip(&longest).rev() {
-            all.push(rows.min(seqs * longest).max(1));
+            rows = rows.min(seqs * longest).max(1);
+            all.push(rows);
             rows = conv.most(rows, seqs);
         }
         all.reverse();

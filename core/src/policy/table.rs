@@ -243,6 +243,7 @@ impl Table {
             slots: slots.into_iter().collect(),
             transposed: self.transposed.unwrap_or(like.transposed),
             experts: like.experts,
+            gate_behind: like.gate_behind,
         })
     }
 }

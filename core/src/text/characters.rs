@@ -22,8 +22,8 @@ pub(super) fn is(settings: &Settings<'_>) -> bool {
 /// The tokenizer of a vocabulary of characters, with a sign between words.
 ///
 /// # Errors
-/// [`Error::Format`] with the file, what is found in it and what is allowed: also for texts that would have to
-/// be put into capitals first.
+/// [`Error::Format`] with the file, what is found in it and what is allowed: also for texts that would have
+/// to be put into capitals first.
 pub(super) fn read(settings: &Settings<'_>) -> Result<Tokenizer> {
     if settings.flag("do_lower_case", false) {
         return Err(settings.broken("do_lower_case is true; texts are taken as they are written"));

@@ -10,7 +10,8 @@ use crate::checkpoint::VocabularyFiles;
 
 impl Tokenizer {
     /// Builds the tokenizer of a folder without a `tokenizer.json`, from a SentencePiece model, a vocabulary
-    /// with merges, or one of characters; `tokenizer_config` is the content of `tokenizer_config.json`, or null.
+    /// with merges, or one of characters; `tokenizer_config` is the content of `tokenizer_config.json`, or
+    /// null.
     ///
     /// # Errors
     /// [`Error::Format`](crate::Error::Format) with the file, what is found in it and what is allowed: also

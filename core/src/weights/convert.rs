@@ -69,7 +69,7 @@ pub fn convert(
     let (mut done, total) = (0, source.total_bytes());
     for (one, pieces) in all {
         let (role, mut counted) = (one.binding.role, 0);
-        let heads = operand::of_heads(source, one)?;
+        let heads = operand::of_heads(source, one, pieces.first())?;
         for piece in pieces {
             let whole =
                 operand::read(source, (spec, as_stored.as_ref()), (one, heads.as_ref()), &piece, load)?;

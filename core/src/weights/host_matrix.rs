@@ -332,8 +332,8 @@ impl<'a> HostMatrix<'a> {
         Ok(Self { format: WeightFormat::Plain(Float::F32), ..self.with(rows, cols, bytes) })
     }
 
-    /// Taps `[rows, taps * inputs]` of which the values of each, over all rows, have the length that is given;
-    /// in f32.
+    /// Taps `[rows, taps * inputs]` of which the values of each, over all rows, have the length that is
+    /// given; in f32.
     pub fn of_lengths(self, lengths: &[f32]) -> Result<Self> {
         let mut values = self.to_f32()?;
         let (rows, cols) = (self.rows, self.cols);

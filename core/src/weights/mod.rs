@@ -78,7 +78,7 @@ pub fn load<B: Backend>(
     for one in order {
         let role = one.binding.role;
         let pieces = pieces(source, spec, resolved, one, options)?;
-        let heads = operand::of_heads(source, one)?;
+        let heads = operand::of_heads(source, one, pieces.first())?;
         let (mut prepared, mut counted) = (Vec::with_capacity(pieces.len()), 0);
         for piece in &pieces {
             let own = Own::of(spec, &shares, &role, &piece.outputs, rank)?;

@@ -47,13 +47,8 @@ pub(super) fn read<'a>(
         let rows = merged(&ranks, stored, spec, one, &all)?.into_f32()?;
         return Ok(Whole::Matrix(rows.take_outputs(std::slice::from_ref(&piece.outputs))?));
     }
-    match (heads, role.slot) {
-        (Some(all), Slot::PositionConv) => {
-            let rows = all.borrowed().take_outputs(std::slice::from_ref(&piece.outputs))?;
-            return Ok(Whole::Matrix(rows.owned()));
-        }
-        (Some(all), _) => return of_head(all, spec, &role, piece).map(Whole::Matrix),
-        (None, _) => {}
+    if let Some(all) = heads {
+        return of_head(all, spec, &role, piece).map(Whole::Matrix);
     }
     let rows = fused(source, one, piece)?;
     // Row 0 of the operand is position 0, wherever the table puts it.
@@ -186,10 +181,16 @@ fn fused<'a>(source: &'a dyn Source, one: &Resolved<'_>, piece: &Piece) -> Resul
 /// The matrix that keys and values of latent attention are made by, or a convolution of positions, of which
 /// every piece has the rows of a head or a group: read, and decoded where it is packed, once for all of them.
 /// None for other operands.
-pub(super) fn of_heads<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result<Option<HostMatrix<'a>>> {
+pub(super) fn of_heads<'a>(
+    source: &'a dyn Source,
+    one: &Resolved<'_>,
+    first: Option<&Piece>,
+) -> Result<Option<HostMatrix<'a>>> {
     let role = one.binding.role;
     let of_heads = matches!(role.slot, Slot::KeyUp | Slot::ValueUp | Slot::PositionConv);
-    if !of_heads || role.is_vector() || source.ready_format(&role.to_string()).is_some() {
+    // A converted model has the pieces themselves.
+    let converted = first.is_some_and(|piece| source.ready_format(&piece.name).is_some());
+    if !of_heads || role.is_vector() || converted {
         return Ok(None);
     }
     if role.slot == Slot::PositionConv {
@@ -224,13 +225,17 @@ fn position_conv<'a>(source: &'a dyn Source, one: &Resolved<'_>) -> Result<HostM
     }
 }
 
-/// A head's keys, transposed, or its values.
+/// A head's keys, transposed, or its values; a group's rows of a convolution.
 fn of_head(
     all: &HostMatrix<'_>,
     spec: &ModelSpec,
     role: &Role,
     piece: &Piece,
 ) -> Result<HostMatrix<'static>> {
+    if role.slot == Slot::PositionConv {
+        let rows = all.borrowed().take_outputs(std::slice::from_ref(&piece.outputs))?;
+        return Ok(rows.owned());
+    }
     let latent = role.layer.and_then(|layer| spec.blocks.get(layer)?.latent);
     let (Some(latent), Some(width)) = (latent, pieces::head_width(spec, role)) else {
         return Err(Error::internal(format!("{role} without heads")));

@@ -50,8 +50,8 @@ impl SpeechOptions {
         self
     }
 
-    /// Whether segments are found by the model's timestamps; else each window is one, as it always is of models
-    /// whose vocabulary has no timestamps.
+    /// Whether segments are found by the model's timestamps; else each window is one, as it always is of
+    /// models whose vocabulary has no timestamps.
     pub fn timestamps(mut self, on: bool) -> Self {
         self.timestamps = on;
         self

@@ -1,8 +1,8 @@
 //! Models that read samples: Moonshine, whose decoder writes text, and encoders that label every row with a
-//! character (CTC, arXiv of 2006: "Connectionist temporal classification").
+//! character (CTC: Graves and others, ICML 2006).
 //!
-//! They know no windows of their own and no times. A long sound is cut where it is quietest, and a window is a
-//! segment.
+//! They know no windows of their own and no times. A long sound is split where it is quietest, and a window
+//! is a segment.
 
 use super::heard::{Heard, Timed, of_audio};
 use super::options::{SpeechOptions, Task};
@@ -16,7 +16,11 @@ use engraft_core::{Error, Result};
 const SILENCE: f32 = 1e-4;
 /// Tokens that a second of speech has at most: a decoder that repeats itself ends there.
 const TOKENS_PER_SECOND: f64 = 6.5;
-/// A cut lies in the last part of a window, where this many seconds are quietest.
+/// Rows of an encoder in a hundred positions of the context: those of a second are 42, and tokens 6.5.
+const ROWS_OF_HUNDRED: usize = 85;
+/// Rows take whole pages of so many positions.
+const PAGE: usize = 16;
+/// A window ends in the last part of a window, where this many seconds are quietest.
 const QUIET_SECONDS: f64 = 0.1;
 const LAST_PART: f64 = 0.2;
 
@@ -24,7 +28,8 @@ const LAST_PART: f64 = 0.2;
 #[derive(Debug)]
 pub(super) struct Samples {
     waveform: Waveform,
-    stem: StemSpec,
+    /// Fewest samples that are heard, and most.
+    samples: [usize; 2],
     /// Of an encoder alone: the label that stands for no character.
     blank: Option<u32>,
 }
@@ -63,7 +68,11 @@ impl Samples {
             (true, blank) => blank,
             (false, _) => None,
         };
-        Ok(Self { waveform, stem, blank })
+        // What a decoder writes stands in the same context.
+        let context = model.info().max_context;
+        let rows = if labels { context } else { context * ROWS_OF_HUNDRED / 100 / PAGE * PAGE };
+        let most = stem.frames_for(rows.max(1)).min(stem.frames);
+        Ok(Self { waveform, samples: [stem.least(), most], blank })
     }
 
     /// Samples of a second.
@@ -90,7 +99,7 @@ impl Samples {
         let length = self.window(samples);
         let (here, rate) = (&samples[..length], f64::from(self.rate()));
         // What is too short for a row of the encoder is no speech either.
-        if length < self.stem.least() || here.iter().all(|x| x.abs() <= SILENCE) {
+        if length < self.samples[0] || here.iter().all(|x| x.abs() <= SILENCE) {
             return Ok(Heard { samples: length, segments: Vec::new() });
         }
         let seconds = length as f64 / rate;
@@ -113,7 +122,7 @@ impl Samples {
 
     /// Samples of the window: all, or up to where it is quietest in the last part of the longest.
     fn window(&self, samples: &[f32]) -> usize {
-        let longest = self.stem.frames;
+        let longest = self.samples[1];
         if samples.len() <= longest {
             return samples.len();
         }

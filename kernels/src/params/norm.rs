@@ -95,7 +95,7 @@ pub struct GroupNorm {
 impl GroupNorm {
     /// The entry.
     pub fn entry(elem: Elem) -> &'static str {
-        by_elem(elem, ["group_norm_f32", "group_norm_f16", "group_norm_bf16"])
+        by_elem(elem, ["norm_groups_f32", "norm_groups_f16", "norm_groups_bf16"])
     }
 
     /// One launch.

@@ -267,9 +267,9 @@ impl OpSpec for GroupNorm {
         let shape = [dice.pick(&[1, 2, 3, 7]), dice.pick(&[1, 2, 7, 8, 9, 31, 32, 33, 40])];
         in_groups(dtype, dice, rows, shape)
     }
-    /// Of a latent image, of Moonshine's frames, and a group for each channel.
+    /// As of a latent image, of Moonshine's frames, and a group for each channel.
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<GroupCase> {
-        let shapes = [(1024, [32, 10]), (2499, [1, 288]), (4097, [512, 1])];
+        let shapes = [(257, [32, 10]), (1249, [1, 48]), (2049, [24, 1])];
         shapes.map(|(rows, shape)| in_groups(dtype, dice, rows, shape)).into()
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &GroupCase) -> Result<Vec<Output>> {
@@ -389,5 +389,6 @@ pub const LAWFUL: &[Lawful] = &[
     Lawful::new("head_norm", "x", Field::Cols, "any number of whole parts"),
     Lawful::new("head_norm", "x", Field::Transposed, "any number of whole parts"),
     Lawful::new("head_norm", "x", Field::Dtype, "in place"),
+    Lawful::new("group_norm", "groups", Field::Size, "any divisor of the columns"),
     Lawful::new("head_norm", "width", Field::Size, "a divisor of the columns, where no weight has a width"),
 ];

@@ -1,9 +1,9 @@
-//! wav2vec 2.0 (arXiv 2006.11477): an encoder of samples, convolutions in front, positions by a convolution in
-//! groups, and labels of characters for every row (CTC) or none.
+//! wav2vec 2.0 (arXiv 2006.11477): an encoder of samples, convolutions in front, positions by a convolution
+//! in groups, and labels of characters for every row (CTC) or none.
 //!
-//! Variants: norms behind their parts, or before them (`do_stable_layer_norm`); a norm of every channel of the
-//! first convolution over all of a sound, or of every row of all of them; weights behind their lengths under
-//! torch's older or newer names.
+//! Variants: norms behind their parts, or before them (`do_stable_layer_norm`); a norm of every channel of
+//! the first convolution over all of a sound, or of every row of all of them; weights behind their lengths
+//! under torch's older or newer names.
 
 use super::super::stem::MOST_SAMPLES;
 use crate::params::{Act, NormKind};
