@@ -14,6 +14,7 @@ const TEMPLATES: [(&str, &str); 24] = [
     ("quantize.wgsl", include_str!("../wgsl/quantize.wgsl")),
     ("moments.wgsl", include_str!("../wgsl/moments.wgsl")),
     ("norm.wgsl", include_str!("../wgsl/norm.wgsl")),
+    ("norm_groups.wgsl", include_str!("../wgsl/norm_groups.wgsl")),
     ("elementwise.wgsl", include_str!("../wgsl/elementwise.wgsl")),
     ("rope.wgsl", include_str!("../wgsl/rope.wgsl")),
     ("rope_append.wgsl", include_str!("../wgsl/rope_append.wgsl")),
