@@ -2,6 +2,9 @@
 
 use engraft_core::Error;
 
+/// Loudness below which a window is silent.
+const SILENCE: f32 = 1e-4;
+
 /// Text, and when it was said in seconds of the window.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Timed {
@@ -15,6 +18,11 @@ pub(super) struct Heard {
     /// Samples up to where the next window begins.
     pub samples: usize,
     pub segments: Vec<Timed>,
+}
+
+/// Whether a window has nothing to hear.
+pub(super) fn is_silent(samples: &[f32]) -> bool {
+    samples.iter().all(|x| x.abs() <= SILENCE)
 }
 
 /// What is wrong with a sound or a feature extractor, in the words of this crate.

@@ -4,23 +4,20 @@
 //! They know no windows of their own and no times. A long sound is split where it is quietest, and a window
 //! is a segment.
 
-use super::heard::{Heard, Timed, of_audio};
+use super::heard::{Heard, Timed, is_silent, of_audio};
 use super::options::{SpeechOptions, Task};
 use super::whisper::tokens;
 use crate::{EncoderInput, Layers, TextGenerator};
 use engraft_audio::Waveform;
+use engraft_core::config::EngineConfig;
 use engraft_core::policy::StemSpec;
 use engraft_core::{Error, Result};
 
-/// Loudness below which a window is silent.
-const SILENCE: f32 = 1e-4;
 /// Tokens that a second of speech has at most: a decoder that repeats itself ends there.
 const TOKENS_PER_SECOND: f64 = 6.5;
 /// Rows of an encoder in a hundred positions of the context: those of a second are 42, and tokens 6.5.
 const ROWS_OF_HUNDRED: usize = 85;
-/// Rows take whole pages of so many positions.
-const PAGE: usize = 16;
-/// A window ends in the last part of a window, where this many seconds are quietest.
+/// A window ends in the last part of the longest, where this many seconds are quietest.
 const QUIET_SECONDS: f64 = 0.1;
 const LAST_PART: f64 = 0.2;
 
@@ -68,9 +65,10 @@ impl Samples {
             (true, blank) => blank,
             (false, _) => None,
         };
-        // What a decoder writes stands in the same context.
+        // What a decoder writes stands in the same context, behind whole pages.
         let context = model.info().max_context;
-        let rows = if labels { context } else { context * ROWS_OF_HUNDRED / 100 / PAGE * PAGE };
+        let page = EngineConfig::default().page_size;
+        let rows = if labels { context } else { context * ROWS_OF_HUNDRED / 100 / page * page };
         let most = stem.frames_for(rows.max(1)).min(stem.frames);
         Ok(Self { waveform, samples: [stem.least(), most], blank })
     }
@@ -99,7 +97,7 @@ impl Samples {
         let length = self.window(samples);
         let (here, rate) = (&samples[..length], f64::from(self.rate()));
         // What is too short for a row of the encoder is no speech either.
-        if length < self.samples[0] || here.iter().all(|x| x.abs() <= SILENCE) {
+        if length < self.samples[0] || is_silent(here) {
             return Ok(Heard { samples: length, segments: Vec::new() });
         }
         let seconds = length as f64 / rate;
@@ -114,7 +112,8 @@ impl Samples {
                 let all = model.handle().encode([sound], Layers::None)?;
                 let logits = all.first().map(|one| one.logits.as_slice()).unwrap_or_default();
                 let labels = model.info().vocab.max(1);
-                model.tokenizer().decode(&characters(logits.chunks(labels), blank), true)?
+                let text = model.tokenizer().decode(&characters(logits.chunks(labels), blank), true)?;
+                text.trim().to_string()
             }
         };
         Ok(Heard { samples: length, segments: vec![Timed { times: [0.0, seconds], text }] })

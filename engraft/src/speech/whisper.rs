@@ -1,14 +1,11 @@
 //! Whisper: windows of log-mel energies, and a vocabulary with words for languages, tasks and times.
 
-use super::heard::{Heard, Timed};
+use super::heard::{Heard, Timed, is_silent};
 use super::options::{SpeechOptions, Task};
 use crate::{EncoderInput, Event, ForwardWant, Pick, Request, SamplingParams, TextGenerator};
 use engraft_audio::{LogMel, TimedTokens, Timestamps, segments};
 use engraft_core::{Error, Result};
 use std::sync::Arc;
-
-/// Loudness below which a window is silent.
-const SILENCE: f32 = 1e-4;
 
 /// How such a model hears.
 #[derive(Debug)]
@@ -69,7 +66,7 @@ impl Whisper {
     ) -> Result<Heard> {
         let (config, words, length) = (self.mel.config(), &self.words, self.mel.config().samples());
         let here = &samples[..length.min(samples.len())];
-        if here.iter().all(|x| x.abs() <= SILENCE) {
+        if is_silent(here) {
             return Ok(Heard { samples: length, segments: Vec::new() });
         }
         let features: Arc<[f32]> = self.mel.features(here, length).into();
