@@ -115,6 +115,7 @@ fn named() -> BTreeSet<String> {
         add(&[elementwise::Gate::entry(elem), elementwise::Scale::entry(elem)]);
         add(&Elem::ALL.map(|to| elementwise::Convert::entry(elem, to)));
         add(rows::Gather::entries(elem));
+        add(&[norm::GroupNorm::entry(elem)]);
         for (width, strict) in [(512, false), (512, true), (513, false), (513, true)] {
             add(&[norm::Norm::entry(elem, width, strict)]);
         }

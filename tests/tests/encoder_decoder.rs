@@ -246,10 +246,10 @@ fn sounds_have_lengths_of_their_own() {
     engine.put(begin(895)).unwrap();
     let error = engine.put(begin(894)).unwrap_err().to_string();
     assert!(error.contains("894 features; the encoder reads 895 to 480000 frames of 1"), "{error}");
-    // Most of the context is the sound's.
+    // A step that was asked for holds sounds to it.
     let long = Request { features: vec![0.1; 895 + 384 * 80].into(), ..sound(10) };
     let error = engine.put(long).unwrap_err().to_string();
-    assert!(error.contains("81 tokens; the encoder reads 64"), "{error}");
+    assert!(error.contains("81 tokens; the encoder reads 24"), "{error}");
 }
 
 /// A step has room for a sound, whatever was asked for.

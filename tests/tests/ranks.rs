@@ -79,9 +79,9 @@ fn requests(vocab: usize) -> Vec<Request> {
     ]
 }
 
-/// A sound for a request of so many tokens: as long as the model reads them, or of a length of its own.
+/// A sound for a request of so many tokens: as long as the model reads them, or of as many rows and a bit.
 fn sound(stem: &StemSpec, length: usize) -> Arc<[f32]> {
-    let frames = if stem.exact { stem.frames } else { stem.least() + 401 * length };
+    let frames = if stem.exact { stem.frames } else { stem.frames_for(length) + length };
     (0..frames * stem.columns).map(|i| ((i * (5 + length)) % 97) as f32 / 48.0 - 1.0).collect()
 }
 

@@ -66,12 +66,19 @@ pub(super) fn positions_of(spec: &ModelSpec, page_size: usize) -> usize {
     spec.context().saturating_add(ends)
 }
 
-/// Sound is read as a whole: a step has room for the longest, whatever else was asked for.
+/// Sound is read as a whole. Windows of one length have room in a step, whatever else was asked for; of
+/// sounds of any length a step has room for the longest that the context holds, unless it was asked for
+/// less, which sounds are then held to.
 pub(super) fn with_room_for_sound(mut config: EngineConfig, spec: &ModelSpec) -> EngineConfig {
     let Some(stem) = spec.stem() else { return config };
-    let (asked, needed) = (config.max_step_tokens, stem.tokens());
+    let (asked, usual) = (config.max_step_tokens, EngineConfig::default().max_step_tokens);
+    let needed = match stem.exact {
+        true => stem.tokens(),
+        false if asked == usual => stem.tokens().min(config.max_context),
+        false => asked,
+    };
     if asked < needed {
-        if asked != EngineConfig::default().max_step_tokens {
+        if asked != usual {
             tracing::warn!(
                 "`max_step_tokens` is {asked}; raised to {needed}, what the encoder reads of a sound"
             );

@@ -151,6 +151,7 @@ fn every_published_header_resolves() {
                 &["bert.embeddings.position_ids", "cls.seq_relationship.bias", "cls.seq_relationship.weight"]
             }
             "clip_text" => &["text_model.embeddings.position_ids"],
+            "wav2vec2" | "wav2vec2_base" => &["wav2vec2.masked_spec_embed"],
             "clip" => {
                 let other =
                     |n: &String| n.starts_with("vision") || n.starts_with("visual") || n == "logit_scale";

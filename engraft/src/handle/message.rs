@@ -51,7 +51,8 @@ pub struct ModelInfo {
     pub encoder_layers: usize,
     /// What its decoder begins with, where an encoder is next to it.
     pub decoder_start: Vec<u32>,
-    /// The convolutions that its encoder begins with, where it reads sound.
+    /// The convolutions that its encoder begins with, where it reads sound; frames are those that this engine
+    /// reads at once.
     pub sound: Option<StemSpec>,
     /// Longest sequence, prompt and continuation.
     pub max_context: usize,

@@ -23,7 +23,7 @@ use engraft_core::engine::{Caller, Engine, Finish, Output, Pooling, Texts, Want}
 use engraft_core::inject::{GroupPlan, InjectionPlan, describe};
 use engraft_core::kv::HostPages;
 use engraft_core::mem::Float;
-use engraft_core::policy::{Family, ModelSpec, Registry};
+use engraft_core::policy::{Family, ModelSpec, Registry, StemSpec};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
 use std::any::Any;
@@ -118,7 +118,7 @@ pub(super) fn info<B: Backend>(engine: &Engine<B>, name: String) -> Result<Model
         layers: spec.blocks.len(),
         encoder_layers: spec.encoder.as_ref().map_or(0, |encoder| encoder.stack.blocks.len()),
         decoder_start: spec.encoder.as_ref().map_or(Vec::new(), |encoder| encoder.start.clone()),
-        sound: spec.stem().cloned(),
+        sound: spec.stem().map(|stem| heard(stem, config)),
         max_context: config.max_context,
         device: engine.backend().caps().device.clone(),
         load_seconds: 0.0,
@@ -128,6 +128,12 @@ pub(super) fn info<B: Backend>(engine: &Engine<B>, name: String) -> Result<Model
         plan: InjectionPlan::new(engine.backend().as_ref(), engine.model(), config.dtype, config.kv_dtype)?,
     };
     Ok(ModelInfo { parameters: elements(&info.plan), ..info })
+}
+
+/// What an engine reads of sounds: of those of any length at most what a step and the context hold.
+fn heard(stem: &StemSpec, config: &EngineConfig) -> StemSpec {
+    let most = if stem.exact { stem.frames } else { stem.frames_for(config.text_tokens()) };
+    StemSpec { frames: stem.frames.min(most), ..stem.clone() }
 }
 
 /// Elements of the operands of a plan, each counted once.

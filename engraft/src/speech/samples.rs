@@ -68,8 +68,8 @@ impl Samples {
         // What a decoder writes stands in the same context, behind whole pages.
         let context = model.info().max_context;
         let page = EngineConfig::default().page_size;
-        let rows = if labels { context } else { context * ROWS_OF_HUNDRED / 100 / page * page };
-        let most = stem.frames_for(rows.max(1)).min(stem.frames);
+        let rows = context * ROWS_OF_HUNDRED / 100 / page * page;
+        let most = if labels { stem.frames } else { stem.frames_for(rows.max(1)).min(stem.frames) };
         Ok(Self { waveform, samples: [stem.least(), most], blank })
     }
 
