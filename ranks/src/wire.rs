@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(error(b"GET / HTTP/1.1\r\n", 100), "what was sent is no message of a rank");
         let mut other = good.clone();
         other[3] = 9;
-        assert_eq!(error(&other, 100), "speaks protocol 9, 1 expected");
+        assert_eq!(error(&other, 100), format!("speaks protocol 9, {PROTOCOL} expected"));
         assert_eq!(error(&good, 2), "a message of 4 bytes, at most 2 allowed");
         let mut damaged = good.clone();
         damaged[13] ^= 1;
