@@ -1,5 +1,5 @@
-//! What can be wrong with a configuration, a run, or a picture. Every message names what was found and what is
-//! allowed.
+//! What can be wrong with a configuration, a run, or a picture. Every message names what was found and what
+//! is allowed.
 
 /// An error that names what it found and what is allowed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

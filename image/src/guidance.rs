@@ -1,4 +1,5 @@
-//! Classifier-free guidance and where image to image begins. One picture's values depend on that picture alone.
+//! Classifier-free guidance and where image to image begins. One picture's values depend on that picture
+//! alone.
 
 use crate::error::{Error, Result, same_length};
 
@@ -25,8 +26,8 @@ pub fn guide(unconditional: &[f32], conditional: &[f32], scale: f32) -> Result<V
 /// (arXiv:2305.08891, section 3.4), picture by picture.
 ///
 /// `share * guided * std(conditional) / std(guided) + (1 - share) * guided`, with the standard deviation of a
-/// sample (`n - 1`) over all values of a picture. `guided`: `[images, ...]`, changed in place; `conditional`: as
-/// `guided`; `share`: 0 to 1. A guided output without any deviation stays as it is.
+/// sample (`n - 1`) over all values of a picture. `guided`: `[images, ...]`, changed in place; `conditional`:
+/// as `guided`; `share`: 0 to 1. A guided output without any deviation stays as it is.
 ///
 /// # Errors
 /// `Argument` for other lengths, a number of images that does not divide the length, another share.

@@ -1,7 +1,7 @@
 //! Pictures: PNG and JPEG to values that models read, and what models write to PNG.
 //!
-//! Sizes are read before anything is allocated for them, so a small file cannot ask for much memory. Whatever a
-//! file holds, three channels come out: grey is repeated, an alpha channel is dropped.
+//! Sizes are read before anything is allocated for them, so a small file cannot ask for much memory. Whatever
+//! a file holds, three channels come out: grey is repeated, an alpha channel is dropped.
 
 use crate::error::{Error, Result};
 use image::{DynamicImage, ExtendedColorType, ImageDecoder, ImageEncoder, ImageFormat, ImageReader};
@@ -36,8 +36,8 @@ pub struct Picture {
 
 /// Decodes a PNG or JPEG file.
 ///
-/// `value / 255`, for files of 16 bits `value / 65535`. Grey is repeated over three channels, alpha is dropped
-/// without blending. Colour profiles are not applied.
+/// `value / 255`, for files of 16 bits `value / 65535`. Grey is repeated over three channels, alpha is
+/// dropped without blending. Colour profiles are not applied.
 ///
 /// # Errors
 /// `Limit` for a file or a picture that is too large, `Picture` for what is neither format or is damaged.
@@ -92,8 +92,8 @@ fn spread<T: Copy + Into<f64>>(values: &[T], channels: usize, largest: f64) -> V
     rgb
 }
 
-/// What a decoder of latents writes, as bytes: `round(255 * clamp(x / 2 + 1/2, 0, 1))`, halves to even; what is
-/// no number becomes 0. The order of the values stays, so channels that are last stay last.
+/// What a decoder of latents writes, as bytes: `round(255 * clamp(x / 2 + 1/2, 0, 1))`, halves to even; what
+/// is no number becomes 0. The order of the values stays, so channels that are last stay last.
 ///
 /// ```
 /// assert_eq!(engraft_image::to_bytes(&[-2.0, -1.0, 0.0, 1.0, f32::NAN]), [0, 0, 128, 255, 0]);

@@ -1,7 +1,7 @@
 //! The noise of training: betas, products of `1 - beta`, and the sigmas that follow from them.
 //!
-//! Every product is positive and falls with the timestep, so every sigma is finite and rises. With zero terminal
-//! SNR the last product is 0; the sigma that stands for it may be below the one before it.
+//! Every product is positive and falls with the timestep, so every sigma is finite and rises. With zero
+//! terminal SNR the last product is 0; the sigma that stands for it may be below the one before it.
 
 use super::choices::{BetaSchedule, Prediction};
 use super::config::SchedulerConfig;

@@ -1,7 +1,7 @@
 //! Choices that a configuration makes by name, and how each class reads them.
 //!
-//! A class reads the fields that it knows: [`Class::knows`] is asked before any value is looked at, so a field of
-//! another class is ignored whatever it holds.
+//! A class reads the fields that it knows: [`Class::knows`] is asked before any value is looked at, so a
+//! field of another class is ignored whatever it holds.
 
 use super::fields::Fields;
 use crate::error::{Error, Result};
@@ -215,7 +215,8 @@ pub(crate) fn betas(fields: &Fields<'_>, class: Class, training_steps: usize) ->
         Class::Lcm => (0.00085, 0.012, ScaledLinear),
         _ => (0.0001, 0.02, Linear),
     };
-    let range = f64::MIN_POSITIVE..=1.0 - f64::EPSILON;
+    // Nearer to 0 or 1, a product of `1 - beta` is 1 or 0 by rounding.
+    let range = TINY..=1.0 - TINY;
     let table = [("linear", Linear), ("scaled_linear", ScaledLinear), ("squaredcos_cap_v2", Cosine)];
     let trained = fields.numbers("trained_betas", &range)?;
     if let Some(count) = trained.as_ref().map(Vec::len).filter(|count| *count != training_steps) {

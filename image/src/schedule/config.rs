@@ -1,7 +1,7 @@
 //! `scheduler_config.json` as typed fields: every class's own defaults, every value checked.
 //!
-//! The fields of the text are kept, so that another class can be made of them: what the text does not say is the
-//! new class's default.
+//! The fields of the text are kept, so that another class can be made of them: what the text does not say is
+//! the new class's default.
 
 use super::choices::{
     Algorithm, Betas, Class, Clip, Curve, Prediction, Spacing, TINY, Variance, betas, clip, curve,

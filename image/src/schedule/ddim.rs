@@ -1,4 +1,5 @@
-//! DDIM (arXiv:2010.02502): the predicted original and the predicted noise are mixed anew for the next timestep.
+//! DDIM (arXiv:2010.02502): the predicted original and the predicted noise are mixed anew for the next
+//! timestep.
 
 use super::betas::Alphas;
 use super::choices::{Clip, Prediction};
@@ -50,8 +51,8 @@ impl Ddim {
         self.eta > 0.0
     }
 
-    /// `x' = sqrt(a') x0 + sqrt(1 - a' - s^2) e + s z` with the products `a`, `a'` of this timestep and the next,
-    /// and `s^2 = eta^2 (1 - a') / (1 - a) (1 - a / a')`.
+    /// `x' = sqrt(a') x0 + sqrt(1 - a' - s^2) e + s z` with the products `a`, `a'` of this timestep and the
+    /// next, and `s^2 = eta^2 (1 - a') / (1 - a) (1 - a / a')`.
     pub(crate) fn step(&self, plan: &Plan, input: &Input<'_>) -> Output {
         let timestep = plan.timesteps[input.index] as i64;
         let (product, next) = (self.alphas.at(timestep), self.alphas.at(timestep - self.stride));

@@ -98,7 +98,8 @@ impl Ddpm {
         }
     }
 
-    /// The prediction and, where the model has one, the variance: first and second half of a picture's channels.
+    /// The prediction and, where the model has one, the variance: first and second half of a picture's
+    /// channels.
     fn halves(&self, input: &Input<'_>) -> (Vec<f64>, Vec<f64>) {
         if input.output.len() == input.sample.len() {
             return (input.output.clone(), Vec::new());

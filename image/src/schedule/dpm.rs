@@ -186,8 +186,8 @@ pub(crate) fn level_of(sigma: f64, flow: bool) -> Level {
     if flow { Level::of_flow(sigma) } else { Level::of_ratio(sigma) }
 }
 
-/// Refuses sigmas that solvers of logarithms cannot go over: those that do not fall, and flows of noise alone.
-/// The end may be the last step's.
+/// Refuses sigmas that solvers of logarithms cannot go over: those that do not fall, and flows of noise
+/// alone. The end may be the last step's.
 pub(crate) fn check_levels(plan: &Plan, flow: bool) -> Result<()> {
     let steps = &plan.sigmas[..plan.timesteps.len()];
     if let Some(pair) = steps.windows(2).find(|pair| pair[0] <= pair[1]) {

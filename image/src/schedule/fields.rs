@@ -8,8 +8,8 @@ use std::ops::RangeInclusive;
 /// A JSON object.
 pub(crate) struct Fields<'a>(pub(crate) &'a Map<String, Value>);
 
-/// The object that a text holds. Python writes infinities as bare words, which JSON does not have: they become
-/// strings, which [`Fields::number`] reads.
+/// The object that a text holds. Python writes infinities as bare words, which JSON does not have: they
+/// become strings, which [`Fields::number`] reads.
 pub(crate) fn object(text: &str) -> Result<Map<String, Value>> {
     let no =
         |got: String| Error::config("scheduler_config.json", got, "a JSON object of a scheduler's fields");

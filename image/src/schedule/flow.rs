@@ -1,5 +1,5 @@
-//! Euler's method of flow matching (arXiv:2403.03206): a sample is `(1 - sigma) * original + sigma * noise`, the
-//! model predicts `noise - original`.
+//! Euler's method of flow matching (arXiv:2403.03206): a sample is `(1 - sigma) * original + sigma * noise`,
+//! the model predicts `noise - original`.
 
 use super::choices::Curve;
 use super::config::SchedulerConfig;

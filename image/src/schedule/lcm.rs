@@ -1,5 +1,5 @@
-//! Latent consistency models (arXiv:2310.04378): every step predicts the original at once, and all but the last
-//! put noise of the next timestep on it.
+//! Latent consistency models (arXiv:2310.04378): every step predicts the original at once, and all but the
+//! last put noise of the next timestep on it.
 
 use super::betas::Alphas;
 use super::choices::{Clip, Prediction};

@@ -66,8 +66,9 @@ impl Prediction {
 }
 
 impl Clip {
-    /// Clips a predicted original. Dynamic thresholding (arXiv:2205.11487) clips every picture at the quantile
-    /// `s` of its magnitudes, with `s` at least 1 and at most the configuration's value, and divides by `s`.
+    /// Clips a predicted original. Dynamic thresholding (arXiv:2205.11487) clips every picture at the
+    /// quantile `s` of its magnitudes, with `s` at least 1 and at most the configuration's value, and divides
+    /// by `s`.
     pub(crate) fn apply(self, original: &mut [f64], images: usize) {
         match self {
             Self::Nothing => {}

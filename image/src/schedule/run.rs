@@ -1,5 +1,5 @@
-//! What a run is made of: the caller's choice of steps and settings, the plan that a class makes of it, and what
-//! goes into one step and comes out.
+//! What a run is made of: the caller's choice of steps and settings, the plan that a class makes of it, and
+//! what goes into one step and comes out.
 
 use crate::error::{Error, Result};
 
@@ -14,8 +14,8 @@ pub enum Steps<'a> {
     Count(usize),
     /// At these timesteps of training (Euler, DPM-Solver, LCM, DDPM, flow matching), falling.
     Timesteps(&'a [f64]),
-    /// At these sigmas. Euler: the last one is where the run ends; flow matching and UniPC with flow sigmas: the
-    /// configuration's shift and end are added.
+    /// At these sigmas. Euler: the last one is where the run ends; flow matching and UniPC with flow sigmas:
+    /// the configuration's shift and end are added.
     Sigmas(&'a [f64]),
 }
 
@@ -52,8 +52,8 @@ impl Steps<'_> {
 /// Settings of a run that are in no configuration. What a class does not know must keep its default.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
-    /// The dynamic shift of flow models, see [`SchedulerConfig::mu`](crate::SchedulerConfig::mu). Needed where
-    /// `use_dynamic_shifting` is set; flow matching ignores it otherwise, as pipelines give it always.
+    /// The dynamic shift of flow models, see [`SchedulerConfig::mu`](crate::SchedulerConfig::mu). Needed
+    /// where `use_dynamic_shifting` is set; flow matching ignores it otherwise, as pipelines give it always.
     pub mu: Option<f64>,
     /// LCM: the share of the noise that the run begins with, more than 0 to 1.
     pub strength: f64,

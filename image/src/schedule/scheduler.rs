@@ -35,8 +35,8 @@ enum Solver {
 /// [`add_noise`](Self::add_noise); then for each of [`timesteps`](Self::timesteps) from there on
 /// [`scale_input`](Self::scale_input), the model, [`step`](Self::step).
 ///
-/// Samples are `[images, channels, ...]` flat, where `images` is that of the settings. A sample's layout within
-/// a picture matters only to models that predict a variance: channels come first there.
+/// Samples are `[images, channels, ...]` flat, where `images` is that of the settings. A sample's layout
+/// within a picture matters only to models that predict a variance: channels come first there.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
     solver: Solver,
@@ -52,8 +52,8 @@ impl Scheduler {
     /// Plans a run.
     ///
     /// # Errors
-    /// `Argument` for steps that the class cannot take and settings that it does not have; `Config` for values
-    /// that cannot work with these steps.
+    /// `Argument` for steps that the class cannot take and settings that it does not have; `Config` for
+    /// values that cannot work with these steps.
     pub fn new(config: &SchedulerConfig, steps: Steps<'_>, settings: Settings) -> Result<Self> {
         steps.check()?;
         check_settings(config.class(), &settings)?;
@@ -148,13 +148,13 @@ impl Scheduler {
 
     /// Replaces the sample by that of the next timestep.
     ///
-    /// `model_output`: as long as `sample`; twice as long, `[images, 2 * channels, ...]`, where the configuration
-    /// says that the model predicts a variance. `noise`: unit noise as long as `sample`, used where
-    /// [`needs_noise`](Self::needs_noise) says so.
+    /// `model_output`: as long as `sample`; twice as long, `[images, 2 * channels, ...]`, where the
+    /// configuration says that the model predicts a variance. `noise`: unit noise as long as `sample`, used
+    /// where [`needs_noise`](Self::needs_noise) says so.
     ///
     /// # Errors
-    /// `Argument` for other lengths, a sample that is not so many images, missing noise, and after the last step;
-    /// the run is unchanged then.
+    /// `Argument` for other lengths, a sample that is not so many images, missing noise, and after the last
+    /// step; the run is unchanged then.
     pub fn step(&mut self, model_output: &[f32], sample: &mut [f32], noise: Option<&[f32]>) -> Result<()> {
         let index = self.present().ok_or_else(|| self.ended())?;
         same_length("the sample", sample.len(), self.values.unwrap_or(sample.len()))?;
@@ -179,7 +179,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The original that the last step predicted, for DDIM, Euler, LCM (after its boundary condition) and DDPM.
+    /// The original that the last step predicted, for DDIM, Euler, LCM (after its boundary condition) and
+    /// DDPM.
     pub fn predicted_original(&self) -> Option<&[f32]> {
         self.original.as_deref()
     }

@@ -41,8 +41,8 @@ pub(crate) fn spaced(config: &SchedulerConfig, count: usize, rounded: bool) -> R
     })
 }
 
-/// As [`spaced`], for solvers whose last point, at noise 0, is no timestep of the model: `count + 1` points less
-/// the lowest. `end`: timesteps that are in use.
+/// As [`spaced`], for solvers whose last point, at noise 0, is no timestep of the model: `count + 1` points
+/// less the lowest. `end`: timesteps that are in use.
 pub(crate) fn spaced_to_zero(config: &SchedulerConfig, count: usize, end: usize) -> Result<Vec<f64>> {
     at_most_training(config, count)?;
     Ok(match config.spacing {

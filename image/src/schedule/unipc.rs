@@ -94,8 +94,8 @@ impl UniPc {
     }
 
     /// The step from `at` to the next sigma: `x' = (s' / s) x - a' (e^-h - 1) m0 - a' B sum(rho_k d_k)` with
-    /// `d_k = (m_k - m0) / r_k`; over noise with `a` and `s` exchanged and `h` in place of `-h`. `end`: the output
-    /// at the step's end, where it is known.
+    /// `d_k = (m_k - m0) / r_k`; over noise with `a` and `s` exchanged and `h` in place of `-h`. `end`: the
+    /// output at the step's end, where it is known.
     fn update(
         &self,
         plan: &Plan,
@@ -162,12 +162,12 @@ fn solve(mut rows: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
         let pivot = (column..count).max_by(largest).unwrap_or(column);
         rows.swap(column, pivot);
         right.swap(column, pivot);
-        for below in column + 1..count {
-            let factor = rows[below][column] / rows[column][column];
-            for i in column..count {
-                rows[below][i] -= factor * rows[column][i];
-            }
-            right[below] -= factor * right[column];
+        let (above, below) = rows.split_at_mut(column + 1);
+        let upper = &above[column];
+        for (offset, row) in below.iter_mut().enumerate() {
+            let factor = row[column] / upper[column];
+            row.iter_mut().zip(upper).for_each(|(x, up)| *x -= factor * up);
+            right[column + 1 + offset] -= factor * right[column];
         }
     }
     for row in (0..count).rev() {

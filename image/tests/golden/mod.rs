@@ -1,7 +1,7 @@
 //! Cases of the reference's results: tensors of a run, and comparison within the folder's tolerance.
 //!
-//! `golden.json` lists every tensor with the reference's own error in float32. Whole numbers have to be equal;
-//! for others `max |got - want| <= max(2e-5 max(1, max |want|), 10 error)`.
+//! `golden.json` lists every tensor with the reference's own error in float32. Whole numbers have to be
+//! equal; for others `max |got - want| <= max(2e-5 max(1, max |want|), 10 error)`.
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
