@@ -70,10 +70,10 @@ impl SchedulerConfig {
     /// # Ok::<(), engraft_image::Error>(())
     /// ```
     pub fn from_json(text: &str) -> Result<Self> {
-        let text = object(text)?;
-        let class = match text.get("_class_name") {
+        let mut text = object(text)?;
+        let class = match text.remove("_class_name") {
             None => Err(Error::config("_class_name", "missing", Class::names())),
-            Some(Value::String(name)) => Class::of(name),
+            Some(Value::String(name)) => Class::of(&name),
             Some(other) => Err(Error::config("_class_name", other, Class::names())),
         };
         Self::of(text, class?)
@@ -128,7 +128,7 @@ impl SchedulerConfig {
         let (algorithm, heun, bh1) = solver(&fields, class)?;
         let predicted = prediction(&fields, class)?;
         let flow = class == Class::FlowMatchEulerDiscrete;
-        let continuous = [("discrete", false), ("continuous", true)];
+        let discrete = fields.first_of("timestep_type", ["discrete", "continuous"])?;
         let corrector = fields.numbers("disable_corrector", &(0.0..=1e6))?.unwrap_or_default();
         let orders = if class == Class::DpmSolverMultistep { 3 } else { 8 };
         let config = Self {
@@ -143,27 +143,14 @@ impl SchedulerConfig {
             skip_prk_steps: fields.flag("skip_prk_steps", false)?,
             curve: curve(&fields)?,
             sigma_range: (fields.optional("sigma_min", &positive)?, fields.optional("sigma_max", &positive)?),
-            final_sigma_zero: fields.choice(
-                "final_sigmas_type",
-                true,
-                &[("zero", true), ("sigma_min", false)],
-            )?,
-            log_linear: fields.choice(
-                "interpolation_type",
-                false,
-                &[("linear", false), ("log_linear", true)],
-            )?,
+            final_sigma_zero: fields.first_of("final_sigmas_type", ["zero", "sigma_min"])?,
+            log_linear: !fields.first_of("interpolation_type", ["linear", "log_linear"])?,
             // The reference makes timesteps of sigmas for velocities alone.
-            continuous: fields.choice("timestep_type", false, &continuous)?
-                && predicted == Prediction::Velocity,
+            continuous: !discrete && predicted == Prediction::Velocity,
             flow_sigmas: fields.flag("use_flow_sigmas", false)?,
             shift: fields.number(if flow { "shift" } else { "flow_shift" }, 1.0, &positive)?,
             dynamic_shift: fields.flag("use_dynamic_shifting", false)?,
-            exponential_shift: fields.choice(
-                "time_shift_type",
-                true,
-                &[("exponential", true), ("linear", false)],
-            )?,
+            exponential_shift: fields.first_of("time_shift_type", ["exponential", "linear"])?,
             shift_terminal: fields.optional("shift_terminal", &(0.0..=0.999_999))?.filter(|end| *end > 0.0),
             invert_sigmas: fields.flag("invert_sigmas", false)?,
             stochastic: fields.flag("stochastic_sampling", false)?,

@@ -44,7 +44,7 @@ impl Ddim {
     }
 
     pub(crate) fn level(&self, plan: &Plan, index: usize) -> Level {
-        Level::of_product(self.alphas.at(plan.timesteps[index] as i64))
+        Level::of_alpha_bar(self.alphas.at(plan.timesteps[index] as i64))
     }
 
     pub(crate) fn needs_noise(&self) -> bool {
@@ -55,15 +55,15 @@ impl Ddim {
     /// next, and `s^2 = eta^2 (1 - a') / (1 - a) (1 - a / a')`.
     pub(crate) fn step(&self, plan: &Plan, input: &Input<'_>) -> Output {
         let timestep = plan.timesteps[input.index] as i64;
-        let (product, next) = (self.alphas.at(timestep), self.alphas.at(timestep - self.stride));
-        let level = Level::of_product(product);
+        let (alpha_bar, next) = (self.alphas.at(timestep), self.alphas.at(timestep - self.stride));
+        let level = Level::of_alpha_bar(alpha_bar);
         let mut original = self.prediction.original(level, level.sigma, &input.sample, &input.output);
         let mut noise = self.prediction.noise(level, &input.sample, &input.output);
         self.clip.apply(&mut original, input.images);
         if self.clipped_noise {
             noise = combine(&input.sample, &original, |x, x0| (x - level.alpha * x0) / level.sigma);
         }
-        let variance = (1.0 - next) / (1.0 - product) * (1.0 - product / next);
+        let variance = (1.0 - next) / (1.0 - alpha_bar) * (1.0 - alpha_bar / next);
         let deviation = self.eta * variance.max(0.0).sqrt();
         let direction = (1.0 - next - deviation * deviation).max(0.0).sqrt();
         let mut sample = combine(&original, &noise, |x0, e| next.sqrt() * x0 + direction * e);

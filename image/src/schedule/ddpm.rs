@@ -52,7 +52,7 @@ impl Ddpm {
     }
 
     pub(crate) fn level(&self, plan: &Plan, index: usize) -> Level {
-        Level::of_product(self.alphas.at(plan.timesteps[index] as i64))
+        Level::of_alpha_bar(self.alphas.at(plan.timesteps[index] as i64))
     }
 
     pub(crate) fn needs_noise(&self, plan: &Plan, index: usize) -> bool {
@@ -67,19 +67,19 @@ impl Ddpm {
     /// `x' = sqrt(a') b / (1 - a) x0 + sqrt(1 - b) (1 - a') / (1 - a) x + s z` with `b = 1 - a / a'`.
     pub(crate) fn step(&self, plan: &Plan, input: &Input<'_>) -> Output {
         let timestep = plan.timesteps[input.index] as i64;
-        let product = self.alphas.at(timestep);
+        let alpha_bar = self.alphas.at(timestep);
         // The last step has nothing below it, whatever `set_alpha_to_one` of other classes says.
         let next = plan.timesteps.get(input.index + 1).map_or(1.0, |next| self.alphas.at(*next as i64));
-        let (kept, level) = (product / next, Level::of_product(product));
+        let (kept, level) = (alpha_bar / next, Level::of_alpha_bar(alpha_bar));
         let beta = 1.0 - kept;
         let (output, predicted) = self.halves(input);
         let mut original = self.prediction.original(level, level.sigma, &input.sample, &output);
         self.clip.apply(&mut original, input.images);
-        let of_original = next.sqrt() * beta / (1.0 - product);
-        let of_sample = kept.sqrt() * (1.0 - next) / (1.0 - product);
+        let of_original = next.sqrt() * beta / (1.0 - alpha_bar);
+        let of_sample = kept.sqrt() * (1.0 - next) / (1.0 - alpha_bar);
         let mut sample = combine(&original, &input.sample, |x0, x| of_original * x0 + of_sample * x);
         if timestep > 0 {
-            let small = ((1.0 - next) / (1.0 - product) * beta).max(LEAST);
+            let small = ((1.0 - next) / (1.0 - alpha_bar) * beta).max(LEAST);
             for (i, x) in sample.iter_mut().enumerate() {
                 *x += self.deviation(small, beta, predicted.get(i)) * input.noise_at(i);
             }

@@ -109,6 +109,11 @@ impl Fields<'_> {
         })
     }
 
+    /// Whether the first of two names is chosen, which is the default.
+    pub(crate) fn first_of(&self, field: &'static str, names: [&str; 2]) -> Result<bool> {
+        self.choice(field, true, &[(names[0], true), (names[1], false)])
+    }
+
     /// A list of numbers in a range.
     pub(crate) fn numbers(
         &self,
@@ -125,7 +130,7 @@ impl Fields<'_> {
         numbers.collect::<Result<Vec<f64>>>().map(Some)
     }
 
-    /// A field that nothing but `null` and an empty value is known for.
+    /// A field of which no value but `null` is known.
     pub(crate) fn absent(&self, field: &'static str) -> Result<()> {
         match self.get(field) {
             None => Ok(()),

@@ -45,7 +45,7 @@ impl Lcm {
     }
 
     pub(crate) fn level(&self, plan: &Plan, index: usize) -> Level {
-        Level::of_product(self.alphas.at(plan.timesteps[index] as i64))
+        Level::of_alpha_bar(self.alphas.at(plan.timesteps[index] as i64))
     }
 
     pub(crate) fn needs_noise(&self, plan: &Plan, index: usize) -> bool {
@@ -56,7 +56,7 @@ impl Lcm {
     /// `c_out = t' / sqrt(t'^2 + d^2)`; then `x' = sqrt(a') y + sqrt(1 - a') z`, the last time `x' = y`.
     pub(crate) fn step(&self, plan: &Plan, input: &Input<'_>) -> Output {
         let timestep = plan.timesteps[input.index];
-        let level = Level::of_product(self.alphas.at(timestep as i64));
+        let level = Level::of_alpha_bar(self.alphas.at(timestep as i64));
         let mut original = self.prediction.original(level, level.sigma, &input.sample, &input.output);
         self.clip.apply(&mut original, input.images);
         let time = timestep * self.scaling;
@@ -65,7 +65,7 @@ impl Lcm {
         let denoised = combine(&original, &input.sample, |x0, x| out * x0 + skip * x);
         let sample = match plan.timesteps.get(input.index + 1) {
             Some(next) => {
-                let next = Level::of_product(self.alphas.at(*next as i64));
+                let next = Level::of_alpha_bar(self.alphas.at(*next as i64));
                 let noised = |(i, y): (usize, &f64)| next.alpha * y + next.sigma * input.noise_at(i);
                 denoised.iter().enumerate().map(noised).collect()
             }

@@ -68,7 +68,7 @@ impl Pndm {
     }
 
     pub(crate) fn level(&self, plan: &Plan, index: usize) -> Level {
-        Level::of_product(self.alphas.at(plan.timesteps[index] as i64))
+        Level::of_alpha_bar(self.alphas.at(plan.timesteps[index] as i64))
     }
 
     /// Whether a run may begin here: the Runge-Kutta steps cannot be left out in part.
@@ -141,7 +141,7 @@ impl Pndm {
     /// Equation 9 of the paper: `x' = sqrt(a' / a) x - (a' - a) e / (a sqrt(1 - a') + sqrt(a (1 - a) a'))`.
     fn moved(&self, sample: &[f64], output: &[f64], from: i64, next: i64) -> Vec<f64> {
         let (a, b) = (self.alphas.at(from), self.alphas.at(next));
-        let noise = self.prediction.noise(Level::of_product(a), sample, output);
+        let noise = self.prediction.noise(Level::of_alpha_bar(a), sample, output);
         let divisor = a * (1.0 - b).sqrt() + (a * (1.0 - a) * b).sqrt();
         combine(sample, &noise, |x, e| (b / a).sqrt() * x - (b - a) * e / divisor)
     }

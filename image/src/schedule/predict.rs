@@ -14,8 +14,8 @@ pub(crate) struct Level {
 
 impl Level {
     /// From the product of `1 - beta`: `alpha^2 + sigma^2 = 1`.
-    pub(crate) fn of_product(product: f64) -> Self {
-        Self { alpha: product.sqrt(), sigma: (1.0 - product).sqrt() }
+    pub(crate) fn of_alpha_bar(alpha_bar: f64) -> Self {
+        Self { alpha: alpha_bar.sqrt(), sigma: (1.0 - alpha_bar).sqrt() }
     }
 
     /// From `sigma / alpha`, with `alpha^2 + sigma^2 = 1`.
