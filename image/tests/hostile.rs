@@ -1,4 +1,4 @@
-//! Configurations that nobody wrote: each is refused by name, or its run ends with numbers.
+//! Configurations at random: each is refused by name, or its run ends with numbers.
 #![allow(clippy::unwrap_used)]
 
 use engraft_image::{Scheduler, SchedulerConfig, Settings, Steps};
