@@ -1,5 +1,5 @@
-//! What configurations mean beyond the reference's cases: defaults, other classes, errors by name, curves that no
-//! case has.
+//! What configurations mean beyond the reference's cases: defaults, other classes, errors by name, curves
+//! that no case has.
 #![allow(clippy::unwrap_used)]
 
 use engraft_image::{Class, Scheduler, SchedulerConfig, Settings, Steps};

@@ -157,8 +157,8 @@ impl Dpm {
             (true, true) => {
                 let (scale, e) = (next.alpha, -(-2.0 * h).exp_m1());
                 let first = if half { 0.5 * scale * e } else { scale * (e / (-2.0 * h) + 1.0) };
-                // The integral would add the half. Published pictures come from the reference, which subtracts it
-                // (its third order therefore converges as a first one), so this does as well.
+                // The integral would add the half. Published pictures come from the reference, which
+                // subtracts it (its third order therefore converges as a first one), so this does as well.
                 let second = scale * ((e - 2.0 * h) / (4.0 * h * h) - 0.5);
                 let sample = next.sigma / now.sigma * (-h).exp();
                 Weights { sample, output: scale * e, first, second, noise: next.sigma * e.max(0.0).sqrt() }
