@@ -2,6 +2,8 @@
 
 #[cfg(unix)]
 mod group;
+#[cfg(feature = "image")]
+mod image;
 mod model;
 #[cfg(feature = "serve")]
 mod serve;
@@ -11,6 +13,8 @@ mod transcribe;
 
 #[cfg(unix)]
 pub use group::{GroupArgs, Led};
+#[cfg(feature = "image")]
+pub use image::ImageArgs;
 pub use model::{DeviceArgs, ModelArgs, PolicyArgs, named, warn_of_coarse_groups};
 #[cfg(feature = "serve")]
 pub use serve::ServeArgs;
@@ -77,6 +81,9 @@ pub enum Command {
     /// Write down what is said in a file of sound, by a model like Whisper
     #[cfg(feature = "speech")]
     Transcribe(Box<TranscribeArgs>),
+    /// Make pictures of a text, by a pipeline of diffusers
+    #[cfg(feature = "image")]
+    Image(Box<ImageArgs>),
     /// Show how a model runs: per slot the op, the kernel or why there is none, format and bytes
     Plan(PlanArgs),
     /// Measure speed and memory, against what the machine can do

@@ -22,6 +22,8 @@ mod follow;
 mod generate;
 #[cfg(unix)]
 mod group;
+#[cfg(feature = "image")]
+mod image;
 mod lines;
 mod output;
 mod plan;
@@ -87,6 +89,8 @@ fn run(command: Command) -> failure::Outcome {
         Command::Serve(args) => serve::run(&args),
         #[cfg(feature = "speech")]
         Command::Transcribe(args) => transcribe::run(&args),
+        #[cfg(feature = "image")]
+        Command::Image(args) => image::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Convert(args) => convert::run(&args),

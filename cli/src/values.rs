@@ -2,6 +2,8 @@
 
 use engraft::backends::{self, BackendName};
 use engraft::engraft_core::mem::Groups;
+#[cfg(feature = "image")]
+use engraft::engraft_diffusion::Lora;
 use engraft::{Float, SamplingParams, WeightFormat};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -94,4 +96,33 @@ pub(super) fn min_p(text: &str) -> Result<f32, String> {
 
 pub(super) fn repetition_penalty(text: &str) -> Result<f32, String> {
     sampled(text, |p, v| p.repetition_penalty = v)
+}
+
+/// A number that is not infinite.
+#[cfg(feature = "image")]
+pub(super) fn number(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value: &f64| value.is_finite());
+    value.ok_or_else(|| "a number is expected".into())
+}
+
+/// From 0 to 1.
+#[cfg(feature = "image")]
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    number(text).ok().filter(|value| (0.0..=1.0).contains(value)).ok_or_else(|| "allowed: 0 to 1".into())
+}
+
+/// Width and height: `512x768`.
+#[cfg(feature = "image")]
+pub(super) fn size(text: &str) -> Result<(usize, usize), String> {
+    let sides = text.split_once('x').and_then(|(w, h)| Some((w.parse().ok()?, h.parse().ok()?)));
+    sides.ok_or_else(|| "width and height are expected: 512x768".into())
+}
+
+/// A file, and behind `@` how much of it.
+#[cfg(feature = "image")]
+pub(super) fn lora(text: &str) -> Result<Lora, String> {
+    match text.rsplit_once('@') {
+        Some((file, scale)) if !scale.contains('/') => Ok(Lora { file: file.into(), scale: number(scale)? }),
+        _ => Ok(Lora { file: text.into(), scale: 1.0 }),
+    }
 }

@@ -22,7 +22,7 @@ fn main() -> engraft::Result<()> {
     let model = inject(&backend, &files, &Registry::default(), 512, LoadOptions::default(), &mut |_, _| {})?;
     let mut engine = Engine::new(backend, model, config)?;
 
-    let tokenizer = engraft::tokenizer("the demo model", files.tokenizer)?;
+    let tokenizer = engraft::Tokenizer::from_files("the demo model", files.tokenizer)?;
     let request = |text: &str| -> engraft::Result<Request> {
         Ok(Request { prompt: tokenizer.encode(text, true)?, max_new_tokens: 12, ..Request::default() })
     };

@@ -43,7 +43,7 @@ fn text(without: Option<usize>) -> Result<(String, usize)> {
     let model = injector.inject(&backend, &files, &mut |_, _| {})?;
     let layers = model.blocks.len();
     let mut engine = Engine::new(backend, model, EngineConfig { max_seqs: 1, ..EngineConfig::default() })?;
-    let tokenizer = engraft::tokenizer("the demo model", files.tokenizer)?;
+    let tokenizer = engraft::Tokenizer::from_files("the demo model", files.tokenizer)?;
     let prompt = tokenizer.encode("This package provides", true)?;
     let id = engine.put(Request { prompt, max_new_tokens: 16, ..Request::default() })?;
     let sampled = engine.run()?;

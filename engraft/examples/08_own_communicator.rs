@@ -135,7 +135,7 @@ fn load(rank: usize, world: usize) -> Result<(Arc<Cpu>, Model<Cpu>)> {
 }
 
 fn text(mut engine: Engine<Cpu>) -> Result<String> {
-    let tokenizer = engraft::tokenizer("the demo model", demo_files()?.tokenizer)?;
+    let tokenizer = engraft::Tokenizer::from_files("the demo model", demo_files()?.tokenizer)?;
     let prompt = tokenizer.encode("This package provides", true)?;
     let id = engine.put(Request { prompt, max_new_tokens: 16, ..Request::default() })?;
     let sampled = engine.run()?;

@@ -53,6 +53,8 @@ mod handle;
 mod hub;
 #[path = "hub/cache.rs"]
 mod hub_cache;
+#[cfg(feature = "image")]
+mod image;
 mod labels;
 mod load;
 mod open;
@@ -88,6 +90,8 @@ pub use engraft_core::profile::{Profile, Span};
 pub use engraft_core::sample::SamplingParams;
 pub use engraft_core::text::{ChatTemplate, Message, Tokenizer};
 pub use engraft_core::{Error, Result};
+#[cfg(feature = "image")]
+pub use engraft_diffusion;
 #[cfg(unix)]
 pub use engraft_ranks;
 
@@ -97,13 +101,14 @@ pub use demo::demo_files;
 pub use embed::EmbedOptions;
 pub use generator::{GenerateOptions, Generator, TextGenerator};
 pub use handle::{CancelToken, EngineHandle, EngineStats, Event, ModelInfo, Saved, Tokens};
+#[cfg(feature = "image")]
+pub use image::{ImageGenerator, ImageOptions};
 pub use labels::{Classification, Label, Labels};
 pub use load::{GROUP_LOST, load_engine};
 pub use options::Options;
 pub use source::ModelSource;
 #[cfg(feature = "speech")]
 pub use speech::{Segments, SpeechOptions, Task, Transcriber};
-pub use text::tokenizer;
 pub use text_stream::{Stats, TextFinish, TextStream};
 
 /// Opens a model with default options: a folder, a `.gguf` file, or (feature `hub`) a hub id.

@@ -1,11 +1,11 @@
 //! A checkpoint's text side: the tokenizer, the chat template, what ends a text, how the model likes to be
 //! sampled.
 
+use engraft_core::Result;
 use engraft_core::checkpoint::TokenizerFiles;
 use engraft_core::config::ModelConfig;
 use engraft_core::sample::{SamplingParams, not_honoured};
 use engraft_core::text::{ChatTemplate, Tokenizer};
-use engraft_core::{Error, Result};
 use serde_json::Value;
 
 /// Everything between a model's tokens and text.
@@ -24,7 +24,7 @@ impl TextProcessor {
             TokenizerFiles::HuggingFace { chat_template, .. } => chat_template.take(),
             _ => None,
         };
-        let tokenizer = tokenizer(name, files)?;
+        let tokenizer = Tokenizer::from_files(name, files)?;
         let template = own.or_else(|| tokenizer.chat_template().map(str::to_owned));
         let template = template
             .map(|source| ChatTemplate::new(&source, tokenizer.bos_token(), tokenizer.eos_token()))
@@ -49,31 +49,5 @@ impl TextProcessor {
             false => SamplingParams::default(),
         };
         Ok(Self { tokenizer, template, stop_ids, sampling })
-    }
-}
-
-/// The tokenizer of a checkpoint, from `tokenizer.json`, older tokenizers' files or GGUF metadata; `name` is
-/// the model's, for messages.
-///
-/// # Errors
-/// `Text` if the checkpoint has none, `Format` if what it has is none.
-pub fn tokenizer(name: &str, files: TokenizerFiles) -> Result<Tokenizer> {
-    match files {
-        TokenizerFiles::HuggingFace { tokenizer_json: Some(json), tokenizer_config, .. } => {
-            Tokenizer::from_json(&json, &tokenizer_config)
-        }
-        TokenizerFiles::HuggingFace { vocabulary: Some(files), tokenizer_config, .. } => {
-            Tokenizer::from_vocabulary(&files, &tokenizer_config)
-        }
-        TokenizerFiles::HuggingFace { .. } => {
-            let what =
-                "no tokenizer.json, no SentencePiece model and no vocabulary: text cannot go in or out";
-            Err(Error::text(format!("{name} has {what}")))
-        }
-        TokenizerFiles::Gguf(found) if found.model.is_empty() => {
-            Err(Error::text(format!("{name} has no tokenizer in its metadata")))
-        }
-        TokenizerFiles::Gguf(found) => Tokenizer::from_gguf(&(*found).into()),
-        _ => Err(Error::internal(format!("{name} has a tokenizer of a kind that nothing reads"))),
     }
 }

@@ -31,9 +31,12 @@ const LONGEST: usize = 600;
 const LONGEST_FUNCTION: usize = 60;
 
 /// Crates that users run, by the name that others import, and their root files.
-const SHIPPED: [(&str, &str); 11] = [
+const SHIPPED: [(&str, &str); 14] = [
     ("engraft_core", "core/src/lib.rs"),
     ("engraft_ranks", "ranks/src/lib.rs"),
+    ("engraft_audio", "audio/src/lib.rs"),
+    ("engraft_image", "image/src/lib.rs"),
+    ("engraft_diffusion", "diffusion/src/lib.rs"),
     ("engraft_cpu", "backend-cpu/src/lib.rs"),
     ("engraft_kernels", "kernels/src/lib.rs"),
     ("engraft_cuda", "backend-cuda/src/lib.rs"),
@@ -424,6 +427,9 @@ fn every_library_file_says_what_it_is() {
     let folders = [
         "core",
         "ranks",
+        "audio",
+        "image",
+        "diffusion",
         "backend-cpu",
         "backend-cuda",
         "backend-wgpu",

@@ -318,6 +318,22 @@ fn hugging_face(
         Some(bytes) => json::object(&named("generation_config.json"), &bytes, json::MAX_CONFIG)?,
         None => json::empty(),
     };
+    let tokenizer = tokenizer_files(folder, &config)?;
+    let source = weights(&config)?;
+    let source = packed::unpacked(&mut config, source)?;
+    Ok(ModelFiles {
+        path: path.to_owned(),
+        layout: Layout::HuggingFace,
+        config,
+        generation,
+        tokenizer,
+        source,
+    })
+}
+
+/// The tokenizer of a folder, as found; `config` is the model's.
+pub(super) fn tokenizer_files(folder: &Path, config: &Value) -> Result<TokenizerFiles> {
+    let named = |name: &str| folder.join(name).display().to_string();
     let template = match read_optional(&folder.join("chat_template.jinja"), MAX_TEMPLATE)? {
         Some(bytes) => Some(
             String::from_utf8(bytes)
@@ -332,18 +348,9 @@ fn hugging_face(
         template,
     )?;
     if let TokenizerFiles::HuggingFace { tokenizer_json: None, vocabulary, .. } = &mut tokenizer {
-        *vocabulary = vocabulary_files(folder, named(""), &config)?;
+        *vocabulary = vocabulary_files(folder, named(""), config)?;
     }
-    let source = weights(&config)?;
-    let source = packed::unpacked(&mut config, source)?;
-    Ok(ModelFiles {
-        path: path.to_owned(),
-        layout: Layout::HuggingFace,
-        config,
-        generation,
-        tokenizer,
-        source,
-    })
+    Ok(tokenizer)
 }
 
 /// What other files of a folder say of the model, as fields of its configuration.

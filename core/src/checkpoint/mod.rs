@@ -57,6 +57,15 @@ pub fn open(path: &Path, access: Access) -> Result<ModelFiles> {
     folder::open(path, access)
 }
 
+/// The tokenizer of a folder that has no weights, as the folders of pipelines are: `tokenizer.json`, or the
+/// files of older tokenizers with what `tokenizer_config.json` says of them.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_tokenizer(folder: &Path) -> Result<TokenizerFiles> {
+    folder::tokenizer_files(folder, &json::empty())
+}
+
 /// Copies what a model needs besides its weights (configuration, generation settings, tokenizer, chat
 /// template) to the folder `to`: the other half of a converted model.
 ///

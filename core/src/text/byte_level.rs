@@ -84,7 +84,7 @@ pub(super) fn read(settings: &Settings<'_>) -> Result<Tokenizer> {
 }
 
 /// The pairs of `merges.txt`, best first: one a line, behind a line that names the version.
-fn merges(settings: &Settings<'_>) -> Result<Merges> {
+pub(super) fn merges(settings: &Settings<'_>) -> Result<Merges> {
     let name = settings.place("merges.txt");
     let Some(bytes) = settings.files.bytes("merges.txt") else {
         return Err(Error::format(name, "is missing; this tokenizer's merges are in it"));

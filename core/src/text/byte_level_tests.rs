@@ -46,12 +46,7 @@ fn what_cannot_be_read_is_refused_by_name() {
     assert_eq!(tokenizer.encode("ab<|endoftext|>b", true).unwrap(), [3, 0, 2]);
     assert_eq!(tokenizer.eos_ids(), [0]);
     for (vocab, merges, name, part) in [
-        (
-            &vocab[..],
-            &b"a b"[..],
-            "CLIPTokenizer",
-            "tokenizer_config.json: tokenizer_class is `CLIPTokenizer`",
-        ),
+        (&vocab[..], &b"a b"[..], "XLMTokenizer", "tokenizer_config.json: tokenizer_class is `XLMTokenizer`"),
         (vocab, b"a b c", "GPT2Tokenizer", "merges.txt: line 1 is `a b c`"),
         (vocab, b"#version\n\nab", "GPT2Tokenizer", "merges.txt: line 3 is `ab`"),
         (vocab, b"a c", "GPT2Tokenizer", "merges.txt"),

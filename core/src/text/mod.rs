@@ -9,6 +9,7 @@
 
 mod byte_level;
 mod characters;
+mod clip;
 mod clock;
 pub mod detokenize;
 pub mod gguf;

@@ -1,0 +1,73 @@
+//! Flags of `image`.
+
+use super::super::values::{backend, dtype, lora, number, positive, seed, share, size, threads};
+use clap::Args as ClapArgs;
+use engraft::Float;
+use engraft::backends::BackendName;
+use engraft::engraft_diffusion::Lora;
+use std::path::PathBuf;
+
+#[derive(Debug, ClapArgs)]
+pub struct ImageArgs {
+    /// Folder of a pipeline as diffusers publishes it, with model_index.json: Stable Diffusion 1, 2, XL, also
+    /// those that fill in pictures
+    #[arg(short, long, value_name = "FOLDER")]
+    pub model: PathBuf,
+    /// What is to be seen; given several times, a picture each
+    #[arg(short, long, value_name = "TEXT", required = true)]
+    pub prompt: Vec<String>,
+    /// What is not to be seen
+    #[arg(long, value_name = "TEXT", alias = "negative-prompt")]
+    pub negative: Option<String>,
+    /// A PNG file to write; of several pictures NAME-1.png, NAME-2.png, ...
+    #[arg(short, long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Width and height in pixels; default: those that the model was trained with, of --init the picture's
+    #[arg(long, value_name = "WxH", value_parser = size)]
+    pub size: Option<(usize, usize)>,
+    /// Steps from noise to picture
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = positive)]
+    pub steps: usize,
+    /// How much the prompt counts; 1 and below: what is not to be seen counts for nothing; default: 7.5, of
+    /// models with two text encoders 5
+    #[arg(long, value_name = "G", value_parser = number)]
+    pub guidance: Option<f64>,
+    /// Share of guided outputs that is brought back to the deviation of those by the prompt, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    pub guidance_rescale: f64,
+    /// Layers at the end of text encoders to leave out
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub clip_skip: usize,
+    /// Another scheduler with the folder's settings: ddim, pndm, euler, euler-a, dpm, unipc, lcm, ddpm, flow,
+    /// or a class of diffusers
+    #[arg(long, value_name = "NAME")]
+    pub scheduler: Option<String>,
+    /// Seed of the noise; picture i has the seed plus i; default: a new one, which is shown
+    #[arg(long, value_name = "SEED", value_parser = seed)]
+    pub seed: Option<u64>,
+    /// A PNG or JPEG file to begin with
+    #[arg(long, value_name = "IMAGE")]
+    pub init: Option<PathBuf>,
+    /// A PNG or JPEG file as large as --init: what is white may change, the rest stays
+    #[arg(long, value_name = "IMAGE", requires = "init")]
+    pub mask: Option<PathBuf>,
+    /// How much of --init may change, 0 to 1
+    #[arg(long, value_name = "X", default_value_t = 0.8, value_parser = share, requires = "init")]
+    pub strength: f64,
+    /// A LoRA file to add to the weights, and how much of it, FILE@0.6; default: all (can be given several
+    /// times)
+    #[arg(long, value_name = "FILE[@SCALE]", value_parser = lora)]
+    pub lora: Vec<Lora>,
+    /// Backend: cpu, cuda[:index], wgpu[:part of an adapter's name]
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backend)]
+    pub backend: BackendName,
+    /// Element type of activations: f32, f16, bf16
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
+    pub dtype: Float,
+    /// Threads of the CPU backend; 0 is one per core
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = threads)]
+    pub threads: usize,
+    /// Read tensors from their files instead of mapping them
+    #[arg(long)]
+    pub no_mmap: bool,
+}

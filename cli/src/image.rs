@@ -1,0 +1,157 @@
+//! `engraft image`: a prompt in, PNG files out.
+
+use super::args::ImageArgs;
+use super::failure::{Failure, Outcome};
+use super::output::{emit, note};
+use engraft::engraft_core::checkpoint::Access;
+use engraft::engraft_diffusion::engraft_image::{self, Picture, PictureLimits, SchedulerConfig};
+use engraft::engraft_diffusion::{ImageRequest, Init};
+use engraft::{Error, ImageGenerator, ImageOptions};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::hash::{BuildHasher, RandomState};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Short names of schedulers.
+const SCHEDULERS: [(&str, &str); 9] = [
+    ("ddim", "DDIMScheduler"),
+    ("pndm", "PNDMScheduler"),
+    ("euler", "EulerDiscreteScheduler"),
+    ("euler-a", "EulerAncestralDiscreteScheduler"),
+    ("dpm", "DPMSolverMultistepScheduler"),
+    ("unipc", "UniPCMultistepScheduler"),
+    ("lcm", "LCMScheduler"),
+    ("ddpm", "DDPMScheduler"),
+    ("flow", "FlowMatchEulerDiscreteScheduler"),
+];
+
+/// The side of pictures of a model whose files say none.
+const SIDE: usize = 512;
+
+pub fn run(args: &ImageArgs) -> Outcome {
+    // What is wrong with a picture or a place is said before the model is read.
+    let init = args.init.as_deref().map(read).transpose()?;
+    let mask = args.mask.as_deref().map(read).transpose()?;
+    check_place(&args.out)?;
+    let access = if args.no_mmap { Access::Read } else { Access::default() };
+    let (backend, threads, dtype) = (args.backend.clone(), args.threads, args.dtype);
+    let options = ImageOptions { backend, threads, dtype, access, loras: args.lora.clone() };
+    let mut model = ImageGenerator::open(&args.model, &options)?;
+    let request = request(args, &model, init, mask)?;
+    let (seed, began, bar) = (args.seed.unwrap_or_else(fresh_seed), Instant::now(), bar());
+    let mut steps = 0;
+    let images = model.generate(&request, seed, |progress| {
+        steps = progress.of;
+        bar.set_length(progress.of as u64);
+        bar.set_position(progress.done as u64);
+    })?;
+    bar.finish_and_clear();
+    let ImageRequest { width, height, .. } = request;
+    for (i, rgb) in images.rgb.iter().enumerate() {
+        let place = place(&args.out, i, images.rgb.len());
+        let png = engraft_image::encode_png(rgb, width, height).map_err(|e| in_file(&place, &e))?;
+        std::fs::write(&place, png).map_err(|e| Error::io(&place, e))?;
+        emit(&format!("{}\n", place.display()))?;
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    note(&format!("{width} x {height}, {steps} steps, seed {seed}, {seconds:.1} s"));
+    Ok(())
+}
+
+/// What the flags ask for, at the size of the picture that is given, else at the model's.
+fn request(
+    args: &ImageArgs,
+    model: &ImageGenerator,
+    init: Option<Picture>,
+    mask: Option<Picture>,
+) -> Result<ImageRequest, Failure> {
+    let side = model.side().unwrap_or(SIDE);
+    let own = init.as_ref().map(|picture| (picture.width, picture.height));
+    let (width, height) = args.size.or(own).unwrap_or((side, side));
+    for (flag, picture) in [("--init", &init), ("--mask", &mask)] {
+        if let Some(picture) = picture.as_ref().filter(|p| (p.width, p.height) != (width, height)) {
+            let what =
+                format!("{flag} is {} x {}, the result {width} x {height}", picture.width, picture.height);
+            return Err(Failure::Usage(format!("{what}: give a picture of that size")));
+        }
+    }
+    // A grey picture has three equal channels.
+    let mask =
+        mask.map(|picture| picture.rgb.chunks(3).map(|pixel| pixel.iter().sum::<f32>() / 3.0).collect());
+    Ok(ImageRequest {
+        prompts: args.prompt.clone(),
+        negative: args.negative.clone().map(|text| vec![text]),
+        steps: Some(args.steps),
+        guidance: args.guidance,
+        guidance_rescale: args.guidance_rescale,
+        clip_skip: args.clip_skip,
+        scheduler: scheduler(args, model.scheduler())?,
+        init: init.map(|Picture { rgb, .. }| Init { rgb, strength: args.strength, mask }),
+        width,
+        height,
+        ..ImageRequest::new("")
+    })
+}
+
+/// A bar where a terminal shows it.
+fn bar() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{msg} {bar:32} {pos}/{len} {eta}");
+    ProgressBar::new(0)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        .with_message("steps")
+}
+
+fn in_file(file: &Path, error: &engraft_image::Error) -> Error {
+    Error::format(file.display().to_string(), error.to_string())
+}
+
+/// The picture of a file.
+fn read(path: &Path) -> Result<Picture, Failure> {
+    let limits = PictureLimits::default();
+    let meta = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
+    if !meta.is_file() {
+        return Err(Error::format(path.display().to_string(), "is no file").into());
+    }
+    if meta.len() > limits.bytes as u64 {
+        let what = format!("has {} bytes, at most {} allowed", meta.len(), limits.bytes);
+        return Err(Error::format(path.display().to_string(), what).into());
+    }
+    let bytes = std::fs::read(path).map_err(|e| Error::io(path, e))?;
+    Ok(engraft_image::decode(&bytes, limits).map_err(|e| in_file(path, &e))?)
+}
+
+/// Refuses a place that nothing can be written to.
+fn check_place(out: &Path) -> Outcome {
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (folder.is_dir(), out.is_dir()) {
+        (false, _) => Err(Failure::Usage(format!("--out {}: there is no such folder", out.display()))),
+        (_, true) => Err(Failure::Usage(format!("--out {}: is a folder; a file is expected", out.display()))),
+        _ => Ok(()),
+    }
+}
+
+/// Where picture `i` of `count` goes.
+fn place(out: &Path, i: usize, count: usize) -> PathBuf {
+    if count == 1 {
+        return out.to_owned();
+    }
+    let stem = out.file_stem().map_or(String::new(), |stem| stem.to_string_lossy().into_owned());
+    out.with_file_name(format!("{stem}-{}.png", i + 1))
+}
+
+/// The scheduler that is named, with the settings of the folder's.
+fn scheduler(args: &ImageArgs, own: &SchedulerConfig) -> Result<Option<SchedulerConfig>, Failure> {
+    let Some(name) = &args.scheduler else { return Ok(None) };
+    let class = SCHEDULERS.iter().find(|(short, _)| short == name).map_or(name.as_str(), |(_, class)| class);
+    let other = own.with_class(class);
+    Ok(Some(other.map_err(|e| Failure::Usage(format!("--scheduler {name}: {e}")))?))
+}
+
+/// A seed for this run.
+fn fresh_seed() -> u64 {
+    u64::from(RandomState::new().hash_one(0) as u32)
+}

@@ -1,0 +1,108 @@
+//! The tensors of a model by name, and what graphs take of them.
+//!
+//! Graphs of other sizes take the same operands: an operand has a key, made of the names of its tensors and
+//! how they are packed, and is loaded once.
+
+use engraft_core::checkpoint::TensorInfo;
+use engraft_core::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// How an operand is made of its tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Packing {
+    /// Matrices `[outputs, inputs]`, one below the other.
+    Matrix,
+    /// A matrix `[up | gate, inputs]`, the gate first.
+    Gated,
+    /// A convolution `[outputs, inputs, lines, columns]` as `[outputs, taps * inputs]`.
+    Taps(usize),
+    /// Vectors one after the other.
+    Vector,
+    /// A vector `[up | gate]`, the gate first.
+    GatedVector,
+}
+
+/// An operand of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Param(pub(crate) usize);
+
+/// What an operand is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Operand {
+    /// Names of its tensors.
+    pub tensors: Vec<String>,
+    /// What is made of them.
+    pub packing: Packing,
+}
+
+/// The tensors of a model, and the operands that graphs have asked for.
+#[derive(Debug, Clone)]
+pub struct Tensors {
+    file: String,
+    shapes: BTreeMap<String, Vec<usize>>,
+    taken: BTreeSet<String>,
+    operands: Vec<Operand>,
+    numbers: HashMap<Operand, Param>,
+}
+
+impl Tensors {
+    /// Those of `file`.
+    pub fn new(file: &str, tensors: &[TensorInfo]) -> Self {
+        let shapes = tensors.iter().map(|t| (t.name.clone(), t.shape.clone())).collect();
+        let (taken, operands, numbers) = (BTreeSet::new(), Vec::new(), HashMap::new());
+        Self { file: file.to_string(), shapes, taken, operands, numbers }
+    }
+
+    /// Whether there is a tensor of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.shapes.contains_key(name)
+    }
+
+    /// The first of these names that is there, the first of all where none is.
+    pub fn first_of(&self, names: &[&str]) -> String {
+        let found = names.iter().find(|name| self.has(&format!("{name}.weight")));
+        found.or(names.first()).map_or(String::new(), |name| (*name).to_string())
+    }
+
+    /// A tensor's dimensions.
+    ///
+    /// # Errors
+    /// `Tensor` where it is missing.
+    pub fn shape(&self, name: &str) -> Result<&[usize]> {
+        let missing = || Error::tensor(name, format!("is not in {}", self.file));
+        self.shapes.get(name).map(Vec::as_slice).ok_or_else(missing)
+    }
+
+    /// The operand that these tensors make.
+    pub fn take(&mut self, tensors: Vec<String>, packing: Packing) -> Param {
+        self.taken.extend(tensors.iter().cloned());
+        let operand = Operand { tensors, packing };
+        let next = Param(self.operands.len());
+        *self.numbers.entry(operand.clone()).or_insert_with(|| {
+            self.operands.push(operand);
+            next
+        })
+    }
+
+    /// All operands that were asked for, in the order of their numbers.
+    pub fn operands(&self) -> &[Operand] {
+        &self.operands
+    }
+
+    /// Refuses a model with tensors that nothing has taken and `ignored` does not name.
+    ///
+    /// # Errors
+    /// `Binding`, with their names.
+    pub fn check_all_taken(&self, class: &str, ignored: impl Fn(&str) -> bool) -> Result<()> {
+        let left = |name: &&String| !self.taken.contains(*name) && !ignored(name);
+        let names: Vec<String> = self.shapes.keys().filter(left).cloned().collect();
+        match names.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Binding {
+                policy: class.to_string(),
+                what: "tensors are left over: ".to_string(),
+                names,
+            }),
+        }
+    }
+}

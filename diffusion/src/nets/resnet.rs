@@ -1,0 +1,57 @@
+//! Blocks of two convolutions around a sum (arXiv 1512.03385), with the time in between, and what changes the
+//! size of pictures.
+
+use crate::graph::{Builder, Grid, Picture, Stride, Value};
+use engraft_core::Result;
+use engraft_core::params::Act;
+
+/// What the norms and sums of a block's resnets are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Resnet {
+    /// Groups of norms.
+    pub groups: usize,
+    /// Added to variances.
+    pub eps: f32,
+    /// The activation.
+    pub act: Act,
+    /// Divides the sum.
+    pub divisor: f32,
+}
+
+impl Resnet {
+    /// `(x + conv2(act(norm2(conv1(act(norm1(x))) + time)))) / divisor`, x by a convolution where channels
+    /// change; `time` is `act(time embedding)` `[items, dim]`.
+    pub fn build(&self, b: &mut Builder<'_>, x: Picture, time: Option<Value>, p: &str) -> Result<Picture> {
+        let norm = (self.groups, self.eps);
+        let h = b.group_norm(x, &format!("{p}.norm1"), norm, Some(self.act))?;
+        let mut h = b.same(h, &format!("{p}.conv1"), 3)?;
+        if let Some(time) = time {
+            let name = format!("{p}.time_emb_proj");
+            let row = b.linear(time, &name, None)?;
+            h.value = b.add_per_item(h.value, row, &name)?;
+        }
+        let h = b.group_norm(h, &format!("{p}.norm2"), norm, Some(self.act))?;
+        let conv2 = format!("{p}.conv2");
+        let h = b.same(h, &conv2, 3)?;
+        let shortcut = format!("{p}.conv_shortcut");
+        let x = match b.tensors().has(&format!("{shortcut}.weight")) {
+            true => b.same(x, &shortcut, 1)?,
+            false => x,
+        };
+        let sum = b.add(h.value, x.value, &conv2)?;
+        Ok(Picture { value: b.scale(sum, 1.0 / self.divisor), ..h })
+    }
+}
+
+/// A convolution over the picture seen as large as `seen`.
+pub(super) fn upsample(b: &mut Builder<'_>, x: Picture, seen: Grid, p: &str) -> Result<Picture> {
+    b.conv(x, &format!("{p}.upsamplers.0.conv"), (3, Stride::same(3), seen), None)
+}
+
+/// A convolution of every other pixel, with as many zeros around as `padding` says; with none there is one
+/// line below and one column to the right.
+pub(super) fn downsample(b: &mut Builder<'_>, x: Picture, padding: usize, p: &str) -> Result<Picture> {
+    let after = padding.max(1);
+    let stride = Stride { step: 2, before: padding, after };
+    b.conv(x, &format!("{p}.downsamplers.0.conv"), (3, stride, x.grid), None)
+}

@@ -1,0 +1,401 @@
+//! `UNet2DConditionModel`: what a scheduler takes of a noisy sample, a time and a text.
+//!
+//! Source: arXiv 2112.10752, 2307.01952.
+
+use super::attention::Transformer;
+use super::resnet::{Resnet, downsample, upsample};
+use super::time::sinusoids;
+use crate::config::{self, PerBlock};
+use crate::graph::{Builder, Graph, Grid, Picture, Tensors, Value};
+use engraft_core::params::Act;
+use engraft_core::{Error, Result};
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
+/// What `config.json` says.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default)]
+pub struct UnetSpec {
+    /// Channels of samples.
+    pub in_channels: usize,
+    /// Channels of what comes out.
+    pub out_channels: usize,
+    /// Lines and columns of the latents that it was trained with.
+    pub sample_size: Option<usize>,
+    down_block_types: Vec<String>,
+    up_block_types: Vec<String>,
+    mid_block_type: String,
+    block_out_channels: Vec<usize>,
+    layers_per_block: PerBlock<usize>,
+    transformer_layers_per_block: PerBlock<usize>,
+    reverse_transformer_layers_per_block: Option<Vec<usize>>,
+    /// The number of heads, by an old mistake.
+    attention_head_dim: PerBlock<usize>,
+    num_attention_heads: Option<PerBlock<usize>>,
+    only_cross_attention: PerBlock<bool>,
+    cross_attention_dim: PerBlock<usize>,
+    norm_num_groups: usize,
+    norm_eps: f32,
+    act_fn: String,
+    downsample_padding: usize,
+    mid_block_scale_factor: f32,
+    /// Whether cosines of the time come before sines.
+    pub flip_sin_to_cos: bool,
+    /// See [`super::sinusoids`].
+    pub freq_shift: f64,
+    addition_embed_type: Option<String>,
+    /// Columns of each size that is added to the time.
+    pub addition_time_embed_dim: Option<usize>,
+    class_embed_type: Option<String>,
+    projection_class_embeddings_input_dim: Option<usize>,
+    /// Columns of the guidance that distilled models read.
+    pub time_cond_proj_dim: Option<usize>,
+}
+
+impl Default for UnetSpec {
+    fn default() -> Self {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_string()).collect();
+        Self {
+            in_channels: 4,
+            out_channels: 4,
+            sample_size: None,
+            down_block_types: names(&[CROSS_DOWN, CROSS_DOWN, CROSS_DOWN, DOWN]),
+            up_block_types: names(&[UP, CROSS_UP, CROSS_UP, CROSS_UP]),
+            mid_block_type: MIDDLE.into(),
+            block_out_channels: vec![320, 640, 1280, 1280],
+            layers_per_block: PerBlock::All(2),
+            transformer_layers_per_block: PerBlock::All(1),
+            reverse_transformer_layers_per_block: None,
+            attention_head_dim: PerBlock::All(8),
+            num_attention_heads: None,
+            only_cross_attention: PerBlock::All(false),
+            cross_attention_dim: PerBlock::All(1280),
+            norm_num_groups: 32,
+            norm_eps: 1e-5,
+            act_fn: "silu".into(),
+            downsample_padding: 1,
+            mid_block_scale_factor: 1.0,
+            flip_sin_to_cos: true,
+            freq_shift: 0.0,
+            addition_embed_type: None,
+            addition_time_embed_dim: None,
+            class_embed_type: None,
+            projection_class_embeddings_input_dim: None,
+            time_cond_proj_dim: None,
+        }
+    }
+}
+
+const DOWN: &str = "DownBlock2D";
+const CROSS_DOWN: &str = "CrossAttnDownBlock2D";
+const UP: &str = "UpBlock2D";
+const CROSS_UP: &str = "CrossAttnUpBlock2D";
+const MIDDLE: &str = "UNetMidBlock2DCrossAttn";
+
+const KNOWN: &[&str] = &[
+    "in_channels",
+    "out_channels",
+    "sample_size",
+    "down_block_types",
+    "up_block_types",
+    "mid_block_type",
+    "block_out_channels",
+    "layers_per_block",
+    "transformer_layers_per_block",
+    "reverse_transformer_layers_per_block",
+    "attention_head_dim",
+    "num_attention_heads",
+    "only_cross_attention",
+    "cross_attention_dim",
+    "norm_num_groups",
+    "norm_eps",
+    "act_fn",
+    "downsample_padding",
+    "mid_block_scale_factor",
+    "flip_sin_to_cos",
+    "freq_shift",
+    "addition_embed_type",
+    "addition_time_embed_dim",
+    "class_embed_type",
+    "projection_class_embeddings_input_dim",
+    "time_cond_proj_dim",
+];
+
+/// Sizes of what a UNet is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Conditions {
+    /// Pictures of a batch.
+    pub items: usize,
+    /// Latents.
+    pub size: Grid,
+    /// Tokens of every text.
+    pub tokens: usize,
+}
+
+/// What the blocks of one size have.
+#[derive(Debug, Clone)]
+struct Level {
+    layers: usize,
+    /// None without attention.
+    transformer: Option<Transformer>,
+}
+
+impl UnetSpec {
+    /// Reads `config.json`.
+    ///
+    /// # Errors
+    /// `Config` for what is not known, naming the field.
+    pub fn new(config: &Json) -> Result<Self> {
+        let harmless = [
+            ("dropout", Json::Null),
+            ("attention_type", json!("default")),
+            ("conv_in_kernel", json!(3)),
+            ("conv_out_kernel", json!(3)),
+            ("resnet_out_scale_factor", json!(1.0)),
+            ("resnet_time_scale_shift", json!("default")),
+            ("time_embedding_type", json!("positional")),
+            // Read where `addition_embed_type` is a kind that is refused.
+            ("addition_embed_type_num_heads", Json::Null),
+            // f32 does not overflow.
+            ("upcast_attention", json!(true)),
+            // Says how proj_in and proj_out are stored, which their shapes say, too.
+            ("use_linear_projection", json!(true)),
+        ];
+        let spec: Self = config::read(config, KNOWN, &harmless)?;
+        config::all_are("down_block_types", &spec.down_block_types, &[DOWN, CROSS_DOWN])?;
+        config::all_are("up_block_types", &spec.up_block_types, &[UP, CROSS_UP])?;
+        config::all_are("mid_block_type", std::slice::from_ref(&spec.mid_block_type), &[MIDDLE])?;
+        let kinds: Vec<String> = spec.addition_embed_type.iter().cloned().collect();
+        config::all_are("addition_embed_type", &kinds, &["text_time"])?;
+        let kinds: Vec<String> = spec.class_embed_type.iter().cloned().collect();
+        config::all_are("class_embed_type", &kinds, &["projection"])?;
+        let levels = spec.block_out_channels.len();
+        for (field, count) in
+            [("down_block_types", spec.down_block_types.len()), ("up_block_types", spec.up_block_types.len())]
+        {
+            if count != levels || levels == 0 {
+                return Err(Error::config(field, format!("{count} blocks"), format!("{levels}, at least 1")));
+            }
+        }
+        spec.levels()?;
+        spec.resnet(1.0)?;
+        Ok(spec)
+    }
+
+    /// Columns of a text's rows.
+    pub fn text_width(&self) -> Result<usize> {
+        let field = "cross_attention_dim";
+        let all = self.cross_attention_dim.spread(field, self.block_out_channels.len())?;
+        match &all[..] {
+            [first, rest @ ..] if rest.iter().all(|one| one == first) => Ok(*first),
+            _ => Err(Error::config(field, format!("{all:?}"), "the same for all blocks")),
+        }
+    }
+
+    /// Columns of what is added to the time besides: the text as one row, and sizes; none without.
+    pub fn added_width(&self) -> Option<usize> {
+        self.addition_embed_type.as_ref().and(self.projection_class_embeddings_input_dim)
+    }
+
+    /// What is added to the time of every picture: its text as one row `[items, columns]`, then the sines and
+    /// cosines of its sizes `[items, sizes]` (height and width before and after scaling, what was taken off).
+    ///
+    /// # Errors
+    /// `Config` where the two do not make up the columns that the model reads.
+    pub fn added(&self, items: usize, texts: &[f32], sizes: &[f64]) -> Result<Vec<f32>> {
+        let (each, items) = (self.addition_time_embed_dim.unwrap_or(0), items.max(1));
+        let (text, count) = (texts.len() / items, sizes.len() / items);
+        let (got, want) = (text + count * each, self.added_width().unwrap_or(0));
+        if got != want {
+            return Err(Error::config(
+                "projection_class_embeddings_input_dim",
+                want,
+                format!("{got} columns"),
+            ));
+        }
+        let sizes = sinusoids(sizes, each, self.flip_sin_to_cos, self.freq_shift);
+        let of = |item: usize| {
+            let (own, others) =
+                (item * text..(item + 1) * text, item * count * each..(item + 1) * count * each);
+            [&texts[own], &sizes[others]].concat()
+        };
+        Ok((0..items).flat_map(of).collect())
+    }
+
+    /// Columns of a class, where there are classes.
+    pub fn class_width(&self) -> Option<usize> {
+        self.class_embed_type.as_ref().and(self.projection_class_embeddings_input_dim)
+    }
+
+    /// Columns of the sines and cosines of a time.
+    pub fn time_width(&self) -> usize {
+        self.block_out_channels.first().copied().unwrap_or(0)
+    }
+
+    fn resnet(&self, divisor: f32) -> Result<Resnet> {
+        let act = config::act("act_fn", &self.act_fn)?;
+        Ok(Resnet { groups: self.norm_num_groups, eps: self.norm_eps, act, divisor })
+    }
+
+    /// The blocks on the way down; the middle is the last.
+    fn levels(&self) -> Result<Vec<Level>> {
+        let count = self.block_out_channels.len();
+        let heads = self.num_attention_heads.as_ref().unwrap_or(&self.attention_head_dim);
+        let heads = heads.spread("attention_head_dim", count)?;
+        let layers = self.layers_per_block.spread("layers_per_block", count)?;
+        let depths = self.transformer_layers_per_block.spread("transformer_layers_per_block", count)?;
+        let only = self.only_cross_attention.spread("only_cross_attention", count)?;
+        let of = |i: usize| {
+            let (layers, heads, only_cross) = (depths[i], heads[i], only[i]);
+            let transformer = Transformer { layers, heads, groups: self.norm_num_groups, only_cross };
+            Some(transformer).filter(|_| self.down_block_types[i] == CROSS_DOWN)
+        };
+        Ok((0..count).map(|i| Level { layers: layers[i], transformer: of(i) }).collect())
+    }
+
+    /// The blocks on the way up.
+    fn levels_up(&self) -> Result<Vec<Level>> {
+        let (mut levels, count) = (self.levels()?, self.block_out_channels.len());
+        let all = UnetSpec { down_block_types: vec![CROSS_DOWN.to_string(); count], ..self.clone() };
+        for (level, same) in levels.iter_mut().zip(all.levels()?) {
+            level.transformer = same.transformer;
+        }
+        levels.reverse();
+        let field = "reverse_transformer_layers_per_block";
+        if let Some(depths) = self.reverse_transformer_layers_per_block.as_ref().filter(|d| d.len() != count)
+        {
+            return Err(Error::config(field, format!("{} values", depths.len()), count.to_string()));
+        }
+        for (i, level) in levels.iter_mut().enumerate() {
+            if let (Some(depths), Some(transformer)) =
+                (&self.reverse_transformer_layers_per_block, &mut level.transformer)
+            {
+                transformer.layers = depths[i];
+            }
+            level.transformer = level.transformer.filter(|_| self.up_block_types[i] == CROSS_UP);
+        }
+        Ok(levels)
+    }
+
+    /// `act(time)` `[items, dim]`: what every resnet reads, of the inputs `time` and, where the model has
+    /// them, `guidance`, `class` and `added`.
+    fn time(&self, b: &mut Builder<'_>) -> Result<Value> {
+        let mut time = b.input("time", 1, self.time_width(), false);
+        if let Some(width) = self.time_cond_proj_dim {
+            let guidance = b.input("guidance", 1, width, true);
+            let name = "time_embedding.cond_proj";
+            let row = b.linear(guidance, name, None)?;
+            time = b.add(time, row, name)?;
+        }
+        let mut sum = embedding(b, time, "time_embedding")?;
+        let others = [
+            ("class", self.class_width(), "class_embedding"),
+            ("added", self.added_width(), "add_embedding"),
+        ];
+        for (input, width, name) in others {
+            if let Some(width) = width {
+                let given = b.input(input, 1, width, true);
+                let row = embedding(b, given, name)?;
+                sum = b.add(sum, row, name)?;
+            }
+        }
+        Ok(b.activate(sum, Act::Silu))
+    }
+
+    /// From the inputs `sample` `[items * latents, channels]`, `text` `[items * tokens, width]`, `time` and
+    /// its companions to `[items * latents, channels]`.
+    ///
+    /// # Errors
+    /// `Tensor` for those that are missing or have other shapes; `Config` for latents that are too small.
+    pub fn graph(&self, tensors: &mut Tensors, conditions: Conditions) -> Result<Graph> {
+        let mut builder = Builder::new(tensors, conditions.items);
+        let b = &mut builder;
+        let value = b.input("sample", conditions.size.pixels(), self.in_channels, false);
+        let text = b.input("text", conditions.tokens, self.text_width()?, true);
+        let time = self.time(b)?;
+        let h = b.same(Picture { value, grid: conditions.size }, "conv_in", 3)?;
+        let mut skips = vec![h];
+        let h = self.down(b, h, (time, text), &mut skips)?;
+        let h = self.middle(b, h, (time, text))?;
+        let h = self.up(b, h, (time, text), skips)?;
+        let norm = (self.norm_num_groups, self.norm_eps);
+        let act = config::act("act_fn", &self.act_fn)?;
+        let h = b.group_norm(h, "conv_norm_out", norm, Some(act))?;
+        let h = b.same(h, "conv_out", 3)?;
+        config::columns("out_channels", b.cols(h.value), self.out_channels)?;
+        Ok(builder.finish(&[h.value]))
+    }
+
+    fn down(
+        &self,
+        b: &mut Builder<'_>,
+        mut h: Picture,
+        (time, text): (Value, Value),
+        skips: &mut Vec<Picture>,
+    ) -> Result<Picture> {
+        let (resnet, levels) = (self.resnet(1.0)?, self.levels()?);
+        for (i, level) in levels.iter().enumerate() {
+            let p = format!("down_blocks.{i}");
+            for layer in 0..level.layers {
+                h = resnet.build(b, h, Some(time), &format!("{p}.resnets.{layer}"))?;
+                if let Some(transformer) = level.transformer {
+                    h = transformer.build(b, h, text, &format!("{p}.attentions.{layer}"))?;
+                }
+                skips.push(h);
+            }
+            if i + 1 < levels.len() {
+                h = downsample(b, h, self.downsample_padding, &p)?;
+                skips.push(h);
+            }
+        }
+        Ok(h)
+    }
+
+    fn middle(&self, b: &mut Builder<'_>, h: Picture, (time, text): (Value, Value)) -> Result<Picture> {
+        let resnet = self.resnet(self.mid_block_scale_factor)?;
+        let all = UnetSpec {
+            down_block_types: vec![CROSS_DOWN.into(); self.block_out_channels.len()],
+            ..self.clone()
+        };
+        let last = all.levels()?.pop().and_then(|level| level.transformer);
+        let transformer = last.ok_or_else(|| Error::internal("a UNet without levels"))?;
+        let h = resnet.build(b, h, Some(time), "mid_block.resnets.0")?;
+        let transformer = Transformer { only_cross: false, ..transformer };
+        let h = transformer.build(b, h, text, "mid_block.attentions.0")?;
+        resnet.build(b, h, Some(time), "mid_block.resnets.1")
+    }
+
+    /// Every resnet reads a picture of the way down next to its input; the last of a level is as large as the
+    /// level's output becomes.
+    fn up(
+        &self,
+        b: &mut Builder<'_>,
+        mut h: Picture,
+        (time, text): (Value, Value),
+        mut skips: Vec<Picture>,
+    ) -> Result<Picture> {
+        let (resnet, levels) = (self.resnet(1.0)?, self.levels_up()?);
+        for (i, level) in levels.iter().enumerate() {
+            let p = format!("up_blocks.{i}");
+            for layer in 0..=level.layers {
+                let name = format!("{p}.resnets.{layer}");
+                let skip = skips.pop().ok_or_else(|| Error::internal("more blocks up than down"))?;
+                let joined = b.join(h, skip, &name)?;
+                h = resnet.build(b, joined, Some(time), &name)?;
+                if let Some(transformer) = level.transformer {
+                    h = transformer.build(b, h, text, &format!("{p}.attentions.{layer}"))?;
+                }
+            }
+            if let Some(next) = skips.last().filter(|_| i + 1 < levels.len()) {
+                h = upsample(b, h, next.grid, &p)?;
+            }
+        }
+        Ok(h)
+    }
+}
+
+/// `linear_2(silu(linear_1(x)))`.
+fn embedding(b: &mut Builder<'_>, x: Value, name: &str) -> Result<Value> {
+    let inner = b.linear(x, &format!("{name}.linear_1"), Some(Act::Silu))?;
+    b.linear(inner, &format!("{name}.linear_2"), None)
+}

@@ -1,0 +1,188 @@
+//! `AutoencoderKL`: pictures to the mean and variance of latents, and latents to pictures (arXiv 2112.10752).
+
+use super::attention::of_pixels;
+use super::resnet::{Resnet, downsample, upsample};
+use crate::config;
+use crate::graph::{Builder, Graph, Grid, Picture, Tensors};
+use engraft_core::params::Act;
+use engraft_core::{Error, Result};
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
+/// Variance floor of its norms.
+const EPS: f32 = 1e-6;
+
+/// What `config.json` says.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default)]
+pub struct VaeSpec {
+    /// Channels of pictures that are read.
+    pub in_channels: usize,
+    /// Channels of pictures that are made.
+    pub out_channels: usize,
+    down_block_types: Vec<String>,
+    up_block_types: Vec<String>,
+    block_out_channels: Vec<usize>,
+    layers_per_block: usize,
+    act_fn: String,
+    /// Channels of latents.
+    pub latent_channels: usize,
+    norm_num_groups: usize,
+    /// Factor of latents in front of a UNet.
+    pub scaling_factor: f64,
+    /// Taken from latents first.
+    pub shift_factor: Option<f64>,
+    mid_block_add_attention: bool,
+    use_quant_conv: bool,
+    use_post_quant_conv: bool,
+}
+
+impl Default for VaeSpec {
+    fn default() -> Self {
+        Self {
+            in_channels: 3,
+            out_channels: 3,
+            down_block_types: vec!["DownEncoderBlock2D".into()],
+            up_block_types: vec!["UpDecoderBlock2D".into()],
+            block_out_channels: vec![64],
+            layers_per_block: 1,
+            act_fn: "silu".into(),
+            latent_channels: 4,
+            norm_num_groups: 32,
+            scaling_factor: 0.18215,
+            shift_factor: None,
+            mid_block_add_attention: true,
+            use_quant_conv: true,
+            use_post_quant_conv: true,
+        }
+    }
+}
+
+const KNOWN: &[&str] = &[
+    "in_channels",
+    "out_channels",
+    "down_block_types",
+    "up_block_types",
+    "block_out_channels",
+    "layers_per_block",
+    "act_fn",
+    "latent_channels",
+    "norm_num_groups",
+    "scaling_factor",
+    "shift_factor",
+    "mid_block_add_attention",
+    "use_quant_conv",
+    "use_post_quant_conv",
+];
+
+impl VaeSpec {
+    /// Reads `config.json`.
+    ///
+    /// # Errors
+    /// `Config` for what is not known, naming the field.
+    pub fn new(config: &Json) -> Result<Self> {
+        // What it was trained with, and how half precision is kept from overflowing, which f32 does not.
+        let harmless = [("sample_size", Json::Null), ("force_upcast", json!(true))];
+        let spec: Self = config::read(config, KNOWN, &harmless)?;
+        config::all_are("down_block_types", &spec.down_block_types, &["DownEncoderBlock2D"])?;
+        config::all_are("up_block_types", &spec.up_block_types, &["UpDecoderBlock2D"])?;
+        let levels = spec.block_out_channels.len();
+        for (field, count) in
+            [("down_block_types", spec.down_block_types.len()), ("up_block_types", spec.up_block_types.len())]
+        {
+            if count != levels || levels == 0 {
+                return Err(Error::config(field, format!("{count} blocks"), format!("{levels}, at least 1")));
+            }
+        }
+        spec.resnet()?;
+        Ok(spec)
+    }
+
+    /// Pixels of a picture for every latent, along a line.
+    pub fn factor(&self) -> usize {
+        1 << (self.block_out_channels.len() - 1)
+    }
+
+    /// The size of latents of a picture of this size: halved, and rounded down, at every level but the last.
+    pub fn latents_of(&self, size: Grid) -> Grid {
+        let halve = |n: usize| (1..self.block_out_channels.len()).fold(n, |n, _| n / 2);
+        Grid { height: halve(size.height), width: halve(size.width) }
+    }
+
+    fn resnet(&self) -> Result<Resnet> {
+        let act = config::act("act_fn", &self.act_fn)?;
+        Ok(Resnet { groups: self.norm_num_groups, eps: EPS, act, divisor: 1.0 })
+    }
+
+    fn middle(&self, b: &mut Builder<'_>, x: Picture, p: &str) -> Result<Picture> {
+        let resnet = self.resnet()?;
+        let mut h = resnet.build(b, x, None, &format!("{p}.mid_block.resnets.0"))?;
+        if self.mid_block_add_attention {
+            h = of_pixels(b, h, &resnet, &format!("{p}.mid_block.attentions.0"))?;
+        }
+        resnet.build(b, h, None, &format!("{p}.mid_block.resnets.1"))
+    }
+
+    fn ends(&self, b: &mut Builder<'_>, h: Picture, p: &str) -> Result<Picture> {
+        let norm = (self.norm_num_groups, EPS);
+        let h = b.group_norm(h, &format!("{p}.conv_norm_out"), norm, Some(Act::Silu))?;
+        b.same(h, &format!("{p}.conv_out"), 3)
+    }
+
+    /// From `image` `[items * pixels, channels]` to `[items * latents, mean | logarithm of the variance]`.
+    ///
+    /// # Errors
+    /// `Tensor` for those that are missing or have other shapes; `Config` for a picture that is too small.
+    pub fn encoder(&self, tensors: &mut Tensors, items: usize, size: Grid) -> Result<Graph> {
+        let (mut builder, resnet) = (Builder::new(tensors, items), self.resnet()?);
+        let b = &mut builder;
+        let value = b.input("image", size.pixels(), self.in_channels, false);
+        let mut h = b.same(Picture { value, grid: size }, "encoder.conv_in", 3)?;
+        let levels = self.block_out_channels.len();
+        for level in 0..levels {
+            let p = format!("encoder.down_blocks.{level}");
+            for layer in 0..self.layers_per_block {
+                h = resnet.build(b, h, None, &format!("{p}.resnets.{layer}"))?;
+            }
+            if level + 1 < levels {
+                h = downsample(b, h, 0, &p)?;
+            }
+        }
+        h = self.middle(b, h, "encoder")?;
+        h = self.ends(b, h, "encoder")?;
+        if self.use_quant_conv {
+            h = b.same(h, "quant_conv", 1)?;
+        }
+        config::columns("latent_channels", b.cols(h.value), 2 * self.latent_channels)?;
+        Ok(builder.finish(&[h.value]))
+    }
+
+    /// From `latents` `[items * latents, channels]` to `[items * pixels, channels]`.
+    ///
+    /// # Errors
+    /// As [`VaeSpec::encoder`].
+    pub fn decoder(&self, tensors: &mut Tensors, items: usize, size: Grid) -> Result<Graph> {
+        let (mut builder, resnet) = (Builder::new(tensors, items), self.resnet()?);
+        let b = &mut builder;
+        let value = b.input("latents", size.pixels(), self.latent_channels, false);
+        let mut h = Picture { value, grid: size };
+        if self.use_post_quant_conv {
+            h = b.same(h, "post_quant_conv", 1)?;
+        }
+        h = b.same(h, "decoder.conv_in", 3)?;
+        h = self.middle(b, h, "decoder")?;
+        let levels = self.block_out_channels.len();
+        for level in 0..levels {
+            let p = format!("decoder.up_blocks.{level}");
+            for layer in 0..=self.layers_per_block {
+                h = resnet.build(b, h, None, &format!("{p}.resnets.{layer}"))?;
+            }
+            if level + 1 < levels {
+                h = upsample(b, h, h.grid.doubled(), &p)?;
+            }
+        }
+        h = self.ends(b, h, "decoder")?;
+        config::columns("out_channels", b.cols(h.value), self.out_channels)?;
+        Ok(builder.finish(&[h.value]))
+    }
+}

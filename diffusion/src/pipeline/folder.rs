@@ -1,0 +1,121 @@
+//! The folder of a pipeline: which components `model_index.json` names, and their files.
+
+use engraft_core::checkpoint::{self, Access, ModelFiles};
+use engraft_core::text::Tokenizer;
+use engraft_core::{Error, Result};
+use engraft_image::SchedulerConfig;
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+
+/// Largest `model_index.json` and scheduler configuration.
+const MAX_JSON: u64 = 1 << 20;
+
+/// A pipeline's folder.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    index: Map<String, Value>,
+}
+
+impl Folder {
+    /// Reads `model_index.json`.
+    ///
+    /// # Errors
+    /// `Io`; `Format` for a file that is no JSON object or names no class.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = path.join("model_index.json");
+        let text = read(&file)?;
+        let no = |what: String| Error::format(file.display().to_string(), what);
+        match serde_json::from_str(&text).map_err(|e| no(e.to_string()))? {
+            Value::Object(index) => Ok(Self { path: path.to_owned(), index }),
+            other => Err(no(format!("{other} where the components of a pipeline are expected"))),
+        }
+    }
+
+    /// The class of the pipeline.
+    pub fn class(&self) -> &str {
+        self.index.get("_class_name").and_then(Value::as_str).unwrap_or("none")
+    }
+
+    /// A setting that is true or false.
+    pub fn flag(&self, name: &str) -> Option<bool> {
+        self.index.get(name).and_then(Value::as_bool)
+    }
+
+    /// The class of a component; none where it is absent.
+    pub fn class_of(&self, component: &str) -> Option<&str> {
+        self.index.get(component)?.as_array()?.get(1)?.as_str()
+    }
+
+    /// Names of all components that are there.
+    pub fn components(&self) -> impl Iterator<Item = &str> {
+        self.index.keys().map(String::as_str).filter(|name| self.class_of(name).is_some())
+    }
+
+    fn place(&self, component: &str) -> Result<PathBuf> {
+        let path = self.path.join(component);
+        match (self.class_of(component), path.is_dir()) {
+            (Some(_), true) => Ok(path),
+            (None, _) => {
+                let file = self.path.join("model_index.json").display().to_string();
+                Err(Error::format(file, format!("has no `{component}`, which a {} needs", self.class())))
+            }
+            (_, false) => {
+                let what = format!("has no folder `{component}`, which model_index.json names");
+                Err(Error::format(self.path.display().to_string(), what))
+            }
+        }
+    }
+
+    /// The files of a component with weights.
+    ///
+    /// # Errors
+    /// `Format` where it is absent; what opening it raises.
+    pub fn model(&self, component: &str, access: Access) -> Result<ModelFiles> {
+        checkpoint::open(&self.place(component)?, access)
+    }
+
+    /// A tokenizer, with what `tokenizer_config.json` says.
+    ///
+    /// # Errors
+    /// As [`Folder::model`].
+    pub fn tokenizer(&self, component: &str) -> Result<(Tokenizer, Value)> {
+        let place = self.place(component)?;
+        let files = checkpoint::open_tokenizer(&place)?;
+        let config = match &files {
+            checkpoint::TokenizerFiles::HuggingFace { tokenizer_config, .. } => tokenizer_config.clone(),
+            _ => Value::Null,
+        };
+        Ok((Tokenizer::from_files(&place.display().to_string(), files)?, config))
+    }
+
+    /// The scheduler's configuration.
+    ///
+    /// # Errors
+    /// As [`Folder::model`]; `Config` for what it says.
+    pub fn scheduler(&self) -> Result<SchedulerConfig> {
+        let text = read(&self.place("scheduler")?.join("scheduler_config.json"))?;
+        SchedulerConfig::from_json(&text).map_err(of_image)
+    }
+}
+
+/// Reads a small text file.
+fn read(path: &Path) -> Result<String> {
+    let meta = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
+    let no = |what: String| Error::format(path.display().to_string(), what);
+    match (meta.is_file(), meta.len()) {
+        (false, _) => Err(no("is no file".into())),
+        (_, len) if len > MAX_JSON => Err(no(format!("has {len} bytes, at most {MAX_JSON} allowed"))),
+        _ => std::fs::read_to_string(path).map_err(|e| Error::io(path, e)),
+    }
+}
+
+/// What the host's part of pipelines says, as the engine's error.
+pub(crate) fn of_image(error: engraft_image::Error) -> Error {
+    use engraft_image::Error as Host;
+    match error {
+        Host::Config { field, got, allowed } => Error::config(field, got, allowed),
+        Host::Argument { what, got, allowed } => Error::config(what, got, allowed),
+        other => Error::config("picture", other, "a PNG or JPEG file within the limits"),
+    }
+}

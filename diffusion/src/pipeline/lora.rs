@@ -1,0 +1,268 @@
+//! LoRA files, fused into weights while those are read (arXiv 2106.09685).
+//!
+//! `w + scale * alpha / rank * up down`, in f64, rounded to f32: a weight that a file changes is kept in f32.
+//! Files spell modules in three ways: kohya's with underscores, whose blocks may be counted as the first code
+//! of Stable Diffusion did; PEFT's and older diffusers' with the names of tensors. A module that no component
+//! has is an error.
+
+use engraft_core::checkpoint::{ModelFiles, Source, TensorInfo, safetensors};
+use engraft_core::mem::Stored;
+use engraft_core::quant::plain;
+use engraft_core::{Error, Result};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+use super::sgm;
+
+/// A LoRA file and how much it counts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lora {
+    /// A safetensors file.
+    pub file: PathBuf,
+    /// Factor of what it adds.
+    pub scale: f64,
+}
+
+/// What a file says of one module.
+#[derive(Debug, Clone, Default)]
+struct Pair {
+    /// `[rank, inputs]`, of convolutions `[rank, inputs, lines, columns]`.
+    down: Option<(Vec<usize>, Vec<f32>)>,
+    /// `[outputs, rank]`.
+    up: Option<(Vec<usize>, Vec<f32>)>,
+    alpha: Option<f64>,
+}
+
+/// Endings of names, and which part of a module they are.
+const ENDS: [(&str, Side); 7] = [
+    (".lora_down.weight", Side::Down),
+    (".lora_up.weight", Side::Up),
+    (".lora_A.weight", Side::Down),
+    (".lora_B.weight", Side::Up),
+    (".lora.down.weight", Side::Down),
+    (".lora.up.weight", Side::Up),
+    (".alpha", Side::Alpha),
+];
+
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    Down,
+    Up,
+    Alpha,
+}
+
+/// Components by the beginnings of names: dotted names, then those with underscores.
+const COMPONENTS: [(&str, &str); 7] = [
+    ("unet.", "unet"),
+    ("text_encoder_2.", "text_encoder_2"),
+    ("text_encoder.", "text_encoder"),
+    ("lora_unet_", "unet"),
+    ("lora_te2_", "text_encoder_2"),
+    ("lora_te1_", "text_encoder"),
+    ("lora_te_", "text_encoder"),
+];
+
+/// A file that was read: what is left of it until components have taken theirs.
+pub(super) struct Read {
+    name: String,
+    scale: f64,
+    /// By component and module, as the file spells it.
+    pairs: BTreeMap<(&'static str, String), Pair>,
+}
+
+/// What is added to a weight.
+#[derive(Debug)]
+struct Delta {
+    factor: f64,
+    rank: usize,
+    down: Vec<f32>,
+    up: Vec<f32>,
+}
+
+/// Component, module and part of a tensor of `file`.
+///
+/// # Errors
+/// `Tensor` for a name that is not understood.
+fn place<'n>(name: &'n str, file: &str) -> Result<(&'static str, &'n str, Side)> {
+    let unknown = || Error::tensor(name, format!("of {file} is no part of a LoRA that is known"));
+    let end = ENDS.iter().find_map(|(end, side)| Some((name.strip_suffix(end)?, *side)));
+    let (module, side) = end.ok_or_else(unknown)?;
+    let of = COMPONENTS.iter().find_map(|(start, of)| Some((*of, module.strip_prefix(start)?)));
+    let (component, module) = of.ok_or_else(unknown)?;
+    Ok((component, module, side))
+}
+
+impl Read {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// What reading it raises; `Tensor` for a name that is not understood.
+    pub fn open(lora: &Lora) -> Result<Self> {
+        let name = lora.file.display().to_string();
+        if !lora.scale.is_finite() {
+            return Err(Error::config("lora", lora.scale, "a number"));
+        }
+        let no = |e| Error::io(&lora.file, e);
+        let meta = std::fs::metadata(&lora.file).map_err(no)?;
+        if !meta.is_file() {
+            return Err(Error::format(&name, "is no file"));
+        }
+        let bytes = std::fs::read(&lora.file).map_err(no)?;
+        let mut pairs: BTreeMap<(&'static str, String), Pair> = BTreeMap::new();
+        for found in safetensors::parse(&name, &bytes)? {
+            let tensor = &found.info;
+            let (component, module, side) = place(&tensor.name, &name)?;
+            let mut values = vec![0.0; tensor.elements()];
+            let own = &bytes[found.start as usize..found.end as usize];
+            plain::to_f32(tensor.stored, own, &mut values)?;
+            let pair = pairs.entry((component, module.to_string())).or_default();
+            match side {
+                Side::Down => pair.down = Some((tensor.shape.clone(), values)),
+                Side::Up => pair.up = Some((tensor.shape.clone(), values)),
+                Side::Alpha => pair.alpha = values.first().map(|x| f64::from(*x)),
+            }
+        }
+        Ok(Self { name, scale: lora.scale, pairs })
+    }
+
+    /// Refuses a file of which something was not taken.
+    ///
+    /// # Errors
+    /// `Binding`, with the modules.
+    pub fn check_all_taken(&self) -> Result<()> {
+        let names: Vec<String> = self.pairs.keys().map(|(of, module)| format!("{of} {module}")).collect();
+        match names.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Binding {
+                policy: self.name.clone(),
+                what: "no component has these modules: ".into(),
+                names,
+            }),
+        }
+    }
+
+    /// Takes what there is for a component whose modules are `known`, by their names with underscores.
+    fn take(&mut self, component: &str, known: &Modules<'_>) -> Result<Vec<(String, Delta)>> {
+        let mine: Vec<(&'static str, String)> = self
+            .pairs
+            .keys()
+            .filter(|(of, module)| *of == component && known.find(module).is_some())
+            .cloned()
+            .collect();
+        let mut taken = Vec::new();
+        for key in mine {
+            let (Some(pair), Some(tensor)) = (self.pairs.remove(&key), known.find(&key.1)) else { continue };
+            taken.push((tensor.name.clone(), self.delta(&key.1, pair, tensor)?));
+        }
+        Ok(taken)
+    }
+
+    fn delta(&self, module: &str, pair: Pair, tensor: &TensorInfo) -> Result<Delta> {
+        let no = |what: String| Err(Error::tensor(module, format!("of {}: {what}", self.name)));
+        let (Some((down_shape, down)), Some((up_shape, up))) = (pair.down, pair.up) else {
+            return no("has one of the two matrices of a LoRA".into());
+        };
+        let rank = down_shape.first().copied().unwrap_or(0);
+        let outputs = tensor.shape.first().copied().unwrap_or(0);
+        let inputs: usize = tensor.shape.iter().skip(1).product();
+        if rank == 0 || down.len() != rank * inputs || up.len() != outputs * rank {
+            let got = format!("{down_shape:?} and {up_shape:?}");
+            return no(format!("shapes {got} for a weight {:?}", tensor.shape));
+        }
+        let factor = self.scale * pair.alpha.unwrap_or(rank as f64) / rank as f64;
+        Ok(Delta { factor, rank, down, up })
+    }
+}
+
+/// A component's weights by the ways that files spell their modules.
+struct Modules<'a> {
+    tensors: HashMap<String, &'a TensorInfo>,
+    layers: usize,
+}
+
+impl<'a> Modules<'a> {
+    fn new(files: &'a ModelFiles) -> Self {
+        let weights = files.source.tensors().iter();
+        let named = weights.filter_map(|t| Some((t.name.strip_suffix(".weight")?.replace('.', "_"), t)));
+        let layers = files.config.get("layers_per_block").and_then(serde_json::Value::as_u64).unwrap_or(2);
+        Self { tensors: named.collect(), layers: layers as usize }
+    }
+
+    fn find(&self, module: &str) -> Option<&'a TensorInfo> {
+        let flat = module.replace('.', "_");
+        let other = sgm::diffusers(&flat, self.layers);
+        // Text encoders are stored with and without the first word.
+        let bare = flat.strip_prefix("text_model_");
+        let names = [Some(flat.as_str()), other.as_deref(), bare];
+        names.into_iter().flatten().find_map(|name| self.tensors.get(name).copied())
+    }
+}
+
+/// A source with something added to some of its tensors.
+struct Fused {
+    base: Box<dyn Source>,
+    tensors: Vec<TensorInfo>,
+    deltas: HashMap<String, Vec<Delta>>,
+}
+
+/// Adds to a component's weights what the files say of them.
+///
+/// # Errors
+/// `Tensor` for matrices of other shapes.
+pub(super) fn fuse(mut files: ModelFiles, component: &str, loras: &mut [Read]) -> Result<ModelFiles> {
+    let mut deltas: HashMap<String, Vec<Delta>> = HashMap::new();
+    let known = Modules::new(&files);
+    for lora in loras {
+        for (tensor, delta) in lora.take(component, &known)? {
+            deltas.entry(tensor).or_default().push(delta);
+        }
+    }
+    if !deltas.is_empty() {
+        let mut tensors = files.source.tensors().to_vec();
+        tensors.iter_mut().filter(|t| deltas.contains_key(&t.name)).for_each(|t| t.stored = Stored::F32);
+        files.source = Box::new(Fused { base: files.source, tensors, deltas });
+    }
+    Ok(files)
+}
+
+impl Source for Fused {
+    fn file(&self) -> &str {
+        self.base.file()
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        let (Some(deltas), Some(tensor)) = (self.deltas.get(name), self.base.find(name)) else {
+            return self.base.bytes(name);
+        };
+        let mut values = vec![0.0; tensor.elements()];
+        plain::to_f32(tensor.stored, &self.base.bytes(name)?, &mut values)?;
+        let mut sums: Vec<f64> = values.iter().map(|x| f64::from(*x)).collect();
+        let inputs = values.len() / tensor.shape.first().copied().unwrap_or(1).max(1);
+        for Delta { factor, rank, down, up } in deltas {
+            for (row, ups) in sums.chunks_mut(inputs.max(1)).zip(up.chunks(*rank)) {
+                for (up, downs) in ups.iter().zip(down.chunks(inputs.max(1))) {
+                    let by = factor * f64::from(*up);
+                    row.iter_mut().zip(downs).for_each(|(sum, x)| *sum += by * f64::from(*x));
+                }
+            }
+        }
+        Ok(Cow::Owned(sums.into_iter().flat_map(|x| (x as f32).to_le_bytes()).collect()))
+    }
+
+    fn release(&self, name: &str) {
+        self.base.release(name);
+    }
+
+    fn total_bytes(&self) -> u64 {
+        self.base.total_bytes()
+    }
+
+    fn notes(&self) -> &[String] {
+        self.base.notes()
+    }
+}

@@ -1,0 +1,148 @@
+//! What a run is asked for and what it gives.
+
+use engraft_core::{Error, Result};
+use engraft_image::SchedulerConfig;
+
+/// A picture that a run begins with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Init {
+    /// Values in 0 to 1, `[height, width, 3]`, as large as what is asked for.
+    pub rgb: Vec<f32>,
+    /// How much of it may change, 0 to 1: the share of the steps that run.
+    pub strength: f64,
+    /// Where it may change: `[height, width]`, from 0.5 on; everywhere where there is none.
+    pub mask: Option<Vec<f32>>,
+}
+
+/// What Stable Diffusion XL is told of the picture that a prompt would have been trained with, in pixels:
+/// `(lines, columns)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Before it was scaled.
+    pub original: (usize, usize),
+    /// Lines and columns that were taken off above and left.
+    pub crop: (usize, usize),
+    /// Afterwards.
+    pub target: (usize, usize),
+}
+
+impl Sizes {
+    /// As the model reads them.
+    pub(super) fn row(&self) -> [f64; 6] {
+        let Self { original, crop, target } = self;
+        [original.0, original.1, crop.0, crop.1, target.0, target.1].map(|n| n as f64)
+    }
+}
+
+/// What a run is asked for.
+///
+/// ```
+/// use engraft_diffusion::ImageRequest;
+///
+/// let request = ImageRequest { width: 64, height: 64, ..ImageRequest::new("a fox") };
+/// assert_eq!((request.steps, request.guidance), (None, None));
+/// ```
+#[derive(Debug, Clone)]
+pub struct ImageRequest {
+    /// What is to be seen, a picture each.
+    pub prompts: Vec<String>,
+    /// What the second text encoder reads instead, where there is one.
+    pub second_prompts: Option<Vec<String>>,
+    /// What is not to be seen: one for all, or one for each prompt.
+    pub negative: Option<Vec<String>>,
+    /// The same for the second text encoder.
+    pub second_negative: Option<Vec<String>>,
+    /// Pixels of a line.
+    pub width: usize,
+    /// Lines.
+    pub height: usize,
+    /// Steps of the scheduler; 50 where none is said.
+    pub steps: Option<usize>,
+    /// Scale of guidance by the prompt; 7.5 where none is said, or 5 with two text encoders. At most 1: none.
+    pub guidance: Option<f64>,
+    /// Share of guided outputs that get the deviation of those by the prompt alone, 0 to 1.
+    pub guidance_rescale: f64,
+    /// Layers at the end of text encoders that prompts leave out.
+    pub clip_skip: usize,
+    /// Share of DDPM's noise in the steps of DDIM, 0 to 1.
+    pub eta: f64,
+    /// A scheduler instead of the folder's.
+    pub scheduler: Option<SchedulerConfig>,
+    /// A picture to begin with.
+    pub init: Option<Init>,
+    /// Stable Diffusion XL: sizes for prompts; those of what is asked for where there are none.
+    pub sizes: Option<Sizes>,
+    /// The same for what is not to be seen; those of prompts where there are none.
+    pub negative_sizes: Option<Sizes>,
+}
+
+impl ImageRequest {
+    /// One picture of a prompt, 512 x 512.
+    pub fn new(prompt: impl Into<String>) -> Self {
+        Self {
+            prompts: vec![prompt.into()],
+            second_prompts: None,
+            negative: None,
+            second_negative: None,
+            width: 512,
+            height: 512,
+            steps: None,
+            guidance: None,
+            guidance_rescale: 0.0,
+            clip_skip: 0,
+            eta: 0.0,
+            scheduler: None,
+            init: None,
+            sizes: None,
+            negative_sizes: None,
+        }
+    }
+
+    /// Refuses sizes that no picture has, and those that are no multiple of what the autoencoder halves.
+    pub(super) fn check(&self, factor: usize) -> Result<()> {
+        if self.prompts.is_empty() {
+            return Err(Error::config("prompt", "none", "at least one"));
+        }
+        for (field, size) in [("width", self.width), ("height", self.height)] {
+            if size == 0 || size % factor != 0 || size > 1 << 14 {
+                let allowed =
+                    format!("a multiple of {factor}, which the autoencoder makes of a latent, to 16384");
+                return Err(Error::config(field, size, allowed));
+            }
+        }
+        if self.guidance.is_some_and(|scale| !scale.is_finite()) {
+            return Err(Error::config("guidance", self.guidance.unwrap_or(0.0), "a number"));
+        }
+        match &self.init {
+            Some(init) if init.rgb.len() != self.width * self.height * 3 => {
+                let got = format!("{} values", init.rgb.len());
+                Err(Error::config("init", got, format!("{} x {} x 3", self.width, self.height)))
+            }
+            Some(Init { mask: Some(mask), .. }) if mask.len() != self.width * self.height => {
+                let got = format!("{} values", mask.len());
+                Err(Error::config("mask", got, format!("{} x {}", self.width, self.height)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Steps that are done.
+    pub done: usize,
+    /// Steps of the run.
+    pub of: usize,
+}
+
+/// What a run gives.
+#[derive(Debug, Clone, Default)]
+pub struct Images {
+    /// Pictures as bytes `[height, width, 3]`, one for each prompt.
+    pub rgb: Vec<Vec<u8>>,
+    /// What the autoencoder gave, `[pictures * height * width, 3]`, -1 to 1 and beyond.
+    pub decoded: Vec<f32>,
+    /// Latents after the last step, `[pictures * latents, channels]`.
+    pub latents: Vec<f32>,
+}

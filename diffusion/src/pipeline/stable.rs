@@ -1,0 +1,271 @@
+//! Stable Diffusion 1, 2 and XL, and their distilled descendants (arXiv 2112.10752, 2307.01952, 2310.04378).
+
+use super::folder::{Folder, of_image};
+use super::latents::{First, decoded, first, joined, skipped, unit_noise};
+use super::lora::{Lora, Read, fuse};
+use super::noise::{Noise, Purpose};
+use super::prompts::{self, Prompts, Reading};
+use super::request::{ImageRequest, Images, Progress, Sizes};
+use super::text::TextEncoder;
+use crate::graph::Grid;
+use crate::model::{Unet, UnetInput, Vae};
+use crate::nets::{Conditions, sinusoids};
+use engraft_core::backend::Backend;
+use engraft_core::checkpoint::Access;
+use engraft_core::mem::Float;
+use engraft_core::{Error, Result};
+use engraft_image::{Class, Scheduler, SchedulerConfig, Settings, Steps, guide, rescale_guidance, to_bytes};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Classes of pipelines with one text encoder, and with two.
+const ONE_TEXT: [&str; 4] = [
+    "StableDiffusionPipeline",
+    "StableDiffusionImg2ImgPipeline",
+    "StableDiffusionInpaintPipeline",
+    "LatentConsistencyModelPipeline",
+];
+const TWO_TEXTS: [&str; 3] =
+    ["StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline", "StableDiffusionXLInpaintPipeline"];
+
+/// Components that pictures do not depend on: what judges a picture, or reads one for a component that is
+/// not there.
+const NOT_NEEDED: [&str; 3] = ["safety_checker", "feature_extractor", "watermark"];
+
+/// How a pipeline is loaded.
+#[derive(Debug, Clone, Default)]
+pub struct PipelineOptions {
+    /// How files are read.
+    pub access: Access,
+    /// Element type of activations.
+    pub dtype: Float,
+    /// What is added to weights.
+    pub loras: Vec<Lora>,
+}
+
+/// A pipeline on a backend.
+pub struct Pipeline<B: Backend> {
+    encoders: Vec<TextEncoder<B>>,
+    unet: Unet<B>,
+    vae: Vae<B>,
+    scheduler: SchedulerConfig,
+    reading: Reading,
+}
+
+/// A run on its way.
+struct Run {
+    items: usize,
+    /// Scale of guidance; none without.
+    scale: Option<f64>,
+    rescale: f64,
+    /// Values of a picture's latents.
+    each: usize,
+    /// What the UNet reads next to the sample.
+    extra: Option<Vec<f32>>,
+}
+
+/// The text encoders of a pipeline's class, and their tokenizers.
+///
+/// # Errors
+/// `Config` for a class that is not known, and for a component that such a pipeline has not.
+fn encoders_of(folder: &Folder) -> Result<&'static [(&'static str, &'static str)]> {
+    let texts: &[(&str, &str)] = match folder.class() {
+        class if TWO_TEXTS.contains(&class) => {
+            &[("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2")]
+        }
+        class if ONE_TEXT.contains(&class) => &[("text_encoder", "tokenizer")],
+        class => {
+            let known: Vec<&str> = ONE_TEXT.into_iter().chain(TWO_TEXTS).collect();
+            return Err(Error::config("_class_name", class, known.join(", ")));
+        }
+    };
+    let parts = texts.iter().flat_map(|(encoder, tokenizer)| [*encoder, *tokenizer]);
+    let parts: Vec<&str> = parts.chain(["unet", "vae", "scheduler"]).chain(NOT_NEEDED).collect();
+    match folder.components().find(|name| !parts.contains(name)) {
+        Some(other) => Err(Error::config("model_index.json", other, parts.join(", "))),
+        None => Ok(texts),
+    }
+}
+
+impl<B: Backend> Pipeline<B> {
+    /// Loads a folder with `model_index.json`. All files are opened before a weight is read.
+    ///
+    /// # Errors
+    /// `Config` for a class of pipeline or component that is not known, naming it; `Format` for a component
+    /// that is absent; what its parts raise.
+    pub fn load(backend: &Arc<B>, path: &Path, options: &PipelineOptions) -> Result<Self> {
+        let (folder, access, dtype) = (Folder::open(path)?, options.access, options.dtype);
+        let texts = encoders_of(&folder)?;
+        let scheduler = folder.scheduler()?;
+        let mut loras = options.loras.iter().map(Read::open).collect::<Result<Vec<_>>>()?;
+        let unet = fuse(folder.model("unet", access)?, "unet", &mut loras)?;
+        let vae = folder.model("vae", access)?;
+        let mut opened = Vec::new();
+        for (encoder, tokenizer) in texts {
+            let files = fuse(folder.model(encoder, access)?, encoder, &mut loras)?;
+            opened.push((files, folder.tokenizer(tokenizer)?));
+        }
+        loras.iter().try_for_each(Read::check_all_taken)?;
+        Unet::<B>::check(&unet)?;
+        Vae::<B>::check(&vae)?;
+        let encoders = opened.into_iter();
+        let encoders =
+            encoders.map(|(files, tokenizer)| TextEncoder::load(backend, &files, tokenizer, dtype));
+        let encoders: Vec<TextEncoder<B>> = encoders.collect::<Result<_>>()?;
+        let unet = Unet::load(backend.clone(), &unet, dtype)?;
+        let vae = Vae::load(backend.clone(), &vae, dtype)?;
+        let (got, width) =
+            (unet.spec().text_width()?, encoders.iter().map(TextEncoder::width).sum::<usize>());
+        if got != width {
+            let allowed = format!("{width}, which the text encoders give");
+            return Err(Error::config("cross_attention_dim", got, allowed));
+        }
+        let penultimate = texts.len() > 1;
+        let zeros = penultimate && folder.flag("force_zeros_for_empty_prompt").unwrap_or(true);
+        Ok(Self { encoders, unet, vae, scheduler, reading: Reading { penultimate, zeros } })
+    }
+
+    /// The folder's scheduler.
+    pub fn scheduler(&self) -> &SchedulerConfig {
+        &self.scheduler
+    }
+
+    /// Pixels of a picture for every latent, along a line.
+    pub fn factor(&self) -> usize {
+        self.vae.spec().factor()
+    }
+
+    /// The side of the pictures that it was trained with, where that is known.
+    pub fn side(&self) -> Option<usize> {
+        self.unet.spec().sample_size.map(|latents| latents * self.factor())
+    }
+
+    /// Runs a request; `watch` is called after every step and may end the run, which gives nothing then.
+    ///
+    /// # Errors
+    /// `Config`, naming the field, for what cannot be done; what the backend raises. The pipeline can run
+    /// again after any of them.
+    pub async fn run(
+        &mut self,
+        request: &ImageRequest,
+        noise: &mut dyn Noise,
+        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Option<Images>> {
+        request.check(self.factor())?;
+        let steps = request.steps.unwrap_or(50);
+        let reads = self.reads_masks(request)?;
+        let (mut run, size) = self.begin(request)?;
+        let config = request.scheduler.as_ref().unwrap_or(&self.scheduler);
+        // LCM chooses its steps by it; the others begin later.
+        let strength = request.init.as_ref().map(|init| init.strength);
+        let strength = strength.filter(|_| config.class() == Class::Lcm).unwrap_or(1.0);
+        let settings = Settings { images: run.items, eta: request.eta, strength, ..Settings::default() };
+        let mut scheduler = Scheduler::new(config, Steps::Count(steps), settings).map_err(of_image)?;
+        let skipped = skipped(request, steps)?;
+        if skipped > 0 {
+            scheduler.begin_at(skipped).map_err(of_image)?;
+        }
+        let shape = (request, run.items, size);
+        let First { mut latents, kept, extra } =
+            first(&mut self.vae, noise, &scheduler, shape, reads).await?;
+        run.extra = extra;
+        let calls = scheduler.timesteps().to_vec();
+        for (i, time) in calls.iter().enumerate().skip(skipped) {
+            let output = self.output(&run, &scheduler, &latents, *time).await?;
+            let added = scheduler
+                .needs_noise()
+                .then(|| unit_noise(noise, Purpose::Step(i - skipped), run.items, run.each));
+            scheduler.step(&output, &mut latents, added.as_deref()).map_err(of_image)?;
+            if let Some(kept) = &kept {
+                kept.blend(&scheduler, i + 1 == calls.len(), &mut latents)?;
+            }
+            if watch(Progress { done: i + 1 - skipped, of: calls.len() - skipped }).is_break() {
+                return Ok(None);
+            }
+        }
+        let decoded = decoded(&mut self.vae, &latents, run.items, size).await?;
+        let each = (decoded.len() / run.items).max(1);
+        Ok(Some(Images { rgb: decoded.chunks(each).map(to_bytes).collect(), decoded, latents }))
+    }
+
+    /// Whether the UNet reads a mask and a picture next to its sample.
+    ///
+    /// # Errors
+    /// `Config` where it does and there is no mask, and for channels that mean something else.
+    fn reads_masks(&self, request: &ImageRequest) -> Result<bool> {
+        let (got, own) = (self.unet.spec().in_channels, self.vae.spec().latent_channels);
+        let masked = request.init.as_ref().is_some_and(|init| init.mask.is_some());
+        match (got == own, got == 2 * own + 1, masked) {
+            (true, ..) => Ok(false),
+            (false, true, true) => Ok(true),
+            (false, true, false) => Err(Error::config("mask", "none", "one: this model fills in pictures")),
+            (false, false, _) => Err(Error::config("in_channels", got, format!("{own} or {}", 2 * own + 1))),
+        }
+    }
+
+    /// Encodes the prompts and gives the UNet what stays the same from step to step.
+    fn begin(&mut self, request: &ImageRequest) -> Result<(Run, Grid)> {
+        let items = request.prompts.len();
+        let scale = request.guidance.unwrap_or(if self.reading.penultimate { 5.0 } else { 7.5 });
+        let embedded = self.unet.spec().time_cond_proj_dim;
+        let guided = scale > 1.0 && embedded.is_none();
+        let prompts = prompts::encode(&mut self.encoders, request, self.reading, guided)?;
+        let texts = if guided { 2 * items } else { items };
+        let guidance =
+            embedded.map(|width| sinusoids(&vec![(scale - 1.0) * 1000.0; texts], width, false, 1.0));
+        let added = self.added(&prompts, request, texts)?;
+        let factor = self.factor();
+        let size = Grid { height: request.height / factor, width: request.width / factor };
+        let input = UnetInput {
+            text: &prompts.rows,
+            guidance: guidance.as_deref(),
+            added: added.as_deref(),
+            ..UnetInput::default()
+        };
+        self.unet.begin(Conditions { items: texts, size, tokens: prompts.tokens }, &input)?;
+        let each = size.pixels() * self.vae.spec().latent_channels;
+        let (scale, rescale) = (guided.then_some(scale), request.guidance_rescale);
+        let run = Run { items, scale, rescale, each, extra: None };
+        Ok((run, size))
+    }
+
+    /// What is added to the time: texts as one row each and sizes, before and after scaling.
+    fn added(&self, prompts: &Prompts, request: &ImageRequest, texts: usize) -> Result<Option<Vec<f32>>> {
+        if self.unet.spec().added_width().is_none() {
+            return Ok(None);
+        }
+        let own = (request.height, request.width);
+        let sizes = request.sizes.unwrap_or(Sizes { original: own, crop: (0, 0), target: own });
+        let others = request.negative_sizes.unwrap_or(sizes);
+        let items = request.prompts.len();
+        let without = others.row().repeat(texts - items);
+        let sizes = [without, sizes.row().repeat(items)].concat();
+        self.unet.spec().added(texts, &prompts.pooled, &sizes).map(Some)
+    }
+
+    /// What the scheduler gets at this time.
+    async fn output(
+        &mut self,
+        run: &Run,
+        scheduler: &Scheduler,
+        latents: &[f32],
+        time: f64,
+    ) -> Result<Vec<f32>> {
+        let mut sample = latents.to_vec();
+        scheduler.scale_input(&mut sample);
+        if let Some(extra) = &run.extra {
+            sample = joined(&sample, self.vae.spec().latent_channels, extra);
+        }
+        let Some(scale) = run.scale else {
+            return self.unet.step(&sample, &vec![time; run.items]).await;
+        };
+        let both = self.unet.step(&sample.repeat(2), &vec![time; 2 * run.items]).await?;
+        let (without, with) = both.split_at(both.len() / 2);
+        let mut guided = guide(without, with, scale as f32).map_err(of_image)?;
+        if run.rescale > 0.0 {
+            rescale_guidance(&mut guided, with, run.rescale, run.items).map_err(of_image)?;
+        }
+        Ok(guided)
+    }
+}

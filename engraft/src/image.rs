@@ -1,0 +1,158 @@
+//! From a text to pictures: a pipeline's folder, on any backend.
+
+use crate::backends::{BackendName, Visitor, with_backend};
+use engraft_core::Result;
+use engraft_core::backend::{Backend, block_on};
+use engraft_core::checkpoint::Access;
+use engraft_core::mem::Float;
+use engraft_diffusion::engraft_image::SchedulerConfig;
+use engraft_diffusion::{ImageRequest, Images, Lora, Noise, Pipeline, PipelineOptions, Progress, Seeded};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Where and how pictures are computed.
+#[derive(Debug, Clone)]
+pub struct ImageOptions {
+    /// The backend.
+    pub backend: BackendName,
+    /// Threads of the CPU backend; 0 is one per core.
+    pub threads: usize,
+    /// Element type of activations.
+    pub dtype: Float,
+    /// How files are read.
+    pub access: Access,
+    /// LoRA files that are added to the weights.
+    pub loras: Vec<Lora>,
+}
+
+impl Default for ImageOptions {
+    /// The CPU, in f32.
+    fn default() -> Self {
+        let (dtype, access) = (Float::F32, Access::default());
+        Self { backend: BackendName::Cpu, threads: 0, dtype, access, loras: Vec::new() }
+    }
+}
+
+/// Makes pictures of texts: Stable Diffusion 1, 2 and XL as diffusers publishes them.
+///
+/// ```no_run
+/// use engraft::{ImageGenerator, ImageOptions, engraft_diffusion::ImageRequest};
+///
+/// # fn main() -> engraft::Result<()> {
+/// let mut generator = ImageGenerator::open("path/to/folder", &ImageOptions::default())?;
+/// let request = ImageRequest { steps: Some(20), ..ImageRequest::new("a fox in the snow") };
+/// let pictures = generator.generate(&request, 7, |step| println!("{} of {}", step.done, step.of))?;
+/// assert_eq!(pictures.rgb[0].len(), 512 * 512 * 3);
+/// # Ok(())
+/// # }
+/// ```
+pub struct ImageGenerator(Box<dyn AnyPipeline>);
+
+/// A pipeline on one of the backends.
+trait AnyPipeline {
+    fn run(
+        &mut self,
+        request: &ImageRequest,
+        noise: &mut dyn Noise,
+        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Option<Images>>;
+    fn factor(&self) -> usize;
+    fn side(&self) -> Option<usize>;
+    fn scheduler(&self) -> &SchedulerConfig;
+}
+
+impl<B: Backend> AnyPipeline for Pipeline<B> {
+    fn run(
+        &mut self,
+        request: &ImageRequest,
+        noise: &mut dyn Noise,
+        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Option<Images>> {
+        block_on(Pipeline::run(self, request, noise, watch))
+    }
+
+    fn factor(&self) -> usize {
+        Pipeline::factor(self)
+    }
+
+    fn side(&self) -> Option<usize> {
+        Pipeline::side(self)
+    }
+
+    fn scheduler(&self) -> &SchedulerConfig {
+        Pipeline::scheduler(self)
+    }
+}
+
+/// Loads a pipeline on the backend that is visited.
+struct Load<'a>(&'a Path, &'a ImageOptions);
+
+impl Visitor for Load<'_> {
+    type Output = ImageGenerator;
+
+    fn visit<B: Backend>(self, backend: Arc<B>) -> Result<ImageGenerator> {
+        let Load(path, options) = self;
+        let ImageOptions { access, dtype, loras, .. } = options.clone();
+        let pipeline = Pipeline::load(&backend, path, &PipelineOptions { access, dtype, loras })?;
+        Ok(ImageGenerator(Box::new(pipeline)))
+    }
+}
+
+impl ImageGenerator {
+    /// Loads a folder with `model_index.json`.
+    ///
+    /// # Errors
+    /// `Config` for a class that is not known, `Format` for a component that is absent, both naming it; what
+    /// loading and the backend raise.
+    pub fn open(path: impl AsRef<Path>, options: &ImageOptions) -> Result<Self> {
+        with_backend(&options.backend, options.threads, Load(path.as_ref(), options))
+    }
+
+    /// Makes pictures of the prompts: picture `i` has the seed `seed + i`, and so the bits that it has alone.
+    /// `watch` is called after every step.
+    ///
+    /// # Errors
+    /// `Config`, naming the field, for what cannot be done; what the backend raises. It can be called again
+    /// after any of them.
+    pub fn generate(
+        &mut self,
+        request: &ImageRequest,
+        seed: u64,
+        mut watch: impl FnMut(Progress),
+    ) -> Result<Images> {
+        let all = self.generate_until(request, &mut Seeded(seed), |progress| {
+            watch(progress);
+            ControlFlow::Continue(())
+        })?;
+        Ok(all.unwrap_or_default())
+    }
+
+    /// The same with noise of one's own; `watch` may end the run, which gives nothing then.
+    ///
+    /// # Errors
+    /// As [`ImageGenerator::generate`].
+    pub fn generate_until(
+        &mut self,
+        request: &ImageRequest,
+        noise: &mut dyn Noise,
+        mut watch: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Option<Images>> {
+        self.0.run(request, noise, &mut watch)
+    }
+
+    /// Sizes of pictures are multiples of this.
+    pub fn factor(&self) -> usize {
+        self.0.factor()
+    }
+
+    /// The side of the pictures that the model was trained with, where its files say so.
+    pub fn side(&self) -> Option<usize> {
+        self.0.side()
+    }
+
+    /// The scheduler that runs take unless they name another.
+    pub fn scheduler(&self) -> &SchedulerConfig {
+        self.0.scheduler()
+    }
+}
