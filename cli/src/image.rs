@@ -47,6 +47,10 @@ pub fn run(args: &ImageArgs) -> Outcome {
         bar.set_position(progress.done as u64);
     })?;
     bar.finish_and_clear();
+    for (text, tokens) in &images.shortened {
+        let begin: String = text.chars().take(40).collect();
+        note(&format!("warning: of \"{begin}...\" the first {tokens} tokens are read"));
+    }
     let ImageRequest { width, height, .. } = request;
     for (i, rgb) in images.rgb.iter().enumerate() {
         let place = place(&args.out, i, images.rgb.len());

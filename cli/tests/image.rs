@@ -181,9 +181,12 @@ fn what_cannot_be_done_is_said() {
             &["conv_in.weight", "5"],
         ),
         (
-            "layers",
-            &|p| replace(&p.join("vae/config.json"), "\"layers_per_block\": 1", "\"layers_per_block\": 0"),
-            &["left over", "resnets"],
+            "attention",
+            &|p| {
+                let (from, to) = ("\"in_channels\"", "\"mid_block_add_attention\": false, \"in_channels\"");
+                replace(&p.join("vae/config.json"), from, to);
+            },
+            &["left over", "mid_block.attentions.0"],
         ),
         (
             "scheduler",

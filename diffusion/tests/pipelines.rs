@@ -9,7 +9,10 @@ use engraft_core::checkpoint::Access;
 use engraft_core::mem::Float;
 use engraft_cpu::{Cpu, CpuConfig};
 use engraft_diffusion::engraft_image::SchedulerConfig;
-use engraft_diffusion::{ImageRequest, Images, Init, Lora, Noise, Pipeline, PipelineOptions, Purpose, Sizes};
+use engraft_diffusion::{
+    Folder, ImageRequest, Images, Init, Lora, Noise, Pipeline, PipelineOptions, Progress, Purpose, Seeded,
+    Sizes,
+};
 use golden::{Golden, folder, rows};
 use serde_json::Value;
 use std::ops::ControlFlow;
@@ -177,4 +180,62 @@ fn pictures_are_those_of_the_reference() {
             assert!(got.len() == want.len() && worst <= Some(1), "{case} {name}: bytes differ by {worst:?}");
         }
     }
+}
+
+/// A tokenizer's ids of all texts of a golden.
+#[test]
+fn tokenizers_give_the_ids_of_the_reference() {
+    let mut texts = 0;
+    for (case, _) in RUNS {
+        let path = folder("pipelines").join(case);
+        let all: Value =
+            serde_json::from_str(&std::fs::read_to_string(path.join("tokenizer_golden.json")).unwrap())
+                .unwrap();
+        let opened = Folder::open(&path).unwrap();
+        for (name, rows) in all.as_object().unwrap() {
+            let (tokenizer, _) = opened.tokenizer(name).unwrap();
+            for row in rows.as_array().unwrap() {
+                let ids = |field: &str| -> Vec<u32> {
+                    row[field].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+                };
+                let text = row["text"].as_str().unwrap();
+                assert_eq!(tokenizer.encode(text, true).unwrap(), ids("ids"), "{case} {name}: {text:?}");
+                let (padded, own) = (ids("padded_24"), tokenizer.encode_truncated(text, true, 24).unwrap());
+                assert_eq!(own, padded[..own.len()], "{case} {name}: {text:?}");
+                texts += 1;
+            }
+        }
+    }
+    assert!(texts >= 100, "{texts} texts");
+}
+
+#[test]
+fn what_is_too_long_is_said_and_a_run_can_end() {
+    let path = folder("pipelines").join("sd1");
+    let cpu = Cpu::new(CpuConfig::default()).unwrap();
+    let mut pipeline = Pipeline::load(&cpu, &path, &PipelineOptions::default()).unwrap();
+    let (long, short) = ("a fox ".repeat(40), "a fox".to_string());
+    let request = |prompts: &[&String]| ImageRequest {
+        prompts: prompts.iter().map(|prompt| prompt.to_string()).collect(),
+        width: 32,
+        height: 32,
+        steps: Some(3),
+        ..ImageRequest::new("")
+    };
+    let mut run = |request: &ImageRequest, most: usize| {
+        let until = |progress: Progress| {
+            if progress.done < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        block_on(pipeline.run(request, &mut Seeded(1), &mut { until }))
+    };
+    let both = run(&request(&[&long, &short]), 9).unwrap().unwrap();
+    assert_eq!(both.shortened, [(long.clone(), 24)]);
+    assert!(run(&request(&[&short]), 2).unwrap().is_none(), "ended after two steps");
+    let alone = run(&request(&[&long]), 9).unwrap().unwrap();
+    assert_eq!(alone.rgb[0], both.rgb[0], "after a run that was ended");
+    let again = run(&request(&[&short]), 9).unwrap().unwrap();
+    assert!(again.shortened.is_empty() && again.rgb[0] != both.rgb[1], "another seed");
+    let init = Some(Init { rgb: vec![0.5; 32 * 32 * 3], strength: 0.1, mask: None });
+    let error = run(&ImageRequest { init, ..request(&[&short]) }, 9).unwrap_err().to_string();
+    assert!(error.contains("strength") && error.contains("3 steps"), "{error}");
 }

@@ -5,8 +5,8 @@ use super::noise::{Noise, Purpose};
 use super::request::{ImageRequest, Init};
 use crate::graph::Grid;
 use crate::model::Vae;
-use engraft_core::Result;
 use engraft_core::backend::Backend;
+use engraft_core::{Error, Result};
 use engraft_image::{Scheduler, skipped_steps};
 
 /// Logarithms of variances are held within these, as the reference does.
@@ -58,7 +58,14 @@ pub(super) fn unit_noise(noise: &mut dyn Noise, what: Purpose, items: usize, eac
 
 /// Steps of a run that are left out.
 pub(super) fn skipped(request: &ImageRequest, steps: usize) -> Result<usize> {
-    request.init.as_ref().map_or(Ok(0), |init| skipped_steps(steps, init.strength)).map_err(of_image)
+    let Some(init) = &request.init else { return Ok(0) };
+    let skipped = skipped_steps(steps, init.strength).map_err(of_image)?;
+    match skipped < steps {
+        true => Ok(skipped),
+        false => {
+            Err(Error::config("strength", init.strength, format!("more, so that one of {steps} steps runs")))
+        }
+    }
 }
 
 /// What a run begins with: noise, or a picture's latents with the noise of the step that it begins at;
@@ -153,7 +160,9 @@ async fn latents_of<B: Backend>(
     Ok(rows.flat_map(|(row, unit)| row[..channels].iter().zip(&row[channels..]).zip(unit).map(one)).collect())
 }
 
-/// Pictures of latents: `decode(latents / scale + shift)`.
+/// Pictures of latents, one after the other: `decode(latents / scale + shift)`.
+///
+/// All at once would take memory for as many, and give the same bits.
 pub(super) async fn decoded<B: Backend>(
     vae: &mut Vae<B>,
     latents: &[f32],
@@ -161,6 +170,10 @@ pub(super) async fn decoded<B: Backend>(
     size: Grid,
 ) -> Result<Vec<f32>> {
     let (scale, shift) = (vae.spec().scaling_factor, vae.spec().shift_factor.unwrap_or(0.0));
-    let scaled: Vec<f32> = latents.iter().map(|x| (f64::from(*x) / scale + shift) as f32).collect();
-    vae.decode(&scaled, items, size).await
+    let mut all = Vec::new();
+    for own in latents.chunks((latents.len() / items.max(1)).max(1)) {
+        let scaled: Vec<f32> = own.iter().map(|x| (f64::from(*x) / scale + shift) as f32).collect();
+        all.extend(vae.decode(&scaled, 1, size).await?);
+    }
+    Ok(all)
 }

@@ -14,6 +14,8 @@ pub(super) struct Prompts {
     pub tokens: usize,
     /// `[texts, width]`: the texts as one row each; empty where nothing reads it.
     pub pooled: Vec<f32>,
+    /// Texts that are too long for an encoder, and the tokens that it reads.
+    pub shortened: Vec<(String, usize)>,
 }
 
 /// How a pipeline's texts are read.
@@ -66,6 +68,7 @@ pub(super) fn encode<B: Backend>(
     let own = one_side(encoders, [&request.prompts, second], reading, request.clip_skip)?;
     all.rows.extend(own.rows);
     all.pooled.extend(own.pooled);
+    all.shortened.extend(own.shortened);
     Ok(Prompts { tokens: own.tokens, ..all })
 }
 
@@ -82,6 +85,15 @@ fn one_side<B: Backend>(
     let read = encoders.iter_mut().zip(texts).map(|(encoder, texts)| encoder.encode(texts, rows));
     let read: Vec<Vec<Encoded>> = read.collect::<Result<_>>()?;
     let mut all = Prompts { tokens, ..Prompts::default() };
+    for (encoder, texts) in encoders.iter().zip(texts) {
+        for text in texts {
+            let known =
+                all.shortened.iter().any(|(known, tokens)| (known, *tokens) == (text, encoder.length));
+            if !known && encoder.is_too_long(text)? {
+                all.shortened.push((text.clone(), encoder.length));
+            }
+        }
+    }
     for item in 0..texts[0].len() {
         for token in 0..tokens {
             for (encoder, width) in read.iter().zip(&widths) {

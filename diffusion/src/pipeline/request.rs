@@ -145,4 +145,6 @@ pub struct Images {
     pub decoded: Vec<f32>,
     /// Latents after the last step, `[pictures * latents, channels]`.
     pub latents: Vec<f32>,
+    /// Texts of which a text encoder reads the beginning alone, with the tokens that it reads.
+    pub shortened: Vec<(String, usize)>,
 }

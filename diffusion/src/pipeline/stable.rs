@@ -63,6 +63,7 @@ struct Run {
     each: usize,
     /// What the UNet reads next to the sample.
     extra: Option<Vec<f32>>,
+    shortened: Vec<(String, usize)>,
 }
 
 /// The text encoders of a pipeline's class, and their tokenizers.
@@ -186,7 +187,8 @@ impl<B: Backend> Pipeline<B> {
         }
         let decoded = decoded(&mut self.vae, &latents, run.items, size).await?;
         let each = (decoded.len() / run.items).max(1);
-        Ok(Some(Images { rgb: decoded.chunks(each).map(to_bytes).collect(), decoded, latents }))
+        let rgb = decoded.chunks(each).map(to_bytes).collect();
+        Ok(Some(Images { rgb, decoded, latents, shortened: run.shortened }))
     }
 
     /// Whether the UNet reads a mask and a picture next to its sample.
@@ -226,7 +228,7 @@ impl<B: Backend> Pipeline<B> {
         self.unet.begin(Conditions { items: texts, size, tokens: prompts.tokens }, &input)?;
         let each = size.pixels() * self.vae.spec().latent_channels;
         let (scale, rescale) = (guided.then_some(scale), request.guidance_rescale);
-        let run = Run { items, scale, rescale, each, extra: None };
+        let run = Run { items, scale, rescale, each, extra: None, shortened: prompts.shortened };
         Ok((run, size))
     }
 

@@ -117,10 +117,18 @@ impl<B: Backend> TextEncoder<B> {
     ///
     /// # Errors
     /// What tokenizing raises.
-    pub fn ids(&self, text: &str) -> Result<Vec<u32>> {
+    fn ids(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = self.tokenizer.encode_truncated(text, true, self.length)?;
         ids.resize(self.length, self.pad);
         Ok(ids)
+    }
+
+    /// Whether a text has more tokens than the encoder reads.
+    ///
+    /// # Errors
+    /// What tokenizing raises.
+    pub fn is_too_long(&self, text: &str) -> Result<bool> {
+        Ok(self.tokenizer.encode_truncated(text, true, self.length + 1)?.len() > self.length)
     }
 
     /// Rows of texts.
