@@ -206,7 +206,7 @@ fn tokenizers_give_the_ids_of_the_reference() {
             }
         }
     }
-    assert!(texts >= 100, "{texts} texts");
+    assert!(texts >= 70, "{texts} texts");
 }
 
 #[test]
