@@ -39,7 +39,7 @@ impl Tokenizer {
     /// null.
     ///
     /// # Errors
-    /// [`Error::Format`](crate::Error::Format) with the file, what is found in it and what is allowed: also
+    /// [`Error::Format`] with the file, what is found in it and what is allowed: also
     /// for a tokenizer class that is not known.
     pub fn from_vocabulary(files: &VocabularyFiles, tokenizer_config: &Value) -> Result<Self> {
         let settings = Settings { files, config: tokenizer_config };
