@@ -1,7 +1,7 @@
 //! A model of pictures as a list of nodes.
 //!
 //! A node reads values and makes one; a value is a matrix that is made once. Every node is an op of the
-//! engine or a few of them ([`crate::run`]). Who builds a graph does not think of memory: which values share
+//! engine or a few of them (`run`). Who builds a graph does not think of memory: which values share
 //! a buffer is decided afterwards, by who reads them last ([`Lives`]).
 //!
 //! A value is constant where nothing that it is made of changes from step to step; constant nodes run once.
