@@ -32,35 +32,40 @@ impl<T: Clone> PerBlock<T> {
     }
 }
 
-/// Reads a configuration of this class; `allowed` is what other fields may say besides nothing.
+/// Reads a configuration of a class; a null means that the default counts.
 ///
 /// # Errors
-/// `Config` for a value of another type and for a field that nothing is known of, naming it.
-pub(crate) fn read<T: for<'de> Deserialize<'de>>(
-    config: &Value,
-    known: &[&str],
-    harmless: &[(&str, Value)],
-) -> Result<T> {
-    let empty = Map::new();
-    let fields = config.as_object().unwrap_or(&empty);
-    for (field, value) in fields {
-        let says_nothing = match value {
-            Value::Null | Value::Bool(false) => true,
-            Value::String(text) => text.is_empty(),
-            Value::Array(list) => list.is_empty(),
-            _ => false,
-        };
-        let harmless =
-            harmless.iter().any(|(name, allowed)| name == field && (allowed.is_null() || allowed == value));
-        if !(says_nothing || harmless || field.starts_with('_') || known.contains(&field.as_str())) {
-            return Err(Error::config(field, value, "nothing, or what is known of this class"));
-        }
+/// `Config` for a value of another type.
+pub(crate) fn read<T: for<'de> Deserialize<'de>>(config: &Value) -> Result<T> {
+    let mut config = config.clone();
+    if let Some(fields) = config.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
     }
-    // A null means that the default counts.
-    let given: Map<String, Value> =
-        fields.iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();
-    serde_json::from_value(Value::Object(given))
+    serde_json::from_value(config)
         .map_err(|error| Error::config("config.json", error, "the fields of its class"))
+}
+
+/// Refuses a field that nothing is known of, unless it says nothing or what is harmless; a null there means
+/// any value.
+///
+/// # Errors
+/// `Config`, naming it.
+pub(crate) fn check_others(others: &Map<String, Value>, harmless: &[(&str, Value)]) -> Result<()> {
+    let says_nothing = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        _ => false,
+    };
+    let allowed = |field: &str, value: &Value| {
+        harmless.iter().any(|(name, allowed)| *name == field && (allowed.is_null() || allowed == value))
+    };
+    let known =
+        |field: &str, value: &Value| field.starts_with('_') || says_nothing(value) || allowed(field, value);
+    match others.iter().find(|(field, value)| !known(field, value)) {
+        Some((field, value)) => Err(Error::config(field, value, "nothing, or what is known of this class")),
+        None => Ok(()),
+    }
 }
 
 /// Refuses a block of a type that is not known.

@@ -238,4 +238,12 @@ fn what_is_too_long_is_said_and_a_run_can_end() {
     let init = Some(Init { rgb: vec![0.5; 32 * 32 * 3], strength: 0.1, mask: None });
     let error = run(&ImageRequest { init, ..request(&[&short]) }, 9).unwrap_err().to_string();
     assert!(error.contains("strength") && error.contains("3 steps"), "{error}");
+    let second = ImageRequest { second_prompts: Some(vec![short.clone()]), ..request(&[&short]) };
+    let own = Sizes { original: (32, 32), crop: (0, 0), target: (32, 32) };
+    for (field, request) in
+        [("prompt_2", second), ("sizes", ImageRequest { sizes: Some(own), ..request(&[&short]) })]
+    {
+        let error = run(&request, 9).unwrap_err().to_string();
+        assert!(error.contains(field) && error.contains("reads none"), "{error}");
+    }
 }

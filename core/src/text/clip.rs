@@ -105,7 +105,15 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_said() {
-        let error = tokenizer(json!({"tokenizer_class": "CLIPTokenizer", "eos_token": "<end>"}));
-        assert!(error.is_ok(), "an end that is added behind the vocabulary");
+        let files = [("vocab.json", b"{\"a</w>\": 0}".to_vec())];
+        let files = VocabularyFiles::new("m/", "clip_text_model", files).unwrap();
+        let error = Tokenizer::from_vocabulary(&files, &Value::Null).unwrap_err().to_string();
+        assert!(error.contains("m/merges.txt") && error.contains("missing"), "{error}");
+    }
+
+    #[test]
+    fn an_end_that_the_vocabulary_lacks_is_behind_it() {
+        let other = tokenizer(json!({"tokenizer_class": "CLIPTokenizer", "eos_token": "<end>"})).unwrap();
+        assert_eq!(other.encode("ab", true).unwrap(), [9, 4, 11]);
     }
 }

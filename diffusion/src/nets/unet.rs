@@ -10,7 +10,7 @@ use crate::graph::{Builder, Graph, Grid, Picture, Tensors, Value};
 use engraft_core::params::Act;
 use engraft_core::{Error, Result};
 use serde::Deserialize;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 /// What `config.json` says.
 #[derive(Debug, Clone, Deserialize)]
@@ -50,6 +50,8 @@ pub struct UnetSpec {
     projection_class_embeddings_input_dim: Option<usize>,
     /// Columns of the guidance that distilled models read.
     pub time_cond_proj_dim: Option<usize>,
+    #[serde(flatten)]
+    others: Map<String, Json>,
 }
 
 impl Default for UnetSpec {
@@ -82,6 +84,7 @@ impl Default for UnetSpec {
             class_embed_type: None,
             projection_class_embeddings_input_dim: None,
             time_cond_proj_dim: None,
+            others: Map::new(),
         }
     }
 }
@@ -91,35 +94,6 @@ const CROSS_DOWN: &str = "CrossAttnDownBlock2D";
 const UP: &str = "UpBlock2D";
 const CROSS_UP: &str = "CrossAttnUpBlock2D";
 const MIDDLE: &str = "UNetMidBlock2DCrossAttn";
-
-const KNOWN: &[&str] = &[
-    "in_channels",
-    "out_channels",
-    "sample_size",
-    "down_block_types",
-    "up_block_types",
-    "mid_block_type",
-    "block_out_channels",
-    "layers_per_block",
-    "transformer_layers_per_block",
-    "reverse_transformer_layers_per_block",
-    "attention_head_dim",
-    "num_attention_heads",
-    "only_cross_attention",
-    "cross_attention_dim",
-    "norm_num_groups",
-    "norm_eps",
-    "act_fn",
-    "downsample_padding",
-    "mid_block_scale_factor",
-    "flip_sin_to_cos",
-    "freq_shift",
-    "addition_embed_type",
-    "addition_time_embed_dim",
-    "class_embed_type",
-    "projection_class_embeddings_input_dim",
-    "time_cond_proj_dim",
-];
 
 /// Sizes of what a UNet is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -136,8 +110,8 @@ pub struct Conditions {
 #[derive(Debug, Clone)]
 struct Level {
     layers: usize,
-    /// None without attention.
-    transformer: Option<Transformer>,
+    /// Counts where the type of the block has attention.
+    transformer: Transformer,
 }
 
 impl UnetSpec {
@@ -161,7 +135,8 @@ impl UnetSpec {
             // Says how proj_in and proj_out are stored, which their shapes say, too.
             ("use_linear_projection", json!(true)),
         ];
-        let spec: Self = config::read(config, KNOWN, &harmless)?;
+        let spec: Self = config::read(config)?;
+        config::check_others(&spec.others, &harmless)?;
         config::all_are("down_block_types", &spec.down_block_types, &[DOWN, CROSS_DOWN])?;
         config::all_are("up_block_types", &spec.up_block_types, &[UP, CROSS_UP])?;
         config::all_are("mid_block_type", std::slice::from_ref(&spec.mid_block_type), &[MIDDLE])?;
@@ -177,7 +152,7 @@ impl UnetSpec {
                 return Err(Error::config(field, format!("{count} blocks"), format!("{levels}, at least 1")));
             }
         }
-        spec.levels()?;
+        spec.levels_up()?;
         spec.resnet(1.0)?;
         Ok(spec)
     }
@@ -237,7 +212,7 @@ impl UnetSpec {
         Ok(Resnet { groups: self.norm_num_groups, eps: self.norm_eps, act, divisor })
     }
 
-    /// The blocks on the way down; the middle is the last.
+    /// The blocks on the way down; the middle is like the last.
     fn levels(&self) -> Result<Vec<Level>> {
         let count = self.block_out_channels.len();
         let heads = self.num_attention_heads.as_ref().unwrap_or(&self.attention_head_dim);
@@ -247,32 +222,19 @@ impl UnetSpec {
         let only = self.only_cross_attention.spread("only_cross_attention", count)?;
         let of = |i: usize| {
             let (layers, heads, only_cross) = (depths[i], heads[i], only[i]);
-            let transformer = Transformer { layers, heads, groups: self.norm_num_groups, only_cross };
-            Some(transformer).filter(|_| self.down_block_types[i] == CROSS_DOWN)
+            Transformer { layers, heads, groups: self.norm_num_groups, only_cross }
         };
         Ok((0..count).map(|i| Level { layers: layers[i], transformer: of(i) }).collect())
     }
 
     /// The blocks on the way up.
     fn levels_up(&self) -> Result<Vec<Level>> {
-        let (mut levels, count) = (self.levels()?, self.block_out_channels.len());
-        let all = UnetSpec { down_block_types: vec![CROSS_DOWN.to_string(); count], ..self.clone() };
-        for (level, same) in levels.iter_mut().zip(all.levels()?) {
-            level.transformer = same.transformer;
-        }
+        let mut levels = self.levels()?;
         levels.reverse();
-        let field = "reverse_transformer_layers_per_block";
-        if let Some(depths) = self.reverse_transformer_layers_per_block.as_ref().filter(|d| d.len() != count)
-        {
-            return Err(Error::config(field, format!("{} values", depths.len()), count.to_string()));
-        }
-        for (i, level) in levels.iter_mut().enumerate() {
-            if let (Some(depths), Some(transformer)) =
-                (&self.reverse_transformer_layers_per_block, &mut level.transformer)
-            {
-                transformer.layers = depths[i];
-            }
-            level.transformer = level.transformer.filter(|_| self.up_block_types[i] == CROSS_UP);
+        if let Some(depths) = &self.reverse_transformer_layers_per_block {
+            let field = "reverse_transformer_layers_per_block";
+            let depths = PerBlock::Each(depths.clone()).spread(field, levels.len())?;
+            levels.iter_mut().zip(depths).for_each(|(level, depth)| level.transformer.layers = depth);
         }
         Ok(levels)
     }
@@ -338,8 +300,8 @@ impl UnetSpec {
             let p = format!("down_blocks.{i}");
             for layer in 0..level.layers {
                 h = resnet.build(b, h, Some(time), &format!("{p}.resnets.{layer}"))?;
-                if let Some(transformer) = level.transformer {
-                    h = transformer.build(b, h, text, &format!("{p}.attentions.{layer}"))?;
+                if self.down_block_types[i] == CROSS_DOWN {
+                    h = level.transformer.build(b, h, text, &format!("{p}.attentions.{layer}"))?;
                 }
                 skips.push(h);
             }
@@ -353,14 +315,9 @@ impl UnetSpec {
 
     fn middle(&self, b: &mut Builder<'_>, h: Picture, (time, text): (Value, Value)) -> Result<Picture> {
         let resnet = self.resnet(self.mid_block_scale_factor)?;
-        let all = UnetSpec {
-            down_block_types: vec![CROSS_DOWN.into(); self.block_out_channels.len()],
-            ..self.clone()
-        };
-        let last = all.levels()?.pop().and_then(|level| level.transformer);
-        let transformer = last.ok_or_else(|| Error::internal("a UNet without levels"))?;
+        let last = self.levels()?.pop().ok_or_else(|| Error::internal("a UNet without levels"))?;
         let h = resnet.build(b, h, Some(time), "mid_block.resnets.0")?;
-        let transformer = Transformer { only_cross: false, ..transformer };
+        let transformer = Transformer { only_cross: false, ..last.transformer };
         let h = transformer.build(b, h, text, "mid_block.attentions.0")?;
         resnet.build(b, h, Some(time), "mid_block.resnets.1")
     }
@@ -382,8 +339,8 @@ impl UnetSpec {
                 let skip = skips.pop().ok_or_else(|| Error::internal("more blocks up than down"))?;
                 let joined = b.join(h, skip, &name)?;
                 h = resnet.build(b, joined, Some(time), &name)?;
-                if let Some(transformer) = level.transformer {
-                    h = transformer.build(b, h, text, &format!("{p}.attentions.{layer}"))?;
+                if self.up_block_types[i] == CROSS_UP {
+                    h = level.transformer.build(b, h, text, &format!("{p}.attentions.{layer}"))?;
                 }
             }
             if let Some(next) = skips.last().filter(|_| i + 1 < levels.len()) {

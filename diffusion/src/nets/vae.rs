@@ -7,7 +7,7 @@ use crate::graph::{Builder, Graph, Grid, Picture, Tensors};
 use engraft_core::params::Act;
 use engraft_core::{Error, Result};
 use serde::Deserialize;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 /// Variance floor of its norms.
 const EPS: f32 = 1e-6;
@@ -35,6 +35,8 @@ pub struct VaeSpec {
     mid_block_add_attention: bool,
     use_quant_conv: bool,
     use_post_quant_conv: bool,
+    #[serde(flatten)]
+    others: Map<String, Json>,
 }
 
 impl Default for VaeSpec {
@@ -54,26 +56,10 @@ impl Default for VaeSpec {
             mid_block_add_attention: true,
             use_quant_conv: true,
             use_post_quant_conv: true,
+            others: Map::new(),
         }
     }
 }
-
-const KNOWN: &[&str] = &[
-    "in_channels",
-    "out_channels",
-    "down_block_types",
-    "up_block_types",
-    "block_out_channels",
-    "layers_per_block",
-    "act_fn",
-    "latent_channels",
-    "norm_num_groups",
-    "scaling_factor",
-    "shift_factor",
-    "mid_block_add_attention",
-    "use_quant_conv",
-    "use_post_quant_conv",
-];
 
 impl VaeSpec {
     /// Reads `config.json`.
@@ -83,7 +69,8 @@ impl VaeSpec {
     pub fn new(config: &Json) -> Result<Self> {
         // What it was trained with, and how half precision is kept from overflowing, which f32 does not.
         let harmless = [("sample_size", Json::Null), ("force_upcast", json!(true))];
-        let spec: Self = config::read(config, KNOWN, &harmless)?;
+        let spec: Self = config::read(config)?;
+        config::check_others(&spec.others, &harmless)?;
         config::all_are("down_block_types", &spec.down_block_types, &["DownEncoderBlock2D"])?;
         config::all_are("up_block_types", &spec.up_block_types, &["UpDecoderBlock2D"])?;
         let levels = spec.block_out_channels.len();

@@ -155,6 +155,7 @@ impl<B: Backend> Pipeline<B> {
     ) -> Result<Option<Images>> {
         request.check(self.factor())?;
         let steps = request.steps.unwrap_or(50);
+        self.check_texts(request)?;
         let reads = self.reads_masks(request)?;
         let (mut run, size) = self.begin(request)?;
         let config = request.scheduler.as_ref().unwrap_or(&self.scheduler);
@@ -189,6 +190,20 @@ impl<B: Backend> Pipeline<B> {
         let each = (decoded.len() / run.items).max(1);
         let rgb = decoded.chunks(each).map(to_bytes).collect();
         Ok(Some(Images { rgb, decoded, latents, shortened: run.shortened }))
+    }
+
+    /// Refuses what only models with two text encoders read.
+    fn check_texts(&self, request: &ImageRequest) -> Result<()> {
+        let given = [
+            ("prompt_2", request.second_prompts.is_some(), self.encoders.len() > 1),
+            ("negative_prompt_2", request.second_negative.is_some(), self.encoders.len() > 1),
+            ("sizes", request.sizes.is_some(), self.unet.spec().added_width().is_some()),
+            ("negative_sizes", request.negative_sizes.is_some(), self.unet.spec().added_width().is_some()),
+        ];
+        match given.into_iter().find(|(_, given, read)| *given && !read) {
+            Some((field, ..)) => Err(Error::config(field, "given", "none: this model reads none")),
+            None => Ok(()),
+        }
     }
 
     /// Whether the UNet reads a mask and a picture next to its sample.

@@ -1,6 +1,6 @@
 //! A graph with its buffers on a backend: nodes as ops.
 //!
-//! Everything is allocated when it is made; running allocates nothing.
+//! All device memory is allocated when it is made; steps write into it.
 
 mod cross;
 mod nodes;
