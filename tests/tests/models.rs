@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 78] = [
+const DECODERS: [&str; 81] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -101,9 +101,12 @@ const DECODERS: [&str; 78] = [
     "phimoe",
     "laguna",
     "llama4_text",
+    "gemma4",
+    "gemma4_moe",
+    "mimo_v2_flash",
 ];
 
-const ENCODERS: [&str; 13] = [
+const ENCODERS: [&str; 14] = [
     "bert",
     "bert_classifier",
     "bert_model",
@@ -114,6 +117,7 @@ const ENCODERS: [&str; 13] = [
     "albert",
     "eurobert",
     "nomic_bert",
+    "gte",
     "modernbert",
     "modernbert_embed",
     "embeddinggemma",

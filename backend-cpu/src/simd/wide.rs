@@ -2,9 +2,9 @@
 //! bits.
 //!
 //! For matmuls of several rows, where the processor is the limit and not memory: [`run`] compiles a
-//! [`Kernel16`] once more for AVX-512, with a larger register tile, [`Tile`], and [`run_loops`] a kernel of
-//! eight lanes whose time goes into plain loops, which the compiler then splits into sixteen. All else gains
-//! too little from it to be compiled a third time.
+//! [`Kernel16`] once more for AVX-512, with a larger register tile, [`Tile`], [`run_both`] a kernel of which a
+//! part takes sixteen lanes, and [`run_loops`] one of eight lanes whose time goes into plain loops, which the
+//! compiler then splits into sixteen. All else gains too little from it to be compiled a third time.
 
 use super::{Isa, Kernel, Lanes, Portable};
 use engraft_core::math::{FusedMadd, SeparateMadd};
@@ -132,6 +132,36 @@ pub fn run_loops<K: Kernel>(isa: Isa, madd: Madd, kernel: K) {
     super::run(isa, madd, kernel);
 }
 
+/// A computation on eight lanes and, where it pays, on sixteen.
+pub trait KernelOfBoth {
+    /// The body; implementations mark it `#[inline(always)]`.
+    fn run<V: Lanes, W: Lanes16>(self);
+}
+
+/// Runs `kernel` compiled for `isa` and `madd`: sixteen lanes are one register with AVX-512, a pair else.
+#[inline]
+pub fn run_both<K: KernelOfBoth>(isa: Isa, madd: Madd, kernel: K) {
+    /// The kernel on pairs of its eight lanes.
+    struct Pairs<K>(K);
+    impl<K: KernelOfBoth> Kernel for Pairs<K> {
+        #[inline(always)]
+        fn run<V: Lanes>(self) {
+            self.0.run::<V, [V; 2]>();
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    if isa.here() == Isa::Avx512 {
+        // SAFETY: the processor has the features, `here` has seen to that.
+        return unsafe {
+            match madd {
+                Madd::Fused => avx512::enter_both::<FusedMadd, K>(kernel),
+                Madd::Separate => avx512::enter_both::<SeparateMadd, K>(kernel),
+            }
+        };
+    }
+    super::run(isa, madd, Pairs(kernel));
+}
+
 /// Sixteen f32 lanes with one kind of multiply-add.
 ///
 /// # Safety of the loads and stores
@@ -144,12 +174,18 @@ pub trait Lanes16: Copy + 'static {
     fn splat(v: f32) -> Self;
     /// 16 f32.
     unsafe fn load(p: *const f32) -> Self;
+    /// 16 binary16 values, widened exactly.
+    unsafe fn load_f16(p: *const u16) -> Self;
+    /// 16 bfloat16 values, widened exactly.
+    unsafe fn load_bf16(p: *const u16) -> Self;
     /// Writes 16 f32.
     unsafe fn store(self, p: *mut f32);
     /// `self * b + c`.
     fn madd(self, b: Self, c: Self) -> Self;
     /// Lane-wise sum.
     fn add(self, b: Self) -> Self;
+    /// Lane-wise product.
+    fn mul(self, b: Self) -> Self;
     /// Asks for the cache line at `p`, which may lie anywhere.
     fn prefetch(p: *const u8);
 }
@@ -164,6 +200,16 @@ impl<V: Lanes> Lanes16 for [V; 2] {
     unsafe fn load(p: *const f32) -> Self {
         // SAFETY: 16 elements, the caller's promise.
         unsafe { [V::load(p), V::load(p.add(8))] }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> Self {
+        // SAFETY: as above.
+        unsafe { [V::load_f16(p), V::load_f16(p.add(8))] }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> Self {
+        // SAFETY: as above.
+        unsafe { [V::load_bf16(p), V::load_bf16(p.add(8))] }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
@@ -182,6 +228,10 @@ impl<V: Lanes> Lanes16 for [V; 2] {
         [self[0].add(b[0]), self[1].add(b[1])]
     }
     #[inline(always)]
+    fn mul(self, b: Self) -> Self {
+        [self[0].mul(b[0]), self[1].mul(b[1])]
+    }
+    #[inline(always)]
     fn prefetch(p: *const u8) {
         V::prefetch(p);
     }
@@ -197,10 +247,6 @@ pub trait Bytes16: Lanes16 {
     type Half: Lanes;
     /// Rows that advance together: their sums stay in registers.
     const ROWS: usize;
-    /// 16 f16.
-    unsafe fn load_f16(p: *const u16) -> Self;
-    /// Lane-wise product.
-    fn mul(self, b: Self) -> Self;
     /// Sums of 32 products of signed bytes, exact as f32: of R rows `x[r]` (32 bytes in -127..=127 each),
     /// which add up to `sums[r]`, with 16 columns, `w` being `[8][16][4]` bytes.
     unsafe fn dots<const R: usize>(x: [*const i8; R], sums: [i32; R], w: *const u8) -> [Self; R];
@@ -209,15 +255,6 @@ pub trait Bytes16: Lanes16 {
 impl<V: Lanes> Bytes16 for [V; 2] {
     type Half = V;
     const ROWS: usize = 4;
-    #[inline(always)]
-    unsafe fn load_f16(p: *const u16) -> Self {
-        // SAFETY: 16 elements, the caller's promise.
-        unsafe { [V::load_f16(p), V::load_f16(p.add(8))] }
-    }
-    #[inline(always)]
-    fn mul(self, b: Self) -> Self {
-        [self[0].mul(b[0]), self[1].mul(b[1])]
-    }
     #[inline(always)]
     unsafe fn dots<const R: usize>(x: [*const i8; R], _: [i32; R], w: *const u8) -> [Self; R] {
         // SAFETY: the caller's promise.
@@ -230,7 +267,7 @@ mod avx512 {
     //! One register. Every method is only reached from [`enter`], which has the target features. The other
     //! two ways in are for the AVX2 lanes.
     use super::super::avx2::Avx2;
-    use super::{Bytes16, Kernel, Kernel16, KernelOfBytes, Lanes16, REGISTERS, Tile};
+    use super::{Bytes16, Kernel, Kernel16, KernelOfBoth, KernelOfBytes, Lanes16, REGISTERS, Tile};
     use engraft_core::math::MulAdd;
     use engraft_core::numerics::Madd;
     use std::arch::x86_64::*;
@@ -258,6 +295,12 @@ mod avx512 {
         kernel.run::<Avx2<M>>();
     }
 
+    /// Runs a kernel of eight and sixteen lanes with the features on.
+    #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
+    pub fn enter_both<M: MulAdd, K: KernelOfBoth>(kernel: K) {
+        kernel.run::<Avx2<M>, Avx512<M>>();
+    }
+
     /// Runs a kernel of bytes with the features on.
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512vnni,avx2,fma,f16c")]
     pub fn enter_bytes<M: MulAdd, K: KernelOfBytes>(kernel: K) {
@@ -276,16 +319,6 @@ mod avx512 {
         type Half = Avx2<M>;
         /// Twelve integer sums and as many of f32, of 32 registers.
         const ROWS: usize = 12;
-        #[inline(always)]
-        unsafe fn load_f16(p: *const u16) -> Self {
-            // SAFETY: features and 16 elements, see above (so in all methods).
-            Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }, PhantomData)
-        }
-        #[inline(always)]
-        fn mul(self, b: Self) -> Self {
-            // SAFETY: features, as above.
-            Self(unsafe { _mm512_mul_ps(self.0, b.0) }, PhantomData)
-        }
         // Of closures intrinsics are calls.
         #[allow(clippy::needless_range_loop)]
         #[inline(always)]
@@ -330,6 +363,18 @@ mod avx512 {
             Self(unsafe { _mm512_loadu_ps(p) }, PhantomData)
         }
         #[inline(always)]
+        unsafe fn load_f16(p: *const u16) -> Self {
+            // SAFETY: as above.
+            Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }, PhantomData)
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(p: *const u16) -> Self {
+            // SAFETY: as above.
+            let bits = unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())) };
+            // SAFETY: features, as above.
+            Self(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)) }, PhantomData)
+        }
+        #[inline(always)]
         unsafe fn store(self, p: *mut f32) {
             // SAFETY: as above.
             unsafe { _mm512_storeu_ps(p, self.0) }
@@ -349,6 +394,11 @@ mod avx512 {
         fn add(self, b: Self) -> Self {
             // SAFETY: features, as above.
             Self(unsafe { _mm512_add_ps(self.0, b.0) }, PhantomData)
+        }
+        #[inline(always)]
+        fn mul(self, b: Self) -> Self {
+            // SAFETY: features, as above.
+            Self(unsafe { _mm512_mul_ps(self.0, b.0) }, PhantomData)
         }
         #[inline(always)]
         fn prefetch(p: *const u8) {

@@ -499,7 +499,8 @@ impl Job {
 
 fn kv_bytes<B: Backend>(engine: &Engine<B>) -> u64 {
     let config = engine.config();
-    let heads = engine.model().spec.blocks.iter().map(|b| b.heads);
+    let keeping = engine.model().spec.blocks.iter().filter(|b| b.kv_from.is_none());
+    let heads = keeping.map(|b| b.heads);
     let columns: usize = heads.map(|h| h.kv_heads * (h.k_dim + h.v_dim)).sum();
     (config.pool_pages() * config.page_size * columns * config.kv_dtype.bytes()) as u64
 }

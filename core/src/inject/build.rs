@@ -3,8 +3,8 @@
 use crate::backend::{Backend, Mem, Stream};
 use crate::mem::{Buf, Device, Weight};
 use crate::model::{
-    Block, Cross, Embedding, Experts, Filter, Fused, Head, HeadNorms, Latent, Mlp, Model, Norm, Pooler,
-    Positions, Projection, RopeTable, RowParallel, Stem, Transform, angles,
+    Apart, Block, Cross, Embedding, Experts, Filter, Fused, Head, HeadNorms, InputOfLayer, InputsOfLayers,
+    Latent, Mlp, Model, Norm, Pooler, Positions, Projection, RopeTable, RowParallel, Stem, Transform, angles,
 };
 use crate::params::ExpertShare;
 use crate::policy::{
@@ -29,7 +29,8 @@ pub fn build<D: Device>(
     let weights = operands.prepared.values().flatten().chain(computed);
     let weight_bytes = weights.map(|weight| weight.device_bytes() as u64).sum();
     let query_factors = operands.query_factors;
-    let mut taker = Taker { encoder: false, left: operands.prepared, arch: spec.arch.clone() };
+    let (left, end_factors) = (operands.prepared, operands.end_factors);
+    let mut taker = Taker { encoder: false, left, end_factors, arch: spec.arch.clone() };
     let ([positions, of_encoder], mut ropes) = (operands.positions, ropes.into_iter());
     let own_ropes = ropes.next().unwrap_or_default();
     let mut model = build_stack(spec, &mut taker, own_ropes, positions)?;
@@ -87,6 +88,7 @@ struct Taker<D: Device> {
     /// Whether those of the encoder next to a decoder.
     encoder: bool,
     left: BTreeMap<Role, Vec<D::Weight>>,
+    end_factors: BTreeMap<Role, f32>,
     arch: String,
 }
 
@@ -159,6 +161,16 @@ impl<D: Device> Taker<D> {
         spec.map(|spec| self.norm(spec, layer, slot)).transpose()
     }
 
+    /// The factor that a block ends with.
+    fn end_factor(&self, spec: &BlockSpec, layer: usize) -> Result<Option<f32>> {
+        if !spec.end_factor {
+            return Ok(None);
+        }
+        let role = self.role(Some(layer), Slot::EndFactor, Part::Weight);
+        let found = self.end_factors.get(&role).copied();
+        found.map(Some).ok_or_else(|| self.error("an operand is missing", vec![role.to_string()]))
+    }
+
     fn finish(self) -> Result<()> {
         if self.left.is_empty() {
             return Ok(());
@@ -188,6 +200,15 @@ fn embedding<D: Device>(
         token_types: t.take_opt(None, Slot::TokenTypeEmbed, Part::Weight),
         positions: positions.or_else(|| t.take_opt(None, Slot::PositionEmbed, Part::Weight)),
         norm: t.norm_opt(spec.embed.norm, None, Slot::EmbedNorm)?,
+        layers: match spec.embed.layers {
+            Some(layers) => Some(InputsOfLayers {
+                spec: layers,
+                table: t.take(None, Slot::LayerEmbed, Part::Weight)?,
+                project: t.linear(None, Slot::LayerProject)?,
+                norm: t.norm(layers.norm, None, Slot::LayerProjectNorm)?,
+            }),
+            None => None,
+        },
     })
 }
 
@@ -225,7 +246,8 @@ fn build_block<D: Device>(
             true => t.fused(l, Slot::Qkv)?,
             false => Fused::new(Vec::new()),
         },
-        qk_norm: spec.qk_norm.map(|norm| build_head_norms(norm, layer, t)).transpose()?,
+        qk_norm: spec.qk_norm.map(|norm| build_head_norms(spec, norm, layer, t)).transpose()?,
+        value_norm: spec.value_norm.map(|spec| Norm { spec, weight: None, bias: None }),
         bias: match spec.buckets.filter(|_| heads) {
             Some(buckets) if buckets.owner == layer => {
                 Some(Arc::new(t.take(l, Slot::PositionBias, Part::Weight)?))
@@ -255,6 +277,16 @@ fn build_block<D: Device>(
             None => None,
         },
         mlp_post: t.norm_opt(spec.mlp_post, l, Slot::MlpPostNorm)?,
+        input: match spec.input {
+            Some(input) => Some(InputOfLayer {
+                spec: input,
+                gate: t.linear(l, Slot::LayerGate)?,
+                out: t.linear(l, Slot::LayerOut)?,
+                norm: t.norm(input.norm, l, Slot::LayerOutNorm)?,
+            }),
+            None => None,
+        },
+        end_factor: t.end_factor(spec, layer)?,
         rank: group.map_or(0, |group| group.rank.index),
         one_exchange: of_group.is_some_and(|group| group.one_exchange),
         whole_norms: of_group.and_then(|group| group.whole_norms.clone()),
@@ -319,6 +351,7 @@ fn build_latent<D: Device>(
 }
 
 fn build_head_norms<D: Device>(
+    block: &BlockSpec,
     QkNorm { norm, span, .. }: QkNorm,
     layer: usize,
     t: &mut Taker<D>,
@@ -332,7 +365,8 @@ fn build_head_norms<D: Device>(
         }
         _ => Ok::<_, Error>(vec![t.norm(norm, Some(layer), slot)?]),
     };
-    Ok((norms(Slot::QNorm)?, norms(Slot::KNorm)?))
+    let keys = if block.kv_from.is_some() { Vec::new() } else { norms(Slot::KNorm)? };
+    Ok((norms(Slot::QNorm)?, keys))
 }
 
 fn build_experts<D: Device>(
@@ -356,6 +390,17 @@ fn build_experts<D: Device>(
         down: own(Slot::ExpertDown)?,
         router: t.linear(l, Slot::Router)?,
         choice_bias: t.take_opt(l, Slot::ChoiceBias, Part::Weight),
+        apart: match spec.apart {
+            Some(apart) => Some(Apart {
+                spec: apart,
+                router: t.norm(apart.norm, l, Slot::RouterNorm)?,
+                experts: t.norm(apart.norm, l, Slot::ExpertNorm)?,
+                dense_post: t.norm(apart.norm, l, Slot::DensePostNorm)?,
+                expert_post: t.norm(apart.norm, l, Slot::ExpertPostNorm)?,
+            }),
+            None => None,
+        },
+        factors: t.take_opt(l, Slot::ExpertFactors, Part::Weight),
         join: match spec.join {
             Join::Add | Join::Mean => None,
             _ => Some(t.linear(l, Slot::Join)?),

@@ -117,6 +117,10 @@ fn operands(
     let mut operands = Operands::default();
     for one in resolved {
         let role = one.binding.role;
+        if role.slot == Slot::EndFactor {
+            operands.end_factors.insert(role, 1.0);
+            continue;
+        }
         let Some((rows, cols)) = spec.shape(&role).filter(|_| role.slot != Slot::RopeFactors) else {
             continue;
         };

@@ -102,7 +102,9 @@ impl GroupPlan {
 
 impl RankPlan {
     fn new(rank: Rank, spec: &ModelSpec, bytes: usize, kv_dtype: Float) -> Self {
-        let own_kv = |(layer, block): (usize, &BlockSpec)| match spec.owner(layer) == layer {
+        let own_kv = |(layer, block): (usize, &BlockSpec)| match spec.owner(layer) == layer
+            && block.kv_from.is_none()
+        {
             true => block.heads.k_cols() + block.heads.v_cols(),
             false => 0,
         };
@@ -139,11 +141,13 @@ fn why(role: &Role) -> &'static str {
         (Slot::AttnOut | Slot::Down | Slot::ExpertDown, Part::Bias) => {
             "added after the exchange, by every rank to its copy"
         }
-        (Slot::TokenEmbed | Slot::PositionEmbed | Slot::TokenTypeEmbed, _) => {
+        (Slot::TokenEmbed | Slot::PositionEmbed | Slot::TokenTypeEmbed | Slot::LayerEmbed, _) => {
             "every rank looks up whole rows"
         }
         (Slot::Head, _) => "a rank multiplies its rows of a table that all look up",
-        (Slot::Router | Slot::ChoiceBias, _) => "every rank chooses the experts of every token",
+        (Slot::Router | Slot::ChoiceBias | Slot::ExpertFactors, _) => {
+            "every rank chooses the experts of every token"
+        }
         _ if role.is_vector() => "every rank has whole rows of the residual stream",
         _ => "not shared: every rank computes it",
     }

@@ -3,7 +3,8 @@
 use super::input::Input;
 use super::parts::of_rank;
 use super::{
-    Cross, Exec, Experts, Filter, Fused, Latent, Norm, Projection, RowParallel, Scratch, StepInputs,
+    Cross, Exec, Experts, Filter, Fused, InputOfLayer, Latent, Norm, Projection, RowParallel, Scratch,
+    StepInputs,
 };
 use crate::mem::{Device, Mat, MatMut, MatRef, copied};
 use crate::ops::{
@@ -29,6 +30,8 @@ pub struct Block<D: Device> {
     pub qkv: Fused<D>,
     /// Norms of queries and keys.
     pub qk_norm: Option<(HeadNorms<D>, HeadNorms<D>)>,
+    /// Norm of the heads' values.
+    pub value_norm: Option<Norm<D>>,
     /// Biases of scores by distance `[heads, distances]`, which several blocks may share.
     pub bias: Option<Arc<D::Weight>>,
     /// Scores without a key or a value `[heads]`.
@@ -49,6 +52,10 @@ pub struct Block<D: Device> {
     pub experts: Option<Experts<D>>,
     /// Norm of what the feed-forward part gives.
     pub mlp_post: Option<Norm<D>>,
+    /// What it makes of an input of its own.
+    pub input: Option<InputOfLayer<D>>,
+    /// Factor of the residual stream at its end.
+    pub end_factor: Option<f32>,
     /// Which rank it is.
     pub rank: usize,
     /// Of a rank's parallel block: attention and the feed-forward part are added in one exchange.
@@ -120,7 +127,31 @@ impl<D: Device> Block<D> {
         }
         replace_residual(x, tokens, placement, s)?;
         self.feed_forward(x, tokens, input(&self.mlp_norm), s)?;
-        self.add_to_residual(x, tokens, placement, (self.mlp_post.as_ref(), last), s)
+        if self.input.is_none() && self.end_factor.is_none() {
+            return self.add_to_residual(x, tokens, placement, (self.mlp_post.as_ref(), last), s);
+        }
+        self.add_to_residual(x, tokens, placement, (self.mlp_post.as_ref(), None), s)?;
+        self.end(x, tokens, (at.layer, next), s)
+    }
+
+    /// What a block does behind its feed-forward part: its own input, the factor, then what the next block
+    /// begins with.
+    fn end(
+        &self,
+        x: &mut Exec<'_, D>,
+        tokens: usize,
+        (layer, next): (usize, Option<&Norm<D>>),
+        s: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
+        if let Some(input) = &self.input {
+            input.forward(x, tokens, layer, s)?;
+        }
+        if let Some(factor) = self.end_factor {
+            x.run(Scale { x: s.residual.view_mut(tokens)?, factor, cap: None })?;
+        }
+        let Some(norm) = next else { return Ok(()) };
+        let (residual, out) = (s.residual.view(tokens)?, s.normed.view_mut(tokens)?);
+        x.run(ops::Norm { x: residual, norm: norm.weights(), out })
     }
 
     /// Experts parallel to attention, whose result is in `partial`: it joins the residual stream first, which
@@ -206,7 +237,9 @@ impl<D: Device> Block<D> {
             (Some(filter), _) => filter.forward(x, step, at.layer, heads, (input, &self.qkv), s)?,
             (None, None) => {
                 let input = input.read(&s.residual, &s.normed, tokens)?;
-                self.qkv.run(x, input, s.qkv.shaped_mut(tokens, heads.qkv_cols())?)?;
+                let out = s.qkv.shaped_mut(tokens, heads.qkv_cols())?.columns(0..self.spec.qkv_cols())?;
+                self.qkv.run(x, input, out)?;
+                self.values(x, tokens, s)?;
             }
         }
         let normed = self.separate_norms(x, tokens, s)?;
@@ -262,21 +295,24 @@ impl<D: Device> Block<D> {
     ) -> Result<()> {
         let (tokens, heads, view) = (step.view.shape.tokens, self.spec.heads, step.view);
         let missing = || Error::internal(format!("no KV slab for layer {layer}"));
-        let apart = !normed && self.spec.qk_norm.is_some_and(|norm| norm.after_rope);
+        let after = self.spec.qk_norm.is_some_and(|norm| norm.after_rope);
+        let apart = self.spec.kv_from.is_some() || (!normed && after);
         if apart {
-            self.turn(x, step, rope, true, s)?;
+            self.turn(x, step, rope, !normed, s)?;
         }
         let (norms, rope) = (self.qk_norm.as_ref().filter(|_| !normed && !apart), rope.filter(|_| !apart));
-        x.run(QkvRopeAppend {
-            qkv: s.qkv.shaped_mut(tokens, heads.qkv_cols())?,
-            heads,
-            q_norm: norms.and_then(|n| n.0.first()).map(Norm::weights),
-            k_norm: norms.and_then(|n| n.1.first()).map(Norm::weights),
-            rope,
-            positions: view.positions,
-            slots: view.slots,
-            kv: step.kv.layer_mut(layer).ok_or_else(missing)?,
-        })?;
+        if self.spec.kv_from.is_none() {
+            x.run(QkvRopeAppend {
+                qkv: s.qkv.shaped_mut(tokens, heads.qkv_cols())?,
+                heads,
+                q_norm: norms.and_then(|n| n.0.first()).map(Norm::weights),
+                k_norm: norms.and_then(|n| n.1.first()).map(Norm::weights),
+                rope,
+                positions: view.positions,
+                slots: view.slots,
+                kv: step.kv.layer_mut(layer).ok_or_else(missing)?,
+            })?;
+        }
         let Scratch { qkv, attn, growth, gate_up, .. } = s;
         let q = qkv.shaped(tokens, heads.qkv_cols())?.columns(0..heads.q_cols())?;
         let q = match growth.as_mut().filter(|_| self.spec.query_growth.is_some()) {
@@ -290,7 +326,7 @@ impl<D: Device> Block<D> {
         x.run(ops::Attend {
             plan: step.plan,
             q,
-            kv: step.kv.layer(layer).ok_or_else(missing)?,
+            kv: step.kv.layer(self.spec.kv_from.unwrap_or(layer)).ok_or_else(missing)?,
             heads,
             scores: &self.spec.scores,
             sinks: self.sinks.as_ref(),
@@ -357,7 +393,10 @@ impl<D: Device> Block<D> {
         let after = self.spec.qk_norm.is_some_and(|norm| norm.after_rope);
         let norms = self.qk_norm.as_ref().filter(|_| norms);
         let (q, k) = (0..h.q_cols(), h.q_cols()..h.q_cols() + h.k_cols());
-        for (columns, norms) in [(q, norms.map(|n| &n.0)), (k, norms.map(|n| &n.1))] {
+        let both = [(q, norms.map(|n| &n.0)), (k, norms.map(|n| &n.1))];
+        // Keys of another block have been turned there.
+        let own = if self.spec.kv_from.is_some() { 1 } else { 2 };
+        for (columns, norms) in both.into_iter().take(own) {
             let norm = norms.and_then(|norms| norms.first());
             for turns in [after, !after] {
                 let part = s.qkv.shaped_mut(tokens, h.qkv_cols())?.columns(columns.clone())?;

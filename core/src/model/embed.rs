@@ -1,7 +1,7 @@
 //! From ids, pixels or features of sound to the residual stream: tokens, projection, token types, positions,
 //! norm.
 
-use super::{Exec, Norm, Projection, Scratch, Stem, StepInputs};
+use super::{Exec, InputsOfLayers, Norm, Projection, Scratch, Stem, StepInputs};
 use crate::mem::Device;
 use crate::ops::{self, Convert, Embed, Scale};
 use crate::policy::{EmbedSpec, Project};
@@ -25,6 +25,8 @@ pub struct Embedding<D: Device> {
     pub positions: Option<D::Weight>,
     /// Norm over the sum.
     pub norm: Option<Norm<D>>,
+    /// Inputs of the blocks' own.
+    pub layers: Option<InputsOfLayers<D>>,
 }
 
 impl<D: Device> Embedding<D> {
@@ -39,7 +41,8 @@ impl<D: Device> Embedding<D> {
         let tokens = step.view.shape.tokens;
         let table = self.tokens.as_ref().or(table);
         self.projected(x, step, table, s)?;
-        self.stem.as_ref().map_or(Ok(()), |stem| stem.add_positions(x, tokens, s))
+        self.stem.as_ref().map_or(Ok(()), |stem| stem.add_positions(x, tokens, s))?;
+        self.layers.as_ref().map_or(Ok(()), |layers| layers.forward(x, step, s))
     }
 
     /// The same without positions that are convolutions.

@@ -29,6 +29,8 @@ pub struct ExpertScratch<M> {
     /// Where weights multiply what experts read: that `[slots, hidden]`, and ones `[tokens, top_k]`, f32, in
     /// the place of the weights.
     pub(super) weighted: Option<(Mat<M>, Mat<M>)>,
+    /// Where experts have factors: those of the slots' experts `[slots, 1]`, f32, and the weights times them.
+    pub(super) multiplied: Option<(Mat<M>, Mat<M>)>,
 }
 
 impl<M: DeviceMem> ExpertScratch<M> {
@@ -80,6 +82,10 @@ impl<M: DeviceMem> ExpertScratch<M> {
             0 => None,
             _ => Some((mat(rows, spec.hidden, dtype)?, mat(tokens, top_k, Float::F32)?)),
         };
+        let multiplied = match most(&|_, m| usize::from(m.factors)) {
+            0 => None,
+            _ => Some((mat(rows, 1, Float::F32)?, mat(rows, 1, Float::F32)?)),
+        };
         let words = |n: usize, alloc: &mut dyn FnMut(usize) -> Result<M>| Buf::new(alloc(4 * n)?, n);
         Ok(Some(Self {
             logits,
@@ -95,6 +101,7 @@ impl<M: DeviceMem> ExpertScratch<M> {
             sum,
             join_weights,
             weighted,
+            multiplied,
         }))
     }
 }

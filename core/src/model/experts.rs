@@ -5,6 +5,7 @@
 //! whatever is chosen, so that a step can be captured. Every sum has one order, so results do not depend on
 //! batch mates.
 
+use super::apart::Apart;
 use super::expert_scratch::ExpertScratch;
 use super::input::Input;
 use super::{Exec, Projection, Scratch};
@@ -33,6 +34,10 @@ pub struct Experts<D: Device> {
     pub up: Option<Projection<D>>,
     /// Their second matmuls.
     pub down: Option<Projection<D>>,
+    /// Norms of their own.
+    pub apart: Option<Apart<D>>,
+    /// Factors of the weights of every expert `[experts, 1]`.
+    pub factors: Option<D::Weight>,
     /// Weighs the dense part.
     pub join: Option<Projection<D>>,
 }
@@ -88,9 +93,22 @@ impl<D: Device> Experts<D> {
     ) -> Result<()> {
         let (router, hidden) = (self.spec.router, s.residual.cols());
         let slots = tokens * router.top_k;
-        let rows = input.read(&s.residual, &s.normed, tokens)?;
-        x.run(self.router.linear(rows, e.logits.shaped_mut(tokens, router.experts)?))?;
+        let rows = match &self.apart {
+            None => {
+                let rows = input.read(&s.residual, &s.normed, tokens)?;
+                x.run(self.router.linear(rows, e.logits.shaped_mut(tokens, router.experts)?))?;
+                rows
+            }
+            Some(apart) => {
+                let logits = e.logits.shaped_mut(tokens, router.experts)?;
+                apart.scores(x, tokens, (&self.router, logits), s)?;
+                s.normed.view(tokens)?
+            }
+        };
         e.route(x, router, self.choice_bias.as_ref(), tokens, false)?;
+        if let Some(table) = &self.factors {
+            e.multiply_weights(x, table, slots)?;
+        }
         let others = self.parts && self.share.is_part();
         if let (true, Some(nodes), Some(zeros)) = (others, &mut e.nodes, &e.zeros) {
             let out = nodes.shaped_mut(slots, hidden)?;
@@ -105,8 +123,9 @@ impl<D: Device> Experts<D> {
         if self.parts {
             self.exchange(x, slots, hidden, others || self.up.is_some(), e)?;
         }
-        let weights = match &e.weighted {
-            Some((_, ones)) if self.spec.input_weighted => ones,
+        let weights = match (&e.weighted, &e.multiplied) {
+            (Some((_, ones)), _) if self.spec.input_weighted => ones,
+            (_, Some((_, weights))) if self.factors.is_some() => weights,
             _ => &e.weights,
         };
         let (y, weights) = (e.out.shaped(slots, hidden)?, weights.shaped(tokens, router.top_k)?);
@@ -222,6 +241,9 @@ impl<D: Device> Experts<D> {
         let hidden = s.residual.cols();
         let (experts, score) = match self.spec.join {
             Join::Add | Join::Mean => {
+                if let Some(apart) = &self.apart {
+                    return apart.join(x, tokens, e.sum.shaped(tokens, hidden)?, s);
+                }
                 let (acc, sum) = (s.partial.view_mut(tokens)?, e.sum.shaped(tokens, hidden)?);
                 x.run(Add { acc, x: sum })?;
                 if self.spec.join == Join::Mean {

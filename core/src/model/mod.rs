@@ -4,6 +4,7 @@
 //! name. What changes per step comes as a [`StepInputs`]. Blocks differ by their
 //! [`BlockSpec`](crate::policy::BlockSpec), not by code.
 
+mod apart;
 mod block;
 mod cross;
 mod embed;
@@ -15,6 +16,7 @@ mod head;
 mod input;
 mod latent;
 mod latent_scratch;
+mod layer_input;
 mod own;
 mod parts;
 mod rope;
@@ -22,7 +24,9 @@ mod scratch;
 mod state;
 mod stem;
 mod stem_scratch;
+mod values;
 
+pub use apart::Apart;
 pub use block::{Block, HeadNorms, Mlp};
 pub use cross::Cross;
 pub use embed::Embedding;
@@ -32,6 +36,7 @@ pub use filter::Filter;
 pub use head::{Head, Pooler, Transform};
 pub use latent::Latent;
 pub use latent_scratch::LatentScratch;
+pub use layer_input::{InputOfLayer, InputsOfLayers, LayerScratch};
 pub(crate) use own::Own;
 pub use own::{Capturable, OwnBlock, Place};
 pub use parts::{Fused, Norm, Projection, RowParallel, StepInputs};

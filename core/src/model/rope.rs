@@ -106,6 +106,9 @@ fn frequencies(spec: &RopeSpec, factors: Option<&[f32]>) -> Result<(Vec<f64>, f6
         // Two lists, one for each half of the table: see `angles`.
         RopeScaling::None | RopeScaling::Long { .. } => (all(&plain), 1.0),
         RopeScaling::Linear { factor } => (all(&|i| plain(i) / factor), 1.0),
+        RopeScaling::Proportional { pairs: turning, factor } => {
+            (all(&|i| if i < turning { plain(i) / factor } else { 0.0 }), 1.0)
+        }
         RopeScaling::Llama3 { factor, low, high, original } => {
             let stretch = |i| {
                 let f = plain(i);
@@ -171,6 +174,15 @@ mod tests {
         let (f, a) = frequencies(&spec(s), None).unwrap();
         assert_eq!((f[0], a), (1.0, 1.0));
         assert!((f[3] - 0.001 / 8.0).abs() < 1e-15);
+    }
+
+    #[test]
+    fn proportional_pairs_turn_as_in_a_whole_head_and_the_others_stay() {
+        let part =
+            |pairs, factor| frequencies(&spec(RopeScaling::Proportional { pairs, factor }), None).unwrap().0;
+        let whole = frequencies(&spec(RopeScaling::None), None).unwrap().0;
+        assert_eq!(part(2, 1.0), [whole[0], whole[1], 0.0, 0.0]);
+        assert_eq!(part(1, 4.0), [whole[0] / 4.0, 0.0, 0.0, 0.0]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use super::expert_scratch::ExpertScratch;
 use super::latent_scratch::LatentScratch;
+use super::layer_input::LayerScratch;
 use super::stem_scratch::StemScratch;
 use crate::mem::{DeviceMem, Float, Mat, MatRef};
 use crate::policy::{BlockSpec, Group, ModelSpec, Placement, Project};
@@ -55,6 +56,8 @@ pub struct Scratch<M> {
     pub latent: Option<LatentScratch<M>>,
     /// Of models whose queries grow with their position.
     pub growth: Option<GrowthScratch<M>>,
+    /// Of models whose blocks have inputs of their own.
+    pub layers: Option<LayerScratch<M>>,
     /// Of models with experts.
     pub experts: Option<ExpertScratch<M>>,
     /// Pixels as they are uploaded `[tokens, values of a patch]`, f32.
@@ -123,7 +126,8 @@ fn gate_columns(b: &BlockSpec) -> usize {
         Some(gate) if gate.per_head => b.out_cols(),
         Some(_) => 2 * b.out_cols(),
     };
-    heads.max(if b.mlp.gated { 2 * b.mlp.inner } else { 0 })
+    let input = b.input.map_or(0, |input| 2 * input.width);
+    heads.max(input).max(if b.mlp.gated { 2 * b.mlp.inner } else { 0 })
 }
 
 impl<M: DeviceMem> Scratch<M> {
@@ -169,7 +173,7 @@ impl<M: DeviceMem> Scratch<M> {
             qkv: mat(tokens, most(&|b| b.heads.qkv_cols()), dtype)?,
             attn: mat(tokens, most(&|b| b.heads.out_cols()), dtype)?,
             gate_up: mat(if gated > 0 { tokens } else { 1 }, gated, dtype)?,
-            inner: mat(tokens, most(&|b| b.mlp.inner), dtype)?,
+            inner: mat(tokens, most(&|b| b.mlp.inner.max(b.input.map_or(0, |input| input.width))), dtype)?,
             wide: if projects { Some(mat(tokens, wide, dtype)?) } else { None },
             pair: if middle > 0 { Some(mat(tokens, 2 * spec.hidden, dtype)?) } else { None },
             middle_pair: if middle > 0 { Some(mat(tokens, 2 * middle, dtype)?) } else { None },
@@ -178,6 +182,10 @@ impl<M: DeviceMem> Scratch<M> {
                 0 => None,
                 cols => Some(GrowthScratch::new(tokens, cols, dtype, &mut mat)?),
             },
+            layers: spec
+                .layer_columns()
+                .map(|cols| LayerScratch::new(|| mat(tokens, cols, dtype)))
+                .transpose()?,
             experts,
             pixels: image_patch.map(|n| mat(tokens, n, Float::F32)).transpose()?,
             image_patches: image_patch.map(|n| mat(tokens, n, dtype)).transpose()?,

@@ -147,7 +147,8 @@ fn layouts<'s>(
         let layout = KvLayout {
             pages: sizes.pages,
             page_size: sizes.page_size,
-            kv_heads: heads.kv_heads,
+            // A block that reads another's keys and values has none.
+            kv_heads: if block.kv_from.is_some() { 0 } else { heads.kv_heads },
             k_dim: heads.k_dim,
             v_dim: heads.v_dim,
             dtype: sizes.kv_dtype,

@@ -1,7 +1,7 @@
 //! What the description of models lacks for families that are known by name: the word that their error names.
 
 /// A word, and the values of `model_type` that need it before anything else.
-const WORDS: [(&str, &[&str]); 7] = [
+const WORDS: [(&str, &[&str]); 6] = [
     ("experts without weights", &["longcat_flash"]),
     ("a choice of keys by an index of its own", &["deepseek_v32", "deepseek_v4", "glm_moe_dsa"]),
     (
@@ -25,8 +25,7 @@ const WORDS: [(&str, &[&str]); 7] = [
         ],
     ),
     ("short convolutions", &["lfm2", "lfm2_moe", "lfm3"]),
-    ("keys and values that blocks share", &["gemma3n", "gemma3n_text", "gemma4_text"]),
-    ("keys and values of different widths for kinds of blocks", &["mimo_v2_flash"]),
+    ("several residual streams", &["gemma3n", "gemma3n_text"]),
     ("score terms by relative position", &["deberta-v2"]),
 ];
 
@@ -36,7 +35,6 @@ const KINDS: [(&str, &[&str]); 1] = [(
     &[
         "dinov2",
         "dinov3_vit",
-        "gemma4",
         "kimi_k25",
         "internvl",
         "lfm2_vl",

@@ -21,7 +21,9 @@ mod group;
 mod ignoring;
 mod labels;
 mod lacking;
+mod layer_inputs;
 mod moe;
+mod moe_spec;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod moe_tests;
@@ -38,6 +40,7 @@ mod roles;
 mod rope;
 mod rope_spec;
 mod shares;
+mod slot;
 mod spec;
 mod stem;
 mod table;
@@ -50,7 +53,7 @@ mod task;
 mod tests;
 
 pub use auto::Automatic;
-pub use binding::{Binding, Part, Role, RowOrder, Shard, Slot, TensorSource, glob};
+pub use binding::{Binding, Part, Role, RowOrder, Shard, TensorSource, glob};
 pub use describe::Described;
 pub use families::{
     Albert, BAICHUAN, BERT, BLOOM, CHATGLM, CODEGEN, Clip, DISTILBERT, ELECTRA, EXAONE4, FALCON, GEMMA,
@@ -59,6 +62,8 @@ pub use families::{
     STARCODER2, YUAN,
 };
 pub use group::{Group, GroupBlock, Rank};
+pub use layer_inputs::{LayerInput, LayerInputs};
+pub use moe_spec::{ApartSpec, Join, MoeSpec};
 pub use names::{ExpertLayout, Names, QkvLayout};
 pub use norm_spec::NormSpec;
 pub use origin::{Filled, Origin};
@@ -67,10 +72,11 @@ pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
 pub use rope_spec::{RopeScaling, RopeSpec};
 pub use shares::{Grains, Shares, expert_parts};
+pub use slot::Slot;
 pub use spec::{
     BlockSpec, CrossSpec, EmbedSpec, EncoderSpec, Family, FilterSpec, HeadGate, HeadSpec, HeadTransform,
-    Join, LatentSpec, MlpSpec, ModelSpec, MoeSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project,
-    QkNorm, QkSpan, TokenHead,
+    LatentSpec, MlpSpec, ModelSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm, QkSpan,
+    TokenHead,
 };
 pub use stem::{ConvNorm, ConvSpec, PositionConv, StemSpec};
 pub use table::TablePolicy;

@@ -142,11 +142,15 @@ impl Names<'_> {
                 _ => b.moe.map_or(1, |m| m.router.experts),
             };
             let experts = block.map_or(1, of_block);
-            let names = match config.is_gguf() {
+            let mut names = match config.is_gguf() {
                 true => gguf::sources(role, spec.placement, block.is_some_and(|b| b.mlp.gated), catalog),
                 false if labelled && role.slot == Slot::Head => vec![vec![labels::SCORE.into()]],
                 false => self.sources(role, catalog, experts),
             };
+            if let (Slot::Qkv, Some(block), 3) = (role.slot, block, names.len()) {
+                // What the block makes otherwise has no tensor.
+                names.truncate(block.qkv_parts());
+            }
             let count = names.len();
             let order = |i| match (role.slot, block) {
                 (Slot::Qkv, Some(b)) => layout.order(b.heads, i, count),

@@ -1,7 +1,7 @@
 //! What families with a word of their own read of their configurations, beyond what their fixtures say.
 
 use super::tests::Case;
-use super::{HeadGate, Join, QkSpan};
+use super::{HeadGate, Join, QkSpan, RopeScaling};
 use crate::params::{Act, NormKind, RouterScore};
 use serde_json::{Value, json};
 
@@ -123,4 +123,53 @@ fn llama_4_goes_by_lists_or_by_numbers() {
     ] {
         assert!(Case::load("llama4_text").set(field, wrong).error().contains(field), "{field}");
     }
+}
+
+#[test]
+fn gemma_4_has_two_kinds_of_heads_and_reads_earlier_keys() {
+    let of = |mut case: Case| case.spec().unwrap();
+    let spec = of(Case::load("gemma4"));
+    assert_eq!(spec.blocks.iter().map(|b| b.heads.k_dim).collect::<Vec<_>>(), [8, 16, 8, 16]);
+    assert_eq!(spec.blocks.iter().map(|b| b.kv_from).collect::<Vec<_>>(), [None, None, Some(0), Some(1)]);
+    assert_eq!(spec.blocks.iter().map(|b| b.mlp.inner).collect::<Vec<_>>(), [40, 40, 80, 80]);
+    assert_eq!(spec.ropes.iter().map(|r| (r.theta, r.columns)).collect::<Vec<_>>(), [(1e4, 8), (2500.0, 16)]);
+    assert_eq!(spec.ropes[1].scaling, RopeScaling::Proportional { pairs: 2, factor: 1.0 });
+    assert_eq!(spec.embed.layers.map(|layers| (layers.rows, layers.width)), Some((53, 12)));
+    assert!(spec.blocks.iter().all(|b| b.end_factor && b.input.is_some() && b.scores.scale == 1.0));
+    let plain = of(Case::load("gemma4").set("use_double_wide_mlp", json!(false)));
+    assert!(plain.blocks.iter().all(|b| b.mlp.inner == 40));
+    for (field, wrong) in [
+        ("num_kv_shared_layers", json!(4)),
+        ("num_kv_shared_layers", json!(3)),
+        ("vocab_size_per_layer_input", json!(52)),
+        ("use_bidirectional_attention", json!("all")),
+    ] {
+        assert!(Case::load("gemma4").set(field, wrong).error().contains(field), "{field}");
+    }
+
+    let sparse = of(Case::load("gemma4_moe"));
+    let heads: Vec<_> = sparse.blocks.iter().map(|b| (b.heads.kv_heads, b.keys_are_values)).collect();
+    assert_eq!(heads, [(2, false), (2, false), (2, false), (1, true)]);
+    let moe = sparse.blocks[0].moe.unwrap();
+    assert_eq!((moe.router.experts, moe.router.top_k, moe.inner), (4, 2, 8));
+    assert_eq!(moe.apart.map(|apart| apart.scale), Some(32f32.powf(-0.5)));
+    assert!(moe.factors && moe.router.renormalise);
+    assert!(Case::load("gemma4_moe").set("top_k_experts", json!(5)).error().contains("top_k_experts"));
+    let apart = Case::load("gemma4_moe").set("attention_k_eq_v", json!(false));
+    assert!(apart.error().contains("v_proj"), "values have a matmul of their own, then");
+}
+
+#[test]
+fn mimo_has_twice_as_many_keys_in_blocks_with_a_window() {
+    let of = |mut case: Case| case.spec().unwrap();
+    let spec = of(Case::load("mimo_v2_flash"));
+    let heads = |b: &super::BlockSpec| (b.heads.kv_heads, b.heads.k_dim, b.heads.v_dim, b.sinks, b.rope);
+    assert_eq!(heads(&spec.blocks[0]), (2, 16, 12, false, Some(0)));
+    assert_eq!(heads(&spec.blocks[1]), (4, 16, 12, true, Some(1)));
+    let factor = |case: Case| of(case).blocks[0].value_factor;
+    assert_eq!(factor(Case::load("mimo_v2_flash")), Some(0.707));
+    assert_eq!(factor(Case::load("mimo_v2_flash").unset("attention_value_scale")), Some(0.707));
+    assert_eq!(factor(Case::load("mimo_v2_flash").set("attention_value_scale", Value::Null)), None);
+    let odd = Case::load("mimo_v2_flash").set("num_key_value_heads", json!(4));
+    assert!(odd.error().contains("num_key_value_heads"));
 }

@@ -174,6 +174,7 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
             (true, []) => Some(1),
             (true, [count, n]) if experts == Some(*count) => count.checked_mul(*n),
             (false, [n]) if whole == 1 && *n == cols => Some(1),
+            (false, [n]) if cols == 1 => Some(*n),
             (false, [k, n]) if binding.transposed => (*k == cols).then_some(*n),
             // All experts in one tensor.
             (false, [count, k, n]) if experts == Some(*count) && binding.transposed => {

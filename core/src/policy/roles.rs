@@ -1,10 +1,12 @@
 //! Which operands a model of a given shape has, and their sizes: what resolving, loading and building agree
 //! on.
 
-use super::binding::{Part, Role, Slot};
+use super::binding::{Part, Role};
+use super::moe_spec::Join;
 use super::norm_spec::NormSpec;
 use super::rope_spec::RopeScaling;
-use super::spec::{BlockSpec, Family, HeadSpec, Join, ModelSpec, Project, QkSpan};
+use super::slot::Slot;
+use super::spec::{BlockSpec, Family, HeadSpec, ModelSpec, Project, QkSpan};
 use super::stem::StemSpec;
 
 impl ModelSpec {
@@ -96,6 +98,7 @@ impl ModelSpec {
                 let positions = self.embed.stem.as_ref()?.positions?;
                 (self.hidden, self.hidden / positions.groups.max(1) * positions.kernel, true)
             }
+            Slot::LayerProject => (self.layer_columns()?, self.hidden, false),
             Slot::ProjectOut => (self.project_out?, self.hidden, false),
             Slot::Pooler => {
                 let (rows, bias) = self.pooler?.dense?;
@@ -113,6 +116,11 @@ impl ModelSpec {
         })
     }
 
+    /// Columns of the inputs of all blocks' own, side by side.
+    pub fn layer_columns(&self) -> Option<usize> {
+        self.embed.layers.map(|layers| layers.width * self.blocks.len())
+    }
+
     fn norm_of(&self, role: &Role) -> Option<(NormSpec, usize)> {
         let block = || self.block_of(role);
         Some(match role.slot {
@@ -122,6 +130,11 @@ impl ModelSpec {
                 (conv.norm?.norm, conv.outputs)
             }
             Slot::PositionNorm => (self.embed.stem.as_ref()?.positions?.norm?, self.hidden),
+            Slot::LayerProjectNorm => (self.embed.layers?.norm, self.embed.layers?.width),
+            Slot::LayerOutNorm => (block()?.input?.norm, self.hidden),
+            Slot::RouterNorm | Slot::ExpertNorm | Slot::DensePostNorm | Slot::ExpertPostNorm => {
+                (block()?.moe?.apart?.norm, self.hidden)
+            }
             Slot::AttnNorm => (block()?.attn_norm?, self.hidden),
             Slot::AttnPostNorm => (block()?.attn_post?, self.hidden),
             Slot::CrossNorm => (block()?.cross.as_ref()?.norm?, self.hidden),
@@ -130,6 +143,7 @@ impl ModelSpec {
             Slot::FilterNorm => (block()?.filter?.norm, self.hidden),
             Slot::QueryDownNorm => (block()?.latent?.norm, block()?.latent?.query_rank?),
             Slot::LatentNorm => (block()?.latent?.norm, block()?.heads.v_dim),
+            Slot::KNorm if block()?.kv_from.is_some() => return None,
             Slot::QNorm | Slot::KNorm => {
                 let (norm, heads) = (block()?.qk_norm?, block()?.heads);
                 let all = if role.slot == Slot::QNorm { heads.q_cols() } else { heads.k_cols() };
@@ -169,6 +183,7 @@ impl ModelSpec {
             Slot::TokenEmbed if self.embed.reads_tokens() && !self.embed.shared => {
                 Some((self.vocab, self.embed.width))
             }
+            Slot::LayerEmbed => Some((self.embed.layers?.rows, self.layer_columns()?)),
             Slot::PositionEmbed => Some((self.embed.positions?.rows, sum)),
             Slot::TokenTypeEmbed => Some((self.embed.token_types?, sum)),
             Slot::PositionBias => {
@@ -178,6 +193,11 @@ impl ModelSpec {
             }
             Slot::Sinks => self.block_of(role)?.sinks.then_some((1, self.block_of(role)?.heads.heads)),
             Slot::ActConstants => self.block_of(role)?.mlp.xielu.then_some((1, 4)),
+            Slot::EndFactor => self.block_of(role)?.end_factor.then_some((1, 1)),
+            Slot::ExpertFactors => {
+                let moe = self.block_of(role)?.moe?;
+                moe.factors.then_some((moe.router.experts, 1))
+            }
             Slot::ChoiceBias => {
                 let router = self.block_of(role)?.moe?.router;
                 router.choice_bias.then_some((1, router.experts))
@@ -216,7 +236,7 @@ impl ModelSpec {
             Slot::Qkv => {
                 let h = block()?.heads;
                 let parts = [h.q_cols(), h.k_cols(), h.v_cols()];
-                parts[..if block()?.filter.is_some() { 2 } else { 3 }].to_vec()
+                parts[..block()?.qkv_parts()].to_vec()
             }
             Slot::CrossKeyValue => vec![block()?.heads.k_cols(), block()?.heads.v_cols()],
             Slot::ActConstants => vec![1; cols],
@@ -277,7 +297,6 @@ fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usiz
     Some(match slot {
         Slot::FilterIn => (b.filter?.middle, 2 * hidden, true),
         Slot::FilterOut => (hidden, 2 * b.filter?.middle, true),
-        Slot::Qkv if b.filter.is_some() => (b.heads.q_cols() + b.heads.k_cols(), hidden, b.bias[0]),
         Slot::Value if b.filter.is_some() => (b.heads.v_cols(), hidden, b.bias[0]),
         Slot::QueryDown => (b.latent?.query_rank?, hidden, b.bias[0]),
         Slot::QueryUp => {
@@ -288,7 +307,9 @@ fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usiz
         Slot::KeyUp => (b.heads.heads * b.heads.v_dim, b.latent?.plain, false),
         Slot::ValueUp => (b.heads.heads * b.latent?.value, b.heads.v_dim, false),
         Slot::Qkv if b.latent.is_some() => return None,
-        Slot::Qkv => (b.heads.qkv_cols(), hidden, b.bias[0]),
+        Slot::Qkv => (b.qkv_cols(), hidden, b.bias[0]),
+        Slot::LayerGate => (b.input?.width, hidden, false),
+        Slot::LayerOut => (hidden, b.input?.width, false),
         Slot::AttnGate => (if b.attn_gate?.per_head { b.heads.heads } else { b.out_cols() }, hidden, false),
         Slot::AttnOut => (hidden, b.out_cols(), b.bias[1]),
         Slot::CrossQuery => (b.heads.q_cols(), hidden, b.cross.as_ref()?.bias[0]),

@@ -1,6 +1,7 @@
 //! Rotary settings as published: `rope_theta` and `rope_scaling`, or the newer `rope_parameters`.
 
 use super::Catalog;
+use super::describe::with_theta;
 use super::rope_spec::{RopeScaling, RopeSpec};
 use crate::config::ModelConfig;
 use crate::params::RopeStyle;
@@ -63,9 +64,17 @@ pub(crate) fn read(
             original: original()?,
         },
         "yarn" => yarn(config, factor()?, original()?)?,
+        "proportional" => {
+            let share = config.number(&["rope_parameters.partial_rotary_factor"], 1.0)?;
+            if !(0.0..=1.0).contains(&share) {
+                return Err(Error::config("partial_rotary_factor", share, "a number from 0 to 1"));
+            }
+            let pairs = (share * columns as f64 / 2.0).floor() as usize;
+            RopeScaling::Proportional { pairs, factor: factor()? }
+        }
         "longrope" | "su" => long(config, columns, original()?, max_positions)?,
         other => {
-            let known = "default, linear, llama3, yarn, longrope";
+            let known = "default, linear, llama3, yarn, longrope, proportional";
             return Err(Error::config("rope_type", format!("\"{other}\""), known));
         }
     };
@@ -122,14 +131,37 @@ fn long(config: &ModelConfig, columns: usize, original: f64, max_positions: usiz
     })
 }
 
-/// Gemma 3's two tables: local blocks turn by `rope_local_base_freq`, global ones by `rope_theta`, stretched.
+/// A table for every kind of block: the field of its settings, and its base and the part of a head that it
+/// turns where they say nothing.
+pub(crate) fn of_kinds<const N: usize>(
+    config: &ModelConfig,
+    catalog: Catalog<'_>,
+    kinds: [(&'static str, f64, f64); N],
+    width: usize,
+    max_positions: usize,
+) -> Result<Vec<RopeSpec>> {
+    let of = |(field, theta, part): (&'static str, f64, f64)| {
+        let own = config.get(field).cloned().unwrap_or_else(|| serde_json::json!({}));
+        let own = ModelConfig::new(serde_json::json!({ "rope_parameters": own }))?;
+        let part = own.number(&["rope_parameters.partial_rotary_factor"], part)?;
+        if !(part > 0.0 && part <= 1.0) {
+            return Err(Error::config("partial_rotary_factor", part, "a number above 0, at most 1"));
+        }
+        let columns = (part * width as f64) as usize;
+        read(&with_theta(&own, theta), catalog, RopeStyle::Half, columns, max_positions)
+    };
+    kinds.into_iter().map(of).collect()
+}
+
+/// Gemma 3's two tables: local blocks turn by `rope_local_base_freq`, global ones by `rope_theta`, stretched;
+/// columns of the heads of either.
 pub(crate) fn local_and_global(
     config: &ModelConfig,
     catalog: Catalog<'_>,
-    columns: usize,
+    [local_columns, global_columns]: [usize; 2],
     max_positions: usize,
 ) -> Result<Vec<RopeSpec>> {
-    let of = |layers: &'static str, fields: &[&'static str], theta: f64| -> Result<RopeSpec> {
+    let of = |layers: &'static str, fields: &[&'static str], theta: f64, columns| -> Result<RopeSpec> {
         let theta = config.positive(fields, theta)?;
         let own = match config.get(layers) {
             Some(section) => ModelConfig::new(serde_json::json!({ "rope_parameters": section }))?,
@@ -141,7 +173,7 @@ pub(crate) fn local_and_global(
     let local = ["rope_parameters.sliding_attention.rope_theta", "rope_local_base_freq"];
     let global = ["rope_parameters.full_attention.rope_theta", "rope_theta"];
     Ok(vec![
-        of("rope_parameters.sliding_attention", &local, 10_000.0)?,
-        of("rope_parameters.full_attention", &global, 1_000_000.0)?,
+        of("rope_parameters.sliding_attention", &local, 10_000.0, local_columns)?,
+        of("rope_parameters.full_attention", &global, 1_000_000.0, global_columns)?,
     ])
 }

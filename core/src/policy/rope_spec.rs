@@ -51,6 +51,14 @@ pub enum RopeScaling {
         /// Multiplies cos and sin.
         attention_factor: f64,
     },
+    /// Pairs of the whole head, of which the first ones turn, as fast as they would in a head that turns as a
+    /// whole; the others stay as they are (Gemma 4).
+    Proportional {
+        /// Pairs that turn.
+        pairs: usize,
+        /// Divisor of their frequencies.
+        factor: f64,
+    },
     /// Each frequency divided by its own factor, from [`Slot::RopeFactors`](super::Slot::RopeFactors) (GGUF's
     /// `rope_freqs`).
     Stored,

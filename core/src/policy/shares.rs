@@ -8,8 +8,9 @@
 //! of their number, or groups of neighbouring ranks have whole experts and each rank of a group a part of
 //! them. A rank may have no head, no column, or no expert.
 
-use super::binding::{Part, Role, Slot};
+use super::binding::{Part, Role};
 use super::group::{Group, GroupBlock, Rank};
+use super::slot::Slot;
 use super::spec::{BlockSpec, EncoderSpec, HeadSpec, ModelSpec, Placement, QkSpan, TokenHead};
 use crate::mem::WeightFormat;
 use crate::numerics::{LEAF_UNIT, LEAVES, leaf_bounds, leaf_bounds_of_groups};
@@ -171,8 +172,11 @@ impl Shares {
         let behind = |start: usize, range: Range<usize>| start + range.start..start + range.end;
         let (k_start, v_start) = (block.heads.q_cols(), block.heads.q_cols() + block.heads.k_cols());
         match role.slot {
-            Slot::Qkv if block.filter.is_some() => Some(vec![q, behind(k_start, k)]),
-            Slot::Qkv => Some(vec![q, behind(k_start, k), behind(v_start, v)]),
+            Slot::Qkv => {
+                let mut parts = vec![q, behind(k_start, k), behind(v_start, v)];
+                parts.truncate(block.qkv_parts());
+                Some(parts)
+            }
             Slot::Value => Some(vec![v]),
             Slot::CrossQuery => Some(vec![q]),
             Slot::CrossKeyValue => Some(vec![k, behind(block.heads.k_cols(), v)]),

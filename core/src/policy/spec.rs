@@ -4,11 +4,13 @@
 //! means for a step is in `model`. A family that needs a word that is not here adds it here first.
 
 use super::group::Group;
+use super::layer_inputs::{LayerInput, LayerInputs};
+use super::moe_spec::MoeSpec;
 use super::norm_spec::NormSpec;
 use super::positions::{BucketSpec, LearnedPositions, QueryGrowth, Sinusoids};
 use super::rope_spec::RopeSpec;
 use super::stem::StemSpec;
-use crate::params::{Act, Clamp, Heads, Router, Scores};
+use crate::params::{Act, Clamp, Heads, Scores};
 
 /// Which way tokens see each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +127,8 @@ pub struct EmbedSpec {
     pub stem: Option<StemSpec>,
     /// Of an encoder next to a decoder: the decoder's token table is read, there is none of its own.
     pub shared: bool,
+    /// Inputs of the blocks' own.
+    pub layers: Option<LayerInputs>,
 }
 
 impl EmbedSpec {
@@ -141,6 +145,7 @@ impl EmbedSpec {
             patches: None,
             stem: None,
             shared: false,
+            layers: None,
         }
     }
 
@@ -181,43 +186,6 @@ impl MlpSpec {
     /// `down(act(up(x)))`, with `gated` `down(act(gate(x)) * up(x))`.
     pub fn new(inner: usize, act: Act, gated: bool) -> Self {
         Self { inner, act, gated, clamp: None, xielu: false }
-    }
-}
-
-/// How the dense part `d` and the experts' sum `e` become the feed-forward part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Join {
-    /// `e + d`; without a dense part `e`.
-    Add,
-    /// `(e + d) / 2` (Command A+).
-    Mean,
-    /// `e + sigmoid(w x) d` (Qwen2-MoE's shared expert).
-    Gated,
-    /// `c0 e + c1 d`, `c = softmax(w x + b)` (DeepSpeed's residual MoE).
-    Mixed,
-}
-
-/// Experts next to or instead of the dense feed-forward part.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub struct MoeSpec {
-    /// How tokens choose.
-    pub router: Router,
-    /// Columns between an expert's two linear layers.
-    pub inner: usize,
-    /// Whether the experts' linear layers have biases.
-    pub bias: bool,
-    /// How the dense part joins.
-    pub join: Join,
-    /// Whether a weight multiplies what its expert reads, and not what it gives (Llama 4).
-    pub input_weighted: bool,
-}
-
-impl MoeSpec {
-    /// Experts without biases; a dense part, where there is one, is added.
-    pub fn new(router: Router, inner: usize) -> Self {
-        Self { router, inner, bias: false, join: Join::Add, input_weighted: false }
     }
 }
 
@@ -334,6 +302,14 @@ pub struct BlockSpec {
     pub sinks: bool,
     /// Norms of queries and keys.
     pub qk_norm: Option<QkNorm>,
+    /// Norm of the heads' values, which no file has values for (Gemma 4).
+    pub value_norm: Option<NormSpec>,
+    /// Factor of the heads' values.
+    pub value_factor: Option<f32>,
+    /// Whether values are the keys, before their norm and rotation.
+    pub keys_are_values: bool,
+    /// The earlier block whose keys and values this one reads; it has none of its own, then.
+    pub kv_from: Option<usize>,
     /// Largest size of queries, keys and values, behind the norms and before the rotation (OLMo's
     /// `clip_qkv`); none with a latent, or with norms after the rotation.
     pub qkv_limit: Option<f32>,
@@ -363,9 +339,28 @@ pub struct BlockSpec {
     pub bias: [bool; 4],
     /// Factor of what either part gives, before it joins the residual stream (Granite).
     pub branch_factor: Option<f32>,
+    /// What an input of its own adds behind the feed-forward part.
+    pub input: Option<LayerInput>,
+    /// Whether the residual stream is multiplied by a stored factor at the block's end.
+    pub end_factor: bool,
 }
 
 impl BlockSpec {
+    /// Parts of the fused matmul of queries, keys and values: those that are not made otherwise.
+    pub fn qkv_parts(&self) -> usize {
+        match (self.kv_from, self.filter.is_some() || self.keys_are_values) {
+            (Some(_), _) => 1,
+            (None, true) => 2,
+            (None, false) => 3,
+        }
+    }
+
+    /// Columns that this matmul gives.
+    pub fn qkv_cols(&self) -> usize {
+        let columns = [self.heads.q_cols(), self.heads.k_cols(), self.heads.v_cols()];
+        columns[..self.qkv_parts()].iter().sum()
+    }
+
     /// Columns that a head gives to the attention output.
     pub fn head_out(&self) -> usize {
         self.latent.map_or(self.heads.v_dim, |latent| latent.value)
@@ -386,6 +381,10 @@ impl BlockSpec {
             cross: None,
             sinks: false,
             qk_norm: None,
+            value_norm: None,
+            value_factor: None,
+            keys_are_values: false,
+            kv_from: None,
             qkv_limit: None,
             attn_gate: None,
             filter: None,
@@ -400,6 +399,8 @@ impl BlockSpec {
             moe: None,
             bias: [false; 4],
             branch_factor: None,
+            input: None,
+            end_factor: false,
         }
     }
 }

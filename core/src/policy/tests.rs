@@ -38,7 +38,8 @@ cases! {
     "embeddinggemma", "ministral3", "mistral4", "t5", "t5_encoder", "umt5", "bart", "mbart", "pegasus",
     "marian", "m2m_100", "whisper", "mpnet", "moonshine", "wav2vec2",
     "wav2vec2_base",
-    "apertus", "olmoe", "cohere2_moe", "phimoe", "laguna", "llama4_text",
+    "apertus", "olmoe", "cohere2_moe", "phimoe", "laguna", "llama4_text", "gemma4", "gemma4_moe",
+    "mimo_v2_flash", "gte",
 }
 
 fn tensor(name: impl Into<String>, shape: &[usize]) -> TensorInfo {

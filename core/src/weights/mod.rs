@@ -40,6 +40,8 @@ pub struct Operands<W> {
     pub prepared: BTreeMap<Role, Vec<W>>,
     /// Divisors of rotary frequencies, when the checkpoint stores them.
     pub rope_factors: Option<Vec<f32>>,
+    /// Factors of the residual stream at the end of blocks, by role.
+    pub end_factors: BTreeMap<Role, f32>,
     /// Factors of queries `[positions, 1]`, which no checkpoint stores.
     pub query_factors: Option<W>,
     /// Computed positions `[positions, hidden]` of the model and of the encoder next to it.
@@ -95,6 +97,10 @@ pub fn load<B: Backend>(
                 operands.rope_factors = Some(rows.to_f32()?);
                 continue;
             }
+            if role.slot == Slot::EndFactor {
+                operands.end_factors.extend(rows.to_f32()?.first().map(|factor| (role, *factor)));
+                continue;
+            }
             if let Some((head, own)) = head_of_table(spec, &shares, &role, rank)? {
                 let rows = own.take(rows.borrowed())?;
                 let weight = prepare(backend, &head.to_string(), WeightUse::MATMUL, rows, uses)?;
@@ -108,7 +114,7 @@ pub fn load<B: Backend>(
             };
             prepared.push(prepare(backend, &piece.name, used_for, rows, uses)?);
         }
-        if role.slot != Slot::RopeFactors && !prepared.is_empty() {
+        if !prepared.is_empty() {
             operands.prepared.insert(role, prepared);
         }
         source.release_ready(&role.to_string());
@@ -121,8 +127,13 @@ pub fn load<B: Backend>(
 
 impl<W> Default for Operands<W> {
     fn default() -> Self {
-        let prepared = BTreeMap::new();
-        Self { prepared, rope_factors: None, query_factors: None, positions: [None, None] }
+        Self {
+            prepared: BTreeMap::new(),
+            rope_factors: None,
+            end_factors: BTreeMap::new(),
+            query_factors: None,
+            positions: [None, None],
+        }
     }
 }
 
@@ -271,6 +282,7 @@ fn use_of(spec: &ModelSpec, binding: &Binding, several: bool) -> WeightUse {
         (Slot::ExpertUp, _) => WeightUse::Experts { count: experts_of(spec, &role), grain: 1 },
         (Slot::TokenEmbed, _) if tied => WeightUse::EmbeddingAndLinear,
         (Slot::TokenEmbed | Slot::PositionEmbed | Slot::TokenTypeEmbed, _) => WeightUse::Embedding,
+        (Slot::LayerEmbed | Slot::ExpertFactors, _) => WeightUse::Embedding,
         (_, Shard::Rows { grain }) => WeightUse::Linear { grain, group: 1 },
         (Slot::Up, _) if !several && block.is_some_and(|b| b.mlp.gated) => {
             WeightUse::GatedLinear { grain: 1 }

@@ -73,6 +73,10 @@ pub(super) fn read<'a>(
     };
     let rows = match role.slot {
         Slot::ActConstants => rows.softplus_of_two()?,
+        Slot::ExpertFactors => {
+            let count = rows.outputs();
+            rows.into_f32()?.in_rows(count)
+        }
         _ => rows,
     };
     let rows = match spec.head {

@@ -28,13 +28,15 @@ mod paged;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod tile_wide;
 
 pub use dense::{DenseKeys, attend_dense};
 pub use paged::{Pages, attend_paged};
 pub use tile::CHUNK;
 
 use super::{Floats, Machine, RawMat, RawMatMut, check_factors, same};
-use crate::simd::{self, Kernel, wide};
+use crate::simd;
+use crate::simd::wide::{self, KernelOfBoth};
 use engraft_core::mem::Float;
 use engraft_core::params::{Heads, Scores};
 use engraft_core::{Error, Result};
@@ -181,7 +183,7 @@ fn attend<K: Keys>(machine: &Machine, call: &Call<'_, K>) -> Result<()> {
             // SAFETY: each thread has its own part of the scratch.
             let scratch = unsafe { scratch.at(thread * per_thread) };
             let item = Item { call, seq, head, block, scratch: Floats(scratch) };
-            wide::run_loops(machine.isa, machine.madd, item);
+            wide::run_both(machine.isa, machine.madd, item);
         })
     })
 }
@@ -195,20 +197,20 @@ struct Item<'a, K> {
     scratch: Floats,
 }
 
-impl<K: Keys> Kernel for Item<'_, K> {
+impl<K: Keys> KernelOfBoth for Item<'_, K> {
     #[inline(always)]
-    fn run<V: simd::Lanes>(self) {
+    fn run<V: simd::Lanes, W: simd::wide::Lanes16>(self) {
         match self.call.keys.dtype() {
-            Float::F32 => self.walk::<V, tile::F32>(),
-            Float::F16 => self.walk::<V, tile::F16>(),
-            Float::Bf16 => self.walk::<V, tile::Bf16>(),
+            Float::F32 => self.walk::<V, W, tile::F32>(),
+            Float::F16 => self.walk::<V, W, tile::F16>(),
+            Float::Bf16 => self.walk::<V, W, tile::Bf16>(),
         }
     }
 }
 
 impl<K: Keys> Item<'_, K> {
     #[inline(always)]
-    fn walk<V: simd::Lanes, E: tile::Element>(&self) {
+    fn walk<V: simd::Lanes, W: simd::wide::Lanes16, E: tile::Element>(&self) {
         let Call { queries: Queries { q, heads, scores, sinks, bias }, group, out, keys } = *self.call;
         let Extent { first, rows, keys: len } = keys.extent(self.seq);
         let block_rows = keys.block_rows();
@@ -231,7 +233,7 @@ impl<K: Keys> Item<'_, K> {
                 let (a, b) = (chunk.max(lo), (chunk + CHUNK).min(hi));
                 let span = Span { seq: self.seq, head: self.head, chunk, from: a, to: b };
                 if let Some(n) = keys.runs::<V>(span, key_scratch, &mut runs) {
-                    tile.chunk::<V, E>(chunk, &runs[..n]);
+                    tile.chunk::<V, W, E>(chunk, &runs[..n]);
                 }
                 chunk += CHUNK;
             }

@@ -1,6 +1,7 @@
 //! A block of query rows of one group of heads, walking chunks of keys.
 
 use super::super::{RawMat, RawMatMut};
+use crate::simd::wide::Lanes16;
 use crate::simd::{Lanes, WIDTH};
 use engraft_core::math::{self, MulAdd};
 use engraft_core::params::{Heads, Scores};
@@ -41,7 +42,7 @@ const WIDE: usize = 8;
 /// Rows of the largest tile.
 pub(super) const MOST: usize = 256;
 /// Floats of a row of scores: a chunk, and room for a vector more.
-const SCORES: usize = CHUNK + 8;
+pub(super) const SCORES: usize = CHUNK + 8;
 
 /// An element type of keys and values.
 pub(super) trait Element: Copy {
@@ -52,6 +53,11 @@ pub(super) trait Element: Copy {
     /// # Safety
     /// They lie at `p`.
     unsafe fn load<V: Lanes>(p: *const u8) -> V;
+    /// 16 elements, widened exactly.
+    ///
+    /// # Safety
+    /// They lie at `p`.
+    unsafe fn load16<W: Lanes16>(p: *const u8) -> W;
 }
 
 #[derive(Clone, Copy)]
@@ -68,6 +74,11 @@ impl Element for F32 {
         // SAFETY: the caller's promise.
         unsafe { V::load(p.cast()) }
     }
+    #[inline(always)]
+    unsafe fn load16<W: Lanes16>(p: *const u8) -> W {
+        // SAFETY: the caller's promise.
+        unsafe { W::load(p.cast()) }
+    }
 }
 impl Element for F16 {
     const BYTES: usize = 2;
@@ -76,6 +87,11 @@ impl Element for F16 {
         // SAFETY: the caller's promise.
         unsafe { V::load_f16(p.cast()) }
     }
+    #[inline(always)]
+    unsafe fn load16<W: Lanes16>(p: *const u8) -> W {
+        // SAFETY: the caller's promise.
+        unsafe { W::load_f16(p.cast()) }
+    }
 }
 impl Element for Bf16 {
     const BYTES: usize = 2;
@@ -83,6 +99,11 @@ impl Element for Bf16 {
     unsafe fn load<V: Lanes>(p: *const u8) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::load_bf16(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load16<W: Lanes16>(p: *const u8) -> W {
+        // SAFETY: the caller's promise.
+        unsafe { W::load_bf16(p.cast()) }
     }
 }
 
@@ -113,26 +134,42 @@ fn add_by_distance(s: &mut [f32], bias: &[f32], first: i64) {
     ahead.iter_mut().for_each(|v| *v += bias[bias.len() - 1]);
 }
 
+/// How a chunk's weighted values join those of the chunks before.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Join {
+    /// There are none.
+    First,
+    /// Those before times `keep`, the chunk's own times `take`.
+    Merge {
+        /// Of those before.
+        keep: f32,
+        /// Of the chunk.
+        take: f32,
+    },
+}
+
 /// Tile row `r` is query row `r / group`, head `r % group` of the group.
 pub(super) struct Tile<'a> {
-    heads: &'a Heads,
+    pub(super) heads: &'a Heads,
     scores: &'a Scores,
     /// `[heads, span]`, where the scores have biases by distance.
     bias: &'a [f32],
     group: usize,
-    rows: usize,
-    k_cols: usize,
-    v_cols: usize,
+    pub(super) rows: usize,
+    pub(super) k_cols: usize,
+    pub(super) v_cols: usize,
     /// `[rows, k_cols]`.
-    q: *mut f32,
+    pub(super) q: *mut f32,
     /// `[rows, CHUNK + 8]`.
-    s: *mut f32,
+    pub(super) s: *mut f32,
     /// `[rows, v_cols]`.
-    o: *mut f32,
+    pub(super) o: *mut f32,
     /// Running maximum and sum of every row.
     max: [f32; MOST],
     sum: [f32; MOST],
     any: [bool; MOST],
+    /// How the chunk that is taken in joins every row.
+    pub(super) joins: [Join; MOST],
     first_head: usize,
     position: usize,
     len: usize,
@@ -171,6 +208,7 @@ impl<'a> Tile<'a> {
             max: [0.0; MOST],
             sum: [0.0; MOST],
             any: [false; MOST],
+            joins: [Join::First; MOST],
             first_head: 0,
             position: 0,
             len: 0,
@@ -219,47 +257,73 @@ impl<'a> Tile<'a> {
 
     /// Takes in a chunk that begins at position `chunk`.
     #[inline(always)]
-    pub(super) unsafe fn chunk<V: Lanes, E: Element>(&mut self, chunk: usize, runs: &[Run]) {
-        let mut r = 0;
-        while r < self.rows {
-            // SAFETY: rows below `self.rows`, runs from the caller.
-            unsafe {
-                if r + SHARE <= self.rows {
-                    self.dot::<V, E, SHARE>(r, runs);
-                    r += SHARE;
-                } else {
-                    self.dot::<V, E, 1>(r, runs);
-                    r += 1;
+    pub(super) unsafe fn chunk<V: Lanes, W: Lanes16, E: Element>(&mut self, chunk: usize, runs: &[Run]) {
+        // SAFETY: runs from the caller; rows below `self.rows`.
+        unsafe {
+            for run in runs {
+                let wide = self.dots_of_whole_registers::<W, E>(run);
+                self.dots::<V, E>(run, wide);
+            }
+            for r in 0..self.rows {
+                let (a, b) = self.part(r, chunk);
+                if a < b {
+                    self.weights::<V>(r, chunk, a, b);
                 }
             }
-        }
-        for r in 0..self.rows {
-            let (lo, hi) = self.sees(r);
-            let (a, b) = (lo.max(chunk), hi.min(chunk + CHUNK));
-            if a < b {
-                // SAFETY: as above.
-                unsafe { self.merge::<V, E>(r, chunk, a - chunk, b - chunk, runs) };
+            let mut r = 0;
+            while r < self.rows {
+                let part = self.part(r, chunk);
+                let alike = |other: &usize| self.part(*other, chunk) == part;
+                let count = (r..self.rows).take_while(alike).count();
+                if part.0 < part.1 {
+                    self.values_of_rows::<V, W, E>(r, count, part, runs);
+                }
+                r += count;
             }
         }
     }
 
-    /// Dot products of `R` rows with all keys of the runs.
+    /// Positions of the chunk that row `r` sees, from its start.
     #[inline(always)]
-    unsafe fn dot<V: Lanes, E: Element, const R: usize>(&mut self, row: usize, runs: &[Run]) {
-        for run in runs {
-            let mut i = 0;
-            while i < run.len {
-                // SAFETY: loads of keys may pass the run's end by less than 8 (16) elements: slabs are
-                // padded; scores have room for 8 more than a chunk, and two vectors are taken only where both
-                // begin inside.
-                unsafe {
-                    if i + WIDTH < run.len {
-                        self.dot_vectors::<V, E, R, 2>(row, run, i);
-                        i += 2 * WIDTH;
-                    } else {
-                        self.dot_vectors::<V, E, R, 1>(row, run, i);
-                        i += WIDTH;
-                    }
+    fn part(&self, r: usize, chunk: usize) -> (usize, usize) {
+        let (lo, hi) = self.sees(r);
+        let (a, b) = (lo.max(chunk), hi.min(chunk + CHUNK));
+        if a < b { (a - chunk, b - chunk) } else { (0, 0) }
+    }
+
+    /// Dot products of all rows with the keys of a run from `from` on.
+    #[inline(always)]
+    unsafe fn dots<V: Lanes, E: Element>(&mut self, run: &Run, from: usize) {
+        let mut r = 0;
+        while r < self.rows && from < run.len {
+            // SAFETY: rows below `self.rows`, the run from the caller.
+            unsafe {
+                if r + SHARE <= self.rows {
+                    self.dot::<V, E, SHARE>(r, run, from);
+                    r += SHARE;
+                } else {
+                    self.dot::<V, E, 1>(r, run, from);
+                    r += 1;
+                }
+            }
+        }
+    }
+
+    /// Dot products of `R` rows with the keys of a run from `from` on.
+    #[inline(always)]
+    unsafe fn dot<V: Lanes, E: Element, const R: usize>(&mut self, row: usize, run: &Run, from: usize) {
+        let mut i = from;
+        while i < run.len {
+            // SAFETY: loads of keys may pass the run's end by less than 8 (16) elements: slabs are padded;
+            // scores have room for 8 more than a chunk, and two vectors are taken only where both begin
+            // inside.
+            unsafe {
+                if i + WIDTH < run.len {
+                    self.dot_vectors::<V, E, R, 2>(row, run, i);
+                    i += 2 * WIDTH;
+                } else {
+                    self.dot_vectors::<V, E, R, 1>(row, run, i);
+                    i += WIDTH;
                 }
             }
         }
@@ -297,45 +361,62 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// Softmax of row `r` over positions `a..b` of the chunk, its weighted values, and the merge.
+    /// The weights of row `r` over positions `a..b` of the chunk, in the place of its dot products, and how
+    /// the chunk joins the row.
     #[inline(always)]
-    unsafe fn merge<V: Lanes, E: Element>(
-        &mut self,
-        r: usize,
-        chunk: usize,
-        a: usize,
-        b: usize,
-        runs: &[Run],
-    ) {
-        // SAFETY: row r's scores; positions a..b were written by `dot`.
+    unsafe fn weights<V: Lanes>(&mut self, r: usize, chunk: usize, a: usize, b: usize) {
+        // SAFETY: row r's scores; positions a..b were written by `dots`.
         let s = unsafe { std::slice::from_raw_parts_mut(self.s.add(r * SCORES + a), b - a) };
         self.score::<V>(s, r, chunk + a);
         let m = largest(s);
         for v in s.iter_mut() {
             *v = math::exp::<V::M>(*v - m);
         }
-        let first = !self.any[r];
-        let max = if first || m > self.max[r] { m } else { self.max[r] };
-        let (keep, take) = match first {
-            true => (0.0, 1.0),
-            false => (math::exp::<V::M>(self.max[r] - max), math::exp::<V::M>(m - max)),
-        };
-        let mut l = 0.0;
-        let mut column = 0;
-        while column < self.v_cols {
-            // SAFETY: columns below v_cols, a multiple of 8; value rows are padded like keys.
-            unsafe {
-                l = if column + WIDE * WIDTH <= self.v_cols {
-                    self.weigh::<V, E, WIDE>(r, column, a, b, runs, (first, keep, take))
-                } else {
-                    self.weigh::<V, E, 1>(r, column, a, b, runs, (first, keep, take))
-                };
-            }
-            column += if column + WIDE * WIDTH <= self.v_cols { WIDE * WIDTH } else { WIDTH };
+        if !self.any[r] {
+            (self.joins[r], self.max[r], self.any[r]) = (Join::First, m, true);
+            return;
         }
-        self.sum[r] = if first { l } else { V::M::madd(self.sum[r], keep, l * take) };
-        self.max[r] = max;
-        self.any[r] = true;
+        let max = if m > self.max[r] { m } else { self.max[r] };
+        let (keep, take) = (math::exp::<V::M>(self.max[r] - max), math::exp::<V::M>(m - max));
+        (self.joins[r], self.max[r]) = (Join::Merge { keep, take }, max);
+    }
+
+    /// Weighted values of `count` rows from `r` on, all over positions `part`, merged into their outputs and
+    /// sums.
+    #[inline(always)]
+    unsafe fn values_of_rows<V: Lanes, W: Lanes16, E: Element>(
+        &mut self,
+        r: usize,
+        count: usize,
+        part: (usize, usize),
+        runs: &[Run],
+    ) {
+        // SAFETY: rows and positions from the caller; columns below v_cols, a multiple of 8; value rows are
+        // padded like keys.
+        unsafe {
+            let first = self.values_in_whole_registers::<V, W, E>(r, count, part, runs);
+            for r in r..r + count {
+                let mut column = first;
+                while column < self.v_cols {
+                    if column + WIDE * WIDTH <= self.v_cols {
+                        self.weigh::<V, E, WIDE>(r, column, part, runs);
+                        column += WIDE * WIDTH;
+                    } else {
+                        self.weigh::<V, E, 1>(r, column, part, runs);
+                        column += WIDTH;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds to a row's sum that of its weights in the chunk.
+    #[inline(always)]
+    pub(super) fn add_weights<M: MulAdd>(&mut self, r: usize, l: f32) {
+        self.sum[r] = match self.joins[r] {
+            Join::First => l,
+            Join::Merge { keep, take } => M::madd(self.sum[r], keep, l * take),
+        };
     }
 
     /// From dot products to scores: scale, soft cap, position bias, bias by distance.
@@ -366,20 +447,19 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// Weighted values of `N` vectors of columns, merged into the row's output; returns the sum of weights.
+    /// Weighted values of `N` vectors of columns, merged into the row's output; with those of the first
+    /// columns, its weights into its sum.
     #[inline(always)]
     unsafe fn weigh<V: Lanes, E: Element, const N: usize>(
         &mut self,
         r: usize,
         column: usize,
-        a: usize,
-        b: usize,
+        (a, b): (usize, usize),
         runs: &[Run],
-        (first, keep, take): (bool, f32, f32),
-    ) -> f32 {
+    ) {
         let mut acc = [V::splat(0.0); N];
         let mut l = 0.0;
-        // SAFETY: see `merge`.
+        // SAFETY: see `values_of_rows`.
         unsafe {
             let s = self.s.add(r * SCORES);
             for run in runs {
@@ -396,14 +476,16 @@ impl<'a> Tile<'a> {
             let o = self.o.add(r * self.v_cols + column);
             for (n, acc) in acc.iter().enumerate() {
                 let o = o.add(n * WIDTH);
-                let merged = match first {
-                    true => *acc,
-                    false => V::load(o).madd(V::splat(keep), acc.mul(V::splat(take))),
+                let merged = match self.joins[r] {
+                    Join::First => *acc,
+                    Join::Merge { keep, take } => V::load(o).madd(V::splat(keep), acc.mul(V::splat(take))),
                 };
                 merged.store(o);
             }
         }
-        l
+        if column == 0 {
+            self.add_weights::<V::M>(r, l);
+        }
     }
 
     /// What a row's outputs are multiplied with and divided by, when a sink joins its sum.

@@ -8,7 +8,7 @@ use crate::policy::moe::{BY_BIASED_SIGMOID, BY_LOGIT, Routing, routed, shared_co
 use crate::policy::*;
 
 /// Dense and sparse blocks, experts that all tokens share, and the bias of the choice in any of its places.
-const EXPERTS: [(Slot, &str); 6] = [
+pub(super) const EXPERTS: [(Slot, &str); 6] = [
     (Slot::Up, "mlp.gate_proj + mlp.up_proj ; mlp.shared_experts.gate_proj + mlp.shared_experts.up_proj"),
     (Slot::Down, "mlp.down_proj ; mlp.shared_experts.down_proj"),
     (Slot::Router, "mlp.gate"),

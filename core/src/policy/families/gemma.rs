@@ -9,7 +9,7 @@ use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder};
 use crate::policy::*;
 
 /// Names of 2 and 3: four norms.
-const SANDWICH: Names<'_> = Names {
+pub(super) const SANDWICH: Names<'_> = Names {
     slots: &[
         (Slot::AttnPostNorm, "post_attention_layernorm"),
         (Slot::MlpNorm, "pre_feedforward_layernorm"),
@@ -124,7 +124,7 @@ fn gemma3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let every = config.size_opt(&["sliding_window_pattern", "_sliding_window_pattern"])?.unwrap_or(6);
     spec.slide(config, |i| (i + 1) % every != 0)?;
     let width = spec.blocks.first().map_or(0, |b| b.heads.k_dim);
-    spec.ropes = rope::local_and_global(config, catalog, width, spec.max_positions)?;
+    spec.ropes = rope::local_and_global(config, catalog, [width; 2], spec.max_positions)?;
     spec.each(|_, b| {
         b.qk_norm = b.attn_norm.map(|norm| QkNorm::new(norm, QkSpan::Head));
         b.rope = Some(usize::from(b.scores.window.is_none()));

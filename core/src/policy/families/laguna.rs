@@ -7,7 +7,7 @@ use crate::params::Act;
 use crate::policy::describe::{Described, LLAMA_LIKE, Switches, kv_heads, refuse_gguf, with_window};
 use crate::policy::moe::{BY_BIASED_SIGMOID, Routing, routed};
 use crate::policy::*;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 const NAMES: Names<'_> = Names {
     slots: &[
@@ -55,18 +55,7 @@ fn laguna(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         b.rope = Some(b.scores.window.is_some().into());
     });
     let width = spec.blocks.first().map_or(0, |b| b.heads.k_dim);
-    let rope = |(field, theta, part): (&str, f64, f64)| {
-        let own = config.get(field).cloned().unwrap_or_else(|| json!({}));
-        let own = ModelConfig::new(json!({ "rope_parameters": own }))?;
-        let part = own.number(&["rope_parameters.partial_rotary_factor"], part)?;
-        if !(part > 0.0 && part <= 1.0) {
-            return Err(Error::config("partial_rotary_factor", part, "a number above 0, at most 1"));
-        }
-        let own = describe::with_theta(&own, theta);
-        let columns = (part * width as f64) as usize;
-        rope::read(&own, catalog, RopeStyle::Half, columns, spec.max_positions)
-    };
-    spec.ropes = ROPES.into_iter().map(rope).collect::<Result<_>>()?;
+    spec.ropes = rope::of_kinds(config, catalog, ROPES, width, spec.max_positions)?;
     let shared = config.size_opt(&["shared_expert_intermediate_size"])?.unwrap_or(512);
     routed(config, &mut spec, Routing { groups: None, shared, dense: 1, ..BY_BIASED_SIGMOID })?;
     Ok(spec)

@@ -86,7 +86,7 @@ fn windows(config: &ModelConfig, catalog: Catalog<'_>, spec: &mut ModelSpec) -> 
         .with("rope_local_base_freq", theta("local_rope_theta", 10_000.0)?)
         .with("rope_theta", theta("global_rope_theta", 160_000.0)?);
     let width = spec.blocks.first().map_or(0, |b| b.heads.k_dim);
-    spec.ropes = rope::local_and_global(config, catalog, width, spec.max_positions)?;
+    spec.ropes = rope::local_and_global(config, catalog, [width; 2], spec.max_positions)?;
     spec.each(|_, b| b.rope = Some(usize::from(b.scores.window.is_none())));
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Encoders that rotate: EuroBERT, which is LLaMA's block without the causal mask, and Nomic BERT, a
-//! post-norm encoder with a gated feed-forward part and almost no biases.
+//! Encoders that rotate: EuroBERT, which is LLaMA's block without the causal mask, and two post-norm encoders
+//! with a gated feed-forward part: Nomic BERT, almost without biases, and GTE.
 
 use super::bert;
 use super::llama::{NAMES, llama_as};
@@ -30,6 +30,28 @@ pub const NOMIC_BERT: Described = Described::new(
         ..Names::NONE
     },
     nomic_bert,
+);
+
+/// `model_type` gte.
+pub const GTE: Described = Described::new(
+    &["gte"],
+    Names {
+        prefixes: &["", "gte."],
+        slots: &[
+            (Slot::EmbedNorm, "embeddings.LayerNorm"),
+            (Slot::Qkv, "attention.qkv_proj"),
+            (Slot::AttnOut, "attention.o_proj"),
+            (Slot::AttnNorm, "attn_ln"),
+            (Slot::Up, "mlp.up_gate_proj"),
+            (Slot::Down, "mlp.down_proj"),
+            (Slot::MlpNorm, "mlp_ln"),
+        ],
+        base: bert::NAMES.slots,
+        block: bert::NAMES.block,
+        gate_behind: true,
+        ..Names::NONE
+    },
+    gte,
 );
 
 /// Refuses what the heads of a family are not known for.
@@ -74,12 +96,25 @@ fn nomic_bert(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     };
     let bias = [false; 4];
     let switches = Switches { act: Act::Silu, gated: true, bias, positions: 2048, ..BERT_LIKE };
-    let mut spec = decoder(&config, switches)?;
+    post_norm(&config, catalog, switches)
+}
+
+fn gte(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    refuse_gguf(config)?;
+    only(config, &[Task::Bare])?;
+    let bias = [true, true, false, true];
+    let switches = Switches { act: Act::Gelu, gated: true, bias, positions: 8192, ..BERT_LIKE };
+    post_norm(config, catalog, switches)
+}
+
+/// A post-norm encoder that rotates whole heads, without a head of its own.
+fn post_norm(config: &ModelConfig, catalog: Catalog<'_>, switches: Switches) -> Result<ModelSpec> {
+    let mut spec = decoder(config, switches)?;
     spec.family = Family::Encoder;
-    spec.embed.token_types = token_types(&config)?;
+    spec.embed.token_types = token_types(config)?;
     spec.embed.norm = spec.blocks.first().and_then(|b| b.attn_norm);
     (spec.final_norm, spec.head) = (None, HeadSpec::None);
     spec.each(|_, b| b.scores.causal = false);
-    spec.rotate(&config, catalog, RopeStyle::Half, None)?;
+    spec.rotate(config, catalog, RopeStyle::Half, None)?;
     Ok(spec)
 }
