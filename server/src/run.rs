@@ -21,6 +21,9 @@ const COMPLETION_TOKENS: usize = 16;
 pub struct Prompts {
     /// Token ids.
     pub ids: Vec<Vec<u32>>,
+    /// What the decoder begins with behind its own first token, of models that have an encoder; empty: what
+    /// the model's files say.
+    pub decoder: Vec<u32>,
     /// What stands in front of each answer.
     pub echoes: Vec<String>,
     /// Whether an answer's first word keeps its blank: it continues a text.
@@ -134,6 +137,7 @@ fn submit(
         }
         let request = Request {
             prompt: ids.clone(),
+            decoder_prompt: prompts.decoder.clone(),
             max_new_tokens: *room,
             sampling: generation.sampling,
             stop_ids: [&generation.stops.ids[..], &generation.stops.own_ids[..]].concat(),

@@ -6,9 +6,10 @@ mod common;
 
 use base64::Engine;
 use common::{config, demo, start, start_with};
-use engraft::{EmbedOptions, Options};
+use engraft::{EmbedOptions, Event, Options, Request};
 use engraft_server::{Server, ServerConfig};
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 
 const TEXTS: [&str; 3] = ["a library for images", "pictures in Python", "network daemon"];
 
@@ -71,6 +72,54 @@ fn an_encoder_embeds_and_refuses_to_generate() {
     assert_eq!(server.post("/v1/embeddings", &json!({"input": [[2, 17, 45, 3]]})).status, 200);
     let error = server.post("/v1/completions", &json!({"prompt": [2, 3], "max_tokens": 1})).error(400);
     assert!(error["message"].as_str().unwrap().contains("encoder"), "{error}");
+}
+
+/// T5 with a tokenizer that has a word for every token.
+fn t5() -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("t5");
+    std::fs::create_dir_all(&dir).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/t5");
+        std::fs::copy(golden.join(file), dir.join(file)).unwrap();
+    }
+    let words: serde_json::Map<_, _> = (0..307).map(|id| (format!("w{id}"), json!(id))).collect();
+    let model = json!({"type": "WordLevel", "unk_token": "w2", "vocab": words});
+    let tokenizer = json!({"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model});
+    std::fs::write(dir.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    dir
+}
+
+#[test]
+fn a_decoder_begins_with_what_a_request_says() {
+    let folder = t5();
+    let load = move || Options::new().open(folder.as_path());
+    let model = load().unwrap();
+    let server = start_with(config(), load);
+    let ids = |decoder_prompt: Vec<u32>| -> Value {
+        let request =
+            Request { prompt: vec![5, 9, 3], decoder_prompt, max_new_tokens: 6, ..Request::default() };
+        let token = |event| match event {
+            Ok(Event::Token(id)) => Some(id),
+            _ => None,
+        };
+        model.handle().submit(request).unwrap().filter_map(token).collect::<Vec<u32>>().into()
+    };
+    let asked = |decoder: Value| {
+        let mut body = json!({"prompt": [5, 9, 3], "max_tokens": 6, "temperature": 0, "ignore_eos": true});
+        body["return_token_ids"] = json!(true);
+        body["decoder_prompt"] = decoder;
+        server.post("/v1/completions", &body)
+    };
+    let (plain, led) = (ids(Vec::new()), ids(vec![7, 11]));
+    assert_ne!(plain, led);
+    assert_eq!(asked(Value::Null).json()["choices"][0]["token_ids"], plain);
+    assert_eq!(asked(json!([7, 11])).json()["choices"][0]["token_ids"], led);
+    assert_eq!(asked(json!("w7 w11")).json()["choices"][0]["token_ids"], led);
+    let several = asked(json!([[7], [11]])).error(400);
+    assert_eq!(several["param"], "decoder_prompt", "{several}");
+    let alone =
+        start(config()).post("/v1/completions", &json!({"prompt": "x", "decoder_prompt": "y"})).error(400);
+    assert_eq!(alone["param"], "decoder_prompt", "{alone}");
 }
 
 #[test]

@@ -173,3 +173,24 @@ fn mimo_has_twice_as_many_keys_in_blocks_with_a_window() {
     let odd = Case::load("mimo_v2_flash").set("num_key_value_heads", json!(4));
     assert!(odd.error().contains("num_key_value_heads"));
 }
+
+/// As it is published: the text part below files with images and sound, and tensors of blocks that read
+/// another's keys, which nothing reads.
+#[test]
+fn gemma_4_is_found_in_files_with_images() {
+    let text: Value = serde_json::from_str(include_str!("fixtures/gemma4.json")).unwrap();
+    let mut case = Case::load("gemma4")
+        .renamed(|name| name.replace("model.", "model.language_model."))
+        .add("model.vision_tower.encoder.layers.0.mlp.up_proj.linear.weight", &[8, 8])
+        .add("model.embed_vision.embedding_projection.weight", &[32, 8])
+        .add("model.audio_tower.output_proj.weight", &[8, 8])
+        .add("model.language_model.layers.3.self_attn.k_proj.weight", &[32, 32])
+        .add("model.language_model.layers.3.self_attn.k_norm.weight", &[16])
+        .set("text_config", text)
+        .set("architectures", json!(["Gemma4ForConditionalGeneration"]))
+        .set("model_type", json!("gemma4"))
+        .set("hidden_size", Value::Null)
+        .set("num_hidden_layers", Value::Null);
+    let plain = Case::load("gemma4").spec().unwrap();
+    assert_eq!(case.resolve().unwrap().0, plain);
+}

@@ -4,7 +4,7 @@ use super::tables::{COMPLETIONS, GENERATION};
 use super::{Generation, Input, Kind};
 use crate::error::ApiError;
 use crate::run::{Prompts, run};
-use crate::state::{State, blocking};
+use crate::state::{Call, State, blocking};
 use crate::supervise::Served;
 use axum::body::Body;
 use axum::extract;
@@ -46,15 +46,34 @@ pub async fn create(
             "is true: the text does not continue the prompt, which this model's encoder reads".to_string();
         return Err(ApiError::field("echo", why));
     }
+    let decoder = decoder_prompt(&call)?;
     let bytes: usize = inputs.iter().map(|i| if let Input::Text(text) = i { text.len() } else { 0 }).sum();
-    let prompts = match bytes > INLINE {
+    let mut prompts = match bytes > INLINE {
         false => prompts_of(&call.served, &generation, &inputs, echo)?,
         true => {
             let (served, of) = (call.served.clone(), generation.clone());
             blocking(move || prompts_of(&served, &of, &inputs, echo)).await?
         }
     };
+    prompts.decoder = decoder;
     run(&state, call, generation, prompts, Kind::Text).await
+}
+
+/// What the decoder of a model with an encoder begins with; empty where the request does not say.
+fn decoder_prompt(call: &Call) -> Result<Vec<u32>, ApiError> {
+    const FIELD: &str = "decoder_prompt";
+    if call.fields.get(FIELD).is_none() {
+        return Ok(Vec::new());
+    }
+    let info = call.served.generator.info();
+    if info.encoder_layers == 0 {
+        let why = "is there, but the model has no encoder next to a decoder; `prompt` is what it continues";
+        return Err(ApiError::field(FIELD, why));
+    }
+    match &Input::of(&call.fields, FIELD)?[..] {
+        [one] => Ok(one.tokens(&call.served, false, info.max_context)?),
+        _ => Err(ApiError::field(FIELD, "has to be one text, or the token ids of one")),
+    }
 }
 
 fn prompts_of(

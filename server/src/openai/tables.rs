@@ -152,6 +152,7 @@ pub const COMPLETIONS: &[Field] = &[
     honoured("prompt", Prompt),
     honoured("echo", Bool),
     honoured("best_of", Whole(1, 1024)),
+    honoured("decoder_prompt", Prompt),
     only("suffix", Text, is_blank, "models that fill gaps in a text are not known to the server"),
     refused("logprobs", LATER),
     refused("prompt_embeds", LATER),
