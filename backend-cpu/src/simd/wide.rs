@@ -170,6 +170,8 @@ pub fn run_both<K: KernelOfBoth>(isa: Isa, madd: Madd, kernel: K) {
 pub trait Lanes16: Copy + 'static {
     /// What of it fits the registers.
     const TILE: Tile;
+    /// Whether the lanes are one register. Where they are not, code behind `if W::WIDE` is not even compiled.
+    const WIDE: bool;
     /// All lanes `v`.
     fn splat(v: f32) -> Self;
     /// 16 f32.
@@ -192,6 +194,7 @@ pub trait Lanes16: Copy + 'static {
 
 impl<V: Lanes> Lanes16 for [V; 2] {
     const TILE: Tile = PAIRS;
+    const WIDE: bool = false;
     #[inline(always)]
     fn splat(v: f32) -> Self {
         [V::splat(v); 2]
@@ -352,6 +355,7 @@ mod avx512 {
     // is private and `Avx512` is named nowhere else); memory as the trait says.
     impl<M: MulAdd> Lanes16 for Avx512<M> {
         const TILE: Tile = REGISTERS;
+        const WIDE: bool = true;
         #[inline(always)]
         fn splat(v: f32) -> Self {
             // SAFETY: features, see above.

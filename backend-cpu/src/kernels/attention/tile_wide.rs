@@ -31,12 +31,6 @@ macro_rules! in_groups {
 }
 
 impl Tile<'_> {
-    /// Whether sixteen lanes are one register, of which there are enough.
-    #[inline(always)]
-    fn is_wide<W: Lanes16>() -> bool {
-        W::TILE.panels > 1
-    }
-
     /// Dot products of all rows with whole groups of 16 positions of a run; returns how many positions those
     /// were.
     ///
@@ -44,7 +38,7 @@ impl Tile<'_> {
     /// As for [`Tile::chunk`].
     #[inline(always)]
     pub(super) unsafe fn dots_of_whole_registers<W: Lanes16, E: Element>(&mut self, run: &Run) -> usize {
-        if !Self::is_wide::<W>() {
+        if !W::WIDE {
             return 0;
         }
         let (mut i, rows) = (0, self.rows);
@@ -110,7 +104,7 @@ impl Tile<'_> {
         part: (usize, usize),
         runs: &[Run],
     ) -> usize {
-        if !Self::is_wide::<W>() {
+        if !W::WIDE {
             return 0;
         }
         let (mut column, rows) = (0, first + count);
