@@ -2,9 +2,9 @@
 //! bits.
 //!
 //! For matmuls of several rows, where the processor is the limit and not memory: [`run`] compiles a
-//! [`Kernel16`] once more for AVX-512, with a larger register tile, [`Tile`], [`run_both`] a kernel of which a
-//! part takes sixteen lanes, and [`run_loops`] one of eight lanes whose time goes into plain loops, which the
-//! compiler then splits into sixteen. All else gains too little from it to be compiled a third time.
+//! [`Kernel16`] once more for AVX-512, with a larger register tile, [`Tile`], [`run_both`] a kernel of which
+//! a part takes sixteen lanes, and [`run_loops`] one of eight lanes whose time goes into plain loops, which
+//! the compiler then splits into sixteen. All else gains too little from it to be compiled a third time.
 
 use super::{Isa, Kernel, Lanes, Portable};
 use engraft_core::math::{FusedMadd, SeparateMadd};

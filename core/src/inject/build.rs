@@ -8,8 +8,8 @@ use crate::model::{
 };
 use crate::params::ExpertShare;
 use crate::policy::{
-    BlockSpec, ConvSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, LatentSpec, ModelSpec,
-    MoeSpec, NormSpec, Part, PositionConv, QkNorm, QkSpan, Role, Slot, StemSpec,
+    BlockSpec, ConvSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, LatentSpec, LayerInput,
+    ModelSpec, MoeSpec, NormSpec, Part, PositionConv, QkNorm, QkSpan, Role, Slot, StemSpec,
 };
 use crate::weights::Operands;
 use crate::{Error, Result};
@@ -277,20 +277,21 @@ fn build_block<D: Device>(
             None => None,
         },
         mlp_post: t.norm_opt(spec.mlp_post, l, Slot::MlpPostNorm)?,
-        input: match spec.input {
-            Some(input) => Some(InputOfLayer {
-                spec: input,
-                gate: t.linear(l, Slot::LayerGate)?,
-                out: t.linear(l, Slot::LayerOut)?,
-                norm: t.norm(input.norm, l, Slot::LayerOutNorm)?,
-            }),
-            None => None,
-        },
+        input: spec.input.map(|input| build_input(input, l, t)).transpose()?,
         end_factor: t.end_factor(spec, layer)?,
         rank: group.map_or(0, |group| group.rank.index),
         one_exchange: of_group.is_some_and(|group| group.one_exchange),
         whole_norms: of_group.and_then(|group| group.whole_norms.clone()),
         spec: spec.clone(),
+    })
+}
+
+fn build_input<D: Device>(spec: LayerInput, l: Option<usize>, t: &mut Taker<D>) -> Result<InputOfLayer<D>> {
+    Ok(InputOfLayer {
+        spec,
+        gate: t.linear(l, Slot::LayerGate)?,
+        out: t.linear(l, Slot::LayerOut)?,
+        norm: t.norm(spec.norm, l, Slot::LayerOutNorm)?,
     })
 }
 

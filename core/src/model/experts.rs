@@ -9,7 +9,7 @@ use super::apart::Apart;
 use super::expert_scratch::ExpertScratch;
 use super::input::Input;
 use super::{Exec, Projection, Scratch};
-use crate::mem::{Device, DeviceMem, MatMut, MatRef};
+use crate::mem::{Device, DeviceMem, Mat, MatMut, MatRef};
 use crate::ops::{Activate, Add, Chosen, Combine, Convert, Embed, ExpertLinear, Gate, Groups, Route, Scale};
 use crate::params::{ExpertShare, Router, RouterScore};
 use crate::policy::{BlockSpec, Join, MoeSpec};
@@ -93,18 +93,7 @@ impl<D: Device> Experts<D> {
     ) -> Result<()> {
         let (router, hidden) = (self.spec.router, s.residual.cols());
         let slots = tokens * router.top_k;
-        let rows = match &self.apart {
-            None => {
-                let rows = input.read(&s.residual, &s.normed, tokens)?;
-                x.run(self.router.linear(rows, e.logits.shaped_mut(tokens, router.experts)?))?;
-                rows
-            }
-            Some(apart) => {
-                let logits = e.logits.shaped_mut(tokens, router.experts)?;
-                apart.scores(x, tokens, (&self.router, logits), s)?;
-                s.normed.view(tokens)?
-            }
-        };
+        let rows = self.scores(x, tokens, input, s, &mut e.logits)?;
         e.route(x, router, self.choice_bias.as_ref(), tokens, false)?;
         if let Some(table) = &self.factors {
             e.multiply_weights(x, table, slots)?;
@@ -150,6 +139,25 @@ impl<D: Device> Experts<D> {
             _ => x.run(Combine { y, weights, chosen, add: false, out })?,
         }
         if dense { self.join(x, tokens, input, s, e) } else { Ok(()) }
+    }
+
+    /// Leaves the scores in `logits`; what the experts read.
+    fn scores<'s>(
+        &self,
+        x: &mut Exec<'_, D>,
+        tokens: usize,
+        input: Input,
+        s: &'s mut Scratch<D::Mem>,
+        logits: &mut Mat<D::Mem>,
+    ) -> Result<MatRef<'s, D::Mem>> {
+        let logits = logits.shaped_mut(tokens, self.spec.router.experts)?;
+        if let Some(apart) = &self.apart {
+            apart.scores(x, tokens, (&self.router, logits), s)?;
+            return s.normed.view(tokens);
+        }
+        let rows = input.read(&s.residual, &s.normed, tokens)?;
+        x.run(self.router.linear(rows, logits))?;
+        Ok(rows)
     }
 
     /// Adds what all ranks have of every slot, in `e.nodes`, and the biases of the slots' experts; leaves the

@@ -3,8 +3,9 @@
 //! They depend on the token and its embedding alone, so all are made before the first block; a block reads
 //! its columns.
 
+use super::layer_scratch::LayerScratch;
 use super::{Exec, Norm, Projection, Scratch, StepInputs};
-use crate::mem::{Device, DeviceMem, Mat};
+use crate::mem::{Device, Mat};
 use crate::ops::{self, Add, Convert, Embed, Gate, HeadNorm, Scale};
 use crate::policy::{LayerInput, LayerInputs};
 use crate::{Error, Result};
@@ -31,15 +32,6 @@ pub struct InputOfLayer<D: Device> {
     pub out: Projection<D>,
     /// Of what it gives.
     pub norm: Norm<D>,
-}
-
-/// Buffers of the inputs of all blocks `[tokens, layers * width]`.
-#[derive(Debug)]
-pub struct LayerScratch<M> {
-    /// The inputs.
-    pub inputs: Mat<M>,
-    /// What the embedding gives of them, before it is added.
-    pub projected: Mat<M>,
 }
 
 fn missing() -> Error {
@@ -96,12 +88,5 @@ impl<D: Device> InputOfLayer<D> {
         let (from, out) = (partial.view(tokens)?, normed.view_mut(tokens)?);
         x.run(ops::Norm { x: from, norm: self.norm.weights(), out })?;
         x.run(Add { acc: residual.view_mut(tokens)?, x: normed.view(tokens)? })
-    }
-}
-
-impl<M: DeviceMem> LayerScratch<M> {
-    /// Room for so many columns.
-    pub(super) fn new(mut mat: impl FnMut() -> Result<Mat<M>>) -> Result<Self> {
-        Ok(Self { inputs: mat()?, projected: mat()? })
     }
 }

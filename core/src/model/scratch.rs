@@ -3,7 +3,7 @@
 
 use super::expert_scratch::ExpertScratch;
 use super::latent_scratch::LatentScratch;
-use super::layer_input::LayerScratch;
+use super::layer_scratch::LayerScratch;
 use super::stem_scratch::StemScratch;
 use crate::mem::{DeviceMem, Float, Mat, MatRef};
 use crate::policy::{BlockSpec, Group, ModelSpec, Placement, Project};
@@ -105,8 +105,11 @@ impl<M> GrowthScratch<M> {
         cols: usize,
         dtype: Float,
         mat: &mut dyn FnMut(usize, usize, Float) -> Result<Mat<M>>,
-    ) -> Result<Self> {
-        Ok(Self { factors: mat(tokens, 1, Float::F32)?, queries: mat(tokens, cols, dtype)? })
+    ) -> Result<Option<Self>> {
+        if cols == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Self { factors: mat(tokens, 1, Float::F32)?, queries: mat(tokens, cols, dtype)? }))
     }
 }
 
@@ -130,6 +133,11 @@ fn gate_columns(b: &BlockSpec) -> usize {
     heads.max(input).max(if b.mlp.gated { 2 * b.mlp.inner } else { 0 })
 }
 
+/// Columns between the matmuls of a block's feed-forward part, or of its own input.
+fn inner_columns(b: &BlockSpec) -> usize {
+    b.mlp.inner.max(b.input.map_or(0, |input| input.width))
+}
+
 impl<M: DeviceMem> Scratch<M> {
     /// Buffers for steps of up to `tokens` token rows of `seqs` sequences and `rows` wanted rows; `alloc`
     /// takes bytes.
@@ -142,6 +150,7 @@ impl<M: DeviceMem> Scratch<M> {
     ) -> Result<Self> {
         let experts = ExpertScratch::new(spec, tokens, dtype, &mut alloc)?;
         let latent = LatentScratch::new(spec, tokens, dtype, &mut alloc)?;
+        let layers = LayerScratch::new(spec, tokens, &mut alloc)?;
         let stem = match &spec.embed.stem {
             Some(stem) => Some(StemScratch::new(stem, spec.hidden, [tokens, seqs], dtype, &mut alloc)?),
             None => None,
@@ -173,19 +182,13 @@ impl<M: DeviceMem> Scratch<M> {
             qkv: mat(tokens, most(&|b| b.heads.qkv_cols()), dtype)?,
             attn: mat(tokens, most(&|b| b.heads.out_cols()), dtype)?,
             gate_up: mat(if gated > 0 { tokens } else { 1 }, gated, dtype)?,
-            inner: mat(tokens, most(&|b| b.mlp.inner.max(b.input.map_or(0, |input| input.width))), dtype)?,
+            inner: mat(tokens, most(&inner_columns), dtype)?,
             wide: if projects { Some(mat(tokens, wide, dtype)?) } else { None },
             pair: if middle > 0 { Some(mat(tokens, 2 * spec.hidden, dtype)?) } else { None },
             middle_pair: if middle > 0 { Some(mat(tokens, 2 * middle, dtype)?) } else { None },
             latent,
-            growth: match grown {
-                0 => None,
-                cols => Some(GrowthScratch::new(tokens, cols, dtype, &mut mat)?),
-            },
-            layers: spec
-                .layer_columns()
-                .map(|cols| LayerScratch::new(|| mat(tokens, cols, dtype)))
-                .transpose()?,
+            growth: GrowthScratch::new(tokens, grown, dtype, &mut mat)?,
+            layers,
             experts,
             pixels: image_patch.map(|n| mat(tokens, n, Float::F32)).transpose()?,
             image_patches: image_patch.map(|n| mat(tokens, n, dtype)).transpose()?,

@@ -335,14 +335,6 @@ pub(crate) fn refuse_gguf(config: &ModelConfig) -> Result<()> {
     }
 }
 
-/// A configuration whose rotation has this base where it names none.
-pub(crate) fn with_theta(config: &ModelConfig, theta: f64) -> ModelConfig {
-    match rope::BASES.iter().any(|field| config.get(field).is_some()) {
-        true => config.clone(),
-        false => config.with("rope_theta", theta),
-    }
-}
-
 /// A configuration whose windows are as long as this where it names no length.
 ///
 /// # Errors

@@ -37,8 +37,8 @@ pub struct MoeSpec {
     pub factors: bool,
 }
 
-/// Router and experts that read the residual stream `x` next to the dense part `d`, each through a norm of its
-/// own: the logits are `scale * W r(x)`, the feed-forward part is `p(d) + q(e(n(x)))` (Gemma 4).
+/// Router and experts that read the residual stream `x` next to the dense part `d`, each through a norm of
+/// its own: the logits are `scale * W r(x)`, the feed-forward part is `p(d) + q(e(n(x)))` (Gemma 4).
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct ApartSpec {

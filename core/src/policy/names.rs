@@ -136,21 +136,18 @@ impl Names<'_> {
         let labelled = spec.family == Family::Decoder && matches!(spec.head, HeadSpec::Labels { .. });
         let bind = |role: Role| {
             let block = spec.block_of(&role);
-            let of_block = |b: &BlockSpec| match role.slot {
+            let of_slot = |b: &BlockSpec| match role.slot {
                 Slot::QNorm => b.heads.heads,
                 Slot::KNorm => b.heads.kv_heads,
                 _ => b.moe.map_or(1, |m| m.router.experts),
             };
-            let experts = block.map_or(1, of_block);
-            let mut names = match config.is_gguf() {
+            let experts = block.map_or(1, of_slot);
+            let names = match config.is_gguf() {
                 true => gguf::sources(role, spec.placement, block.is_some_and(|b| b.mlp.gated), catalog),
                 false if labelled && role.slot == Slot::Head => vec![vec![labels::SCORE.into()]],
                 false => self.sources(role, catalog, experts),
             };
-            if let (Slot::Qkv, Some(block), 3) = (role.slot, block, names.len()) {
-                // What the block makes otherwise has no tensor.
-                names.truncate(block.qkv_parts());
-            }
+            let names = of_block(block, role.slot, names);
             let count = names.len();
             let order = |i| match (role.slot, block) {
                 (Slot::Qkv, Some(b)) => layout.order(b.heads, i, count),
@@ -283,6 +280,14 @@ impl Names<'_> {
         let block = layer.map_or(String::new(), |l| self.block.replace("{}", &l.to_string()));
         self.prefixes.iter().map(|p| format!("{p}{block}{name}")).collect()
     }
+}
+
+/// The sources of a block's operand: of queries, keys and values, those that it does not make otherwise.
+fn of_block(block: Option<&BlockSpec>, slot: Slot, mut names: Vec<Vec<String>>) -> Vec<Vec<String>> {
+    if let (Slot::Qkv, Some(block), 3) = (slot, block, names.len()) {
+        names.truncate(block.qkv_parts());
+    }
+    names
 }
 
 /// How the rows of an operand are shared by ranks.

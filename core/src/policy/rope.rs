@@ -1,7 +1,6 @@
 //! Rotary settings as published: `rope_theta` and `rope_scaling`, or the newer `rope_parameters`.
 
 use super::Catalog;
-use super::describe::with_theta;
 use super::rope_spec::{RopeScaling, RopeSpec};
 use crate::config::ModelConfig;
 use crate::params::RopeStyle;
@@ -10,6 +9,21 @@ use crate::{Error, Result};
 /// Where a configuration names the base.
 pub(crate) const BASES: [&str; 4] =
     ["rope_parameters.rope_theta", "rope_theta", "rotary_emb_base", "rope_base"];
+
+/// Where a configuration names the context that its rotation was made for.
+const ORIGINALS: [&str; 3] = [
+    "rope_parameters.original_max_position_embeddings",
+    "rope_scaling.original_max_position_embeddings",
+    "original_max_position_embeddings",
+];
+
+/// A configuration whose rotation has this base where it names none.
+pub(crate) fn with_theta(config: &ModelConfig, theta: f64) -> ModelConfig {
+    match BASES.iter().any(|field| config.get(field).is_some()) {
+        true => config.clone(),
+        false => config.with("rope_theta", theta),
+    }
+}
 
 /// Reads the rotary settings of a model whose heads rotate `columns` columns.
 pub(crate) fn read(
@@ -40,16 +54,7 @@ pub(crate) fn read(
         }
         Ok(factor)
     };
-    let original = || {
-        config.positive(
-            &[
-                "rope_parameters.original_max_position_embeddings",
-                "rope_scaling.original_max_position_embeddings",
-                "original_max_position_embeddings",
-            ],
-            max_positions as f64,
-        )
-    };
+    let original = || config.positive(&ORIGINALS, max_positions as f64);
     let scaling = match kind {
         // GGUF keeps llama3's factors as a tensor and the type as nothing.
         _ if catalog.find("rope_freqs.weight").is_some() => RopeScaling::Stored,
@@ -64,14 +69,7 @@ pub(crate) fn read(
             original: original()?,
         },
         "yarn" => yarn(config, factor()?, original()?)?,
-        "proportional" => {
-            let share = config.number(&["rope_parameters.partial_rotary_factor"], 1.0)?;
-            if !(0.0..=1.0).contains(&share) {
-                return Err(Error::config("partial_rotary_factor", share, "a number from 0 to 1"));
-            }
-            let pairs = (share * columns as f64 / 2.0).floor() as usize;
-            RopeScaling::Proportional { pairs, factor: factor()? }
-        }
+        "proportional" => proportional(config, columns, factor()?)?,
         "longrope" | "su" => long(config, columns, original()?, max_positions)?,
         other => {
             let known = "default, linear, llama3, yarn, longrope, proportional";
@@ -79,6 +77,16 @@ pub(crate) fn read(
         }
     };
     Ok(RopeSpec { style, columns, theta, scaling })
+}
+
+/// Gemma 4's: the share of the pairs that turn.
+fn proportional(config: &ModelConfig, columns: usize, factor: f64) -> Result<RopeScaling> {
+    let share = config.number(&["rope_parameters.partial_rotary_factor"], 1.0)?;
+    if !(0.0..=1.0).contains(&share) {
+        return Err(Error::config("partial_rotary_factor", share, "a number from 0 to 1"));
+    }
+    let pairs = (share * columns as f64 / 2.0).floor() as usize;
+    Ok(RopeScaling::Proportional { pairs, factor })
 }
 
 fn yarn(config: &ModelConfig, factor: f64, original: f64) -> Result<RopeScaling> {
@@ -131,12 +139,12 @@ fn long(config: &ModelConfig, columns: usize, original: f64, max_positions: usiz
     })
 }
 
-/// A table for every kind of block: the field of its settings, and its base and the part of a head that it
+/// A table for every type of block: the field of its settings, and its base and the part of a head that it
 /// turns where they say nothing.
-pub(crate) fn of_kinds<const N: usize>(
+pub(crate) fn for_layer_types<const N: usize>(
     config: &ModelConfig,
     catalog: Catalog<'_>,
-    kinds: [(&'static str, f64, f64); N],
+    types: [(&'static str, f64, f64); N],
     width: usize,
     max_positions: usize,
 ) -> Result<Vec<RopeSpec>> {
@@ -150,7 +158,7 @@ pub(crate) fn of_kinds<const N: usize>(
         let columns = (part * width as f64) as usize;
         read(&with_theta(&own, theta), catalog, RopeStyle::Half, columns, max_positions)
     };
-    kinds.into_iter().map(of).collect()
+    types.into_iter().map(of).collect()
 }
 
 /// Gemma 3's two tables: local blocks turn by `rope_local_base_freq`, global ones by `rope_theta`, stretched;

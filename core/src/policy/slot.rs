@@ -1,138 +1,172 @@
 //! The places of a model that take operands.
 
-/// A place of a model that takes operands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Slot {
+/// Slots with their names for reports, and whether every block has one, and whether it is a norm.
+macro_rules! slots {
+    ($($(#[$doc:meta])* $slot:ident = $name:literal $(in $block:ident)? $(is $norm:ident)?,)+) => {
+        /// A place of a model that takes operands.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum Slot {
+            $($(#[$doc])* $slot,)+
+        }
+
+        impl Slot {
+            /// Whether every block has one.
+            pub fn in_block(self) -> bool {
+                match self {
+                    $(Slot::$slot => slots!(@ $($block)?),)+
+                }
+            }
+
+            /// Whether it is a norm.
+            pub fn is_norm(self) -> bool {
+                match self {
+                    $(Slot::$slot => slots!(@ $($norm)?),)+
+                }
+            }
+
+            /// Name for reports.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Slot::$slot => $name,)+
+                }
+            }
+        }
+    };
+    (@) => { false };
+    (@ $word:ident) => { true };
+}
+
+slots! {
     /// Token table `[vocab, width]`.
-    TokenEmbed,
+    TokenEmbed = "token_embed",
     /// Position table.
-    PositionEmbed,
+    PositionEmbed = "position_embed",
     /// Token-type table.
-    TokenTypeEmbed,
+    TokenTypeEmbed = "token_type_embed",
     /// From the token table's width to the hidden size.
-    ProjectIn,
+    ProjectIn = "project_in",
     /// Norm over the embeddings.
-    EmbedNorm,
+    EmbedNorm = "embed_norm" is norm,
     /// Table of inputs of the blocks' own `[rows, layers * width]`.
-    LayerEmbed,
+    LayerEmbed = "layer_embed",
     /// From the embedding to the same inputs.
-    LayerProject,
+    LayerProject = "layer_project",
     /// Norm of what it gives, for every block.
-    LayerProjectNorm,
+    LayerProjectNorm = "layer_project_norm" is norm,
     /// Divisors of the rotary frequencies.
-    RopeFactors,
+    RopeFactors = "rope_factors",
     /// Patches of pixels `[hidden, channels * side * side]`, in the place of tokens.
-    PatchEmbed,
+    PatchEmbed = "patch_embed",
     /// A convolution over time `[outputs, kernel * inputs]`, in the place of tokens: one for each number.
-    Conv,
+    Conv = "conv",
     /// Norm of what it gives.
-    ConvNorm,
+    ConvNorm = "conv_norm" is norm,
     /// A convolution in groups of columns that gives positions `[hidden, kernel * columns]`.
-    PositionConv,
+    PositionConv = "position_conv",
     /// Norm of the sum with them.
-    PositionNorm,
+    PositionNorm = "position_norm" is norm,
     /// Norm of the attention part.
-    AttnNorm,
+    AttnNorm = "attn_norm" in block is norm,
     /// First linear layer of a filter before queries and keys `[middle, earlier | now]`.
-    FilterIn,
+    FilterIn = "filter_in" in block,
     /// Second linear layer `[hidden, earlier | now]`.
-    FilterOut,
+    FilterOut = "filter_out" in block,
     /// Norm of what the filter gives.
-    FilterNorm,
+    FilterNorm = "filter_norm" in block is norm,
     /// First of two matmuls of queries, of latent attention.
-    QueryDown,
+    QueryDown = "query_down" in block,
     /// Norm of what it gives.
-    QueryDownNorm,
+    QueryDownNorm = "query_down_norm" in block is norm,
     /// The matmul that gives queries, of latent attention: of every head the plain columns, then the rotated.
-    QueryUp,
+    QueryUp = "query_up" in block,
     /// The row that is kept of a position, and the rotated part of its key.
-    LatentDown,
+    LatentDown = "latent_down" in block,
     /// Norm of the row.
-    LatentNorm,
+    LatentNorm = "latent_norm" in block is norm,
     /// From a row to the keys of every head, transposed head by head: `[heads * rank, plain]`.
-    KeyUp,
+    KeyUp = "key_up" in block,
     /// From a row to the values of every head.
-    ValueUp,
+    ValueUp = "value_up" in block,
     /// Fused q | k | v; behind a filter q | k.
-    Qkv,
+    Qkv = "qkv" in block,
     /// v, where q and k read what a filter gives.
-    Value,
+    Value = "value" in block,
     /// Norm over query heads.
-    QNorm,
+    QNorm = "q_norm" in block is norm,
     /// Norm over key heads.
-    KNorm,
+    KNorm = "k_norm" in block is norm,
     /// Scores without a key or a value, one for each head.
-    Sinks,
+    Sinks = "sinks" in block,
     /// What attention's heads are multiplied with, through an activation.
-    AttnGate,
+    AttnGate = "attn_gate" in block,
     /// Attention output.
-    AttnOut,
+    AttnOut = "attn_out" in block,
     /// Norm of what attention gives.
-    AttnPostNorm,
+    AttnPostNorm = "attn_post_norm" in block is norm,
     /// Bias of scores by distance: stored `[buckets, heads]`, used `[heads, distances]`.
-    PositionBias,
+    PositionBias = "position_bias" in block,
     /// Norm of the attention over an encoder's rows.
-    CrossNorm,
+    CrossNorm = "cross_norm" in block is norm,
     /// Its queries.
-    CrossQuery,
+    CrossQuery = "cross_query" in block,
     /// Its keys and values k | v, of the encoder's rows.
-    CrossKeyValue,
+    CrossKeyValue = "cross_key_value" in block,
     /// Its output.
-    CrossOut,
+    CrossOut = "cross_out" in block,
     /// Norm of the feed-forward part.
-    MlpNorm,
+    MlpNorm = "mlp_norm" in block is norm,
     /// First linear layer of the feed-forward part: up, or gate | up.
-    Up,
+    Up = "up" in block,
     /// Constants of an activation: xIELU's `[p, n, b, e]`, of which p and n are stored as the inverse of
     /// softplus, n without b.
-    ActConstants,
+    ActConstants = "act_constants" in block,
     /// Second linear layer.
-    Down,
+    Down = "down" in block,
     /// Norm of what the router reads, where that is not what the dense part reads.
-    RouterNorm,
+    RouterNorm = "router_norm" in block is norm,
     /// Scores of experts.
-    Router,
+    Router = "router" in block,
     /// What is added to scores for the choice of experts alone.
-    ChoiceBias,
+    ChoiceBias = "choice_bias" in block,
     /// Factors of the experts' weights `[experts, 1]`.
-    ExpertFactors,
+    ExpertFactors = "expert_factors" in block,
     /// Norm of what the experts read, where that is not what the dense part reads.
-    ExpertNorm,
+    ExpertNorm = "expert_norm" in block is norm,
     /// First linear layers of all experts, one expert after the other.
-    ExpertUp,
+    ExpertUp = "expert_up" in block,
     /// Second linear layers of all experts.
-    ExpertDown,
+    ExpertDown = "expert_down" in block,
     /// What weighs the dense part against the experts.
-    Join,
+    Join = "join" in block,
     /// Norm of what the dense part gives, before the experts' sum is added.
-    DensePostNorm,
+    DensePostNorm = "dense_post_norm" in block is norm,
     /// Norm of the experts' sum, before the dense part is added.
-    ExpertPostNorm,
+    ExpertPostNorm = "expert_post_norm" in block is norm,
     /// Norm of what the feed-forward part gives.
-    MlpPostNorm,
+    MlpPostNorm = "mlp_post_norm" in block is norm,
     /// Gate of a block's own input `[width, hidden]`.
-    LayerGate,
+    LayerGate = "layer_gate" in block,
     /// From a block's own input, gated, to the residual stream.
-    LayerOut,
+    LayerOut = "layer_out" in block,
     /// Norm of what it gives.
-    LayerOutNorm,
+    LayerOutNorm = "layer_out_norm" in block is norm,
     /// Factor of the residual stream at a block's end.
-    EndFactor,
+    EndFactor = "end_factor" in block,
     /// Norm after the last block.
-    FinalNorm,
+    FinalNorm = "final_norm" is norm,
     /// Projection of the last hidden state.
-    ProjectOut,
+    ProjectOut = "project_out",
     /// Norm of the pooled row.
-    PoolNorm,
+    PoolNorm = "pool_norm" is norm,
     /// Dense layer of the pooler.
-    Pooler,
+    Pooler = "pooler",
     /// Dense layer of a masked head.
-    HeadDense,
+    HeadDense = "head_dense",
     /// Norm of a masked head.
-    HeadNorm,
+    HeadNorm = "head_norm" is norm,
     /// Logits.
-    Head,
+    Head = "head",
 }
 
 impl Slot {
@@ -204,157 +238,8 @@ impl Slot {
         Slot::Head,
     ];
 
-    /// Whether every block has one.
-    pub fn in_block(self) -> bool {
-        matches!(
-            self,
-            Slot::AttnNorm
-                | Slot::FilterIn
-                | Slot::FilterOut
-                | Slot::FilterNorm
-                | Slot::QueryDown
-                | Slot::QueryDownNorm
-                | Slot::QueryUp
-                | Slot::LatentDown
-                | Slot::LatentNorm
-                | Slot::KeyUp
-                | Slot::ValueUp
-                | Slot::Qkv
-                | Slot::Value
-                | Slot::QNorm
-                | Slot::KNorm
-                | Slot::AttnGate
-                | Slot::AttnOut
-                | Slot::AttnPostNorm
-                | Slot::PositionBias
-                | Slot::CrossNorm
-                | Slot::CrossQuery
-                | Slot::CrossKeyValue
-                | Slot::CrossOut
-                | Slot::MlpNorm
-                | Slot::Up
-                | Slot::ActConstants
-                | Slot::Down
-                | Slot::Sinks
-                | Slot::Router
-                | Slot::ChoiceBias
-                | Slot::ExpertUp
-                | Slot::ExpertDown
-                | Slot::Join
-                | Slot::MlpPostNorm
-                | Slot::RouterNorm
-                | Slot::ExpertFactors
-                | Slot::ExpertNorm
-                | Slot::DensePostNorm
-                | Slot::ExpertPostNorm
-                | Slot::LayerGate
-                | Slot::LayerOut
-                | Slot::LayerOutNorm
-                | Slot::EndFactor
-        )
-    }
-
     /// Whether there is one for each convolution of a stem.
     pub fn is_numbered(self) -> bool {
         matches!(self, Slot::Conv | Slot::ConvNorm)
-    }
-
-    /// Whether it is a norm.
-    pub fn is_norm(self) -> bool {
-        matches!(
-            self,
-            Slot::EmbedNorm
-                | Slot::ConvNorm
-                | Slot::PositionNorm
-                | Slot::AttnNorm
-                | Slot::FilterNorm
-                | Slot::QueryDownNorm
-                | Slot::LatentNorm
-                | Slot::AttnPostNorm
-                | Slot::QNorm
-                | Slot::KNorm
-                | Slot::CrossNorm
-                | Slot::MlpNorm
-                | Slot::MlpPostNorm
-                | Slot::FinalNorm
-                | Slot::PoolNorm
-                | Slot::HeadNorm
-                | Slot::LayerProjectNorm
-                | Slot::RouterNorm
-                | Slot::ExpertNorm
-                | Slot::DensePostNorm
-                | Slot::ExpertPostNorm
-                | Slot::LayerOutNorm
-        )
-    }
-
-    /// Name for reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Slot::TokenEmbed => "token_embed",
-            Slot::PatchEmbed => "patch_embed",
-            Slot::Conv => "conv",
-            Slot::ConvNorm => "conv_norm",
-            Slot::PositionConv => "position_conv",
-            Slot::PositionNorm => "position_norm",
-            Slot::PositionEmbed => "position_embed",
-            Slot::TokenTypeEmbed => "token_type_embed",
-            Slot::ProjectIn => "project_in",
-            Slot::EmbedNorm => "embed_norm",
-            Slot::LayerEmbed => "layer_embed",
-            Slot::LayerProject => "layer_project",
-            Slot::LayerProjectNorm => "layer_project_norm",
-            Slot::RopeFactors => "rope_factors",
-            Slot::AttnNorm => "attn_norm",
-            Slot::FilterIn => "filter_in",
-            Slot::FilterOut => "filter_out",
-            Slot::FilterNorm => "filter_norm",
-            Slot::QueryDown => "query_down",
-            Slot::QueryDownNorm => "query_down_norm",
-            Slot::QueryUp => "query_up",
-            Slot::LatentDown => "latent_down",
-            Slot::LatentNorm => "latent_norm",
-            Slot::KeyUp => "key_up",
-            Slot::ValueUp => "value_up",
-            Slot::Qkv => "qkv",
-            Slot::Value => "value",
-            Slot::QNorm => "q_norm",
-            Slot::KNorm => "k_norm",
-            Slot::AttnGate => "attn_gate",
-            Slot::AttnOut => "attn_out",
-            Slot::AttnPostNorm => "attn_post_norm",
-            Slot::PositionBias => "position_bias",
-            Slot::CrossNorm => "cross_norm",
-            Slot::CrossQuery => "cross_query",
-            Slot::CrossKeyValue => "cross_key_value",
-            Slot::CrossOut => "cross_out",
-            Slot::MlpNorm => "mlp_norm",
-            Slot::Up => "up",
-            Slot::ActConstants => "act_constants",
-            Slot::Down => "down",
-            Slot::RouterNorm => "router_norm",
-            Slot::Sinks => "sinks",
-            Slot::Router => "router",
-            Slot::ChoiceBias => "choice_bias",
-            Slot::ExpertFactors => "expert_factors",
-            Slot::ExpertNorm => "expert_norm",
-            Slot::ExpertUp => "expert_up",
-            Slot::ExpertDown => "expert_down",
-            Slot::Join => "join",
-            Slot::DensePostNorm => "dense_post_norm",
-            Slot::ExpertPostNorm => "expert_post_norm",
-            Slot::MlpPostNorm => "mlp_post_norm",
-            Slot::LayerGate => "layer_gate",
-            Slot::LayerOut => "layer_out",
-            Slot::LayerOutNorm => "layer_out_norm",
-            Slot::EndFactor => "end_factor",
-            Slot::FinalNorm => "final_norm",
-            Slot::ProjectOut => "project_out",
-            Slot::PoolNorm => "pool_norm",
-            Slot::Pooler => "pooler",
-            Slot::HeadDense => "head_dense",
-            Slot::HeadNorm => "head_norm",
-            Slot::Head => "head",
-        }
     }
 }

@@ -93,12 +93,7 @@ pub fn load<B: Backend>(
             counted = piece.sources.end;
             let Some(own) = own else { continue };
             let rows = whole.of_rank((spec, &shares), one, piece, &own, rank)?;
-            if role.slot == Slot::RopeFactors {
-                operands.rope_factors = Some(rows.to_f32()?);
-                continue;
-            }
-            if role.slot == Slot::EndFactor {
-                operands.end_factors.extend(rows.to_f32()?.first().map(|factor| (role, *factor)));
+            if operands.takes_on_host(role, &rows)? {
                 continue;
             }
             if let Some((head, own)) = head_of_table(spec, &shares, &role, rank)? {
@@ -123,6 +118,20 @@ pub fn load<B: Backend>(
     }
     computed(backend, spec, uses, &mut operands)?;
     Ok(operands)
+}
+
+impl<W> Operands<W> {
+    /// Keeps what steps take from the host; whether it is of that sort.
+    fn takes_on_host(&mut self, role: Role, rows: &HostMatrix<'_>) -> Result<bool> {
+        match role.slot {
+            Slot::RopeFactors => self.rope_factors = Some(rows.to_f32()?),
+            Slot::EndFactor => {
+                self.end_factors.extend(rows.to_f32()?.first().map(|factor| (role, *factor)));
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
 }
 
 impl<W> Default for Operands<W> {

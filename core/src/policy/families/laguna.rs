@@ -55,7 +55,7 @@ fn laguna(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
         b.rope = Some(b.scores.window.is_some().into());
     });
     let width = spec.blocks.first().map_or(0, |b| b.heads.k_dim);
-    spec.ropes = rope::of_kinds(config, catalog, ROPES, width, spec.max_positions)?;
+    spec.ropes = rope::for_layer_types(config, catalog, ROPES, width, spec.max_positions)?;
     let shared = config.size_opt(&["shared_expert_intermediate_size"])?.unwrap_or(512);
     routed(config, &mut spec, Routing { groups: None, shared, dense: 1, ..BY_BIASED_SIGMOID })?;
     Ok(spec)

@@ -52,7 +52,7 @@ fn mimo(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
             b.heads.kv_heads = doubled;
         }
     });
-    spec.ropes = rope::of_kinds(config, catalog, ROPES, width, spec.max_positions)?;
+    spec.ropes = rope::for_layer_types(config, catalog, ROPES, width, spec.max_positions)?;
     routed(config, &mut spec, Routing { dense: 1, ..BY_BIASED_SIGMOID })?;
     Ok(spec)
 }

@@ -3,9 +3,7 @@
 //! alone, EXAONE 4 rotates only those with one.
 
 use super::llama::{NAMES, llama_as};
-use crate::policy::describe::{
-    Described, LLAMA_LIKE, Switches, refuse_gguf, sliding_layers, with_theta, with_window,
-};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf, sliding_layers, with_window};
 use crate::policy::*;
 
 /// Names of families that norm what attention gives under the name that LLaMA gives the norm before the
@@ -50,7 +48,10 @@ fn olmo3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     let sections = ["rope_parameters.full_attention", "rope_parameters.sliding_attention"];
     let of = |section: &str| -> Result<Option<ModelConfig>> {
         let Some(own) = config.get(section) else { return Ok(None) };
-        Ok(Some(with_theta(&ModelConfig::new(serde_json::json!({ "rope_parameters": own }))?, 500_000.0)))
+        Ok(Some(rope::with_theta(
+            &ModelConfig::new(serde_json::json!({ "rope_parameters": own }))?,
+            500_000.0,
+        )))
     };
     let flat = config.with(
         "rope_parameters",
@@ -59,7 +60,7 @@ fn olmo3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
             None => config.get("rope_parameters").cloned().unwrap_or_default(),
         },
     );
-    let mut spec = olmo2(&with_theta(&flat, 500_000.0), catalog)?;
+    let mut spec = olmo2(&rope::with_theta(&flat, 500_000.0), catalog)?;
     spec.slide(config, |i| (i + 1) % 4 != 0)?;
     let global = spec.ropes.first().cloned().ok_or_else(|| Error::internal("a rotation"))?;
     let local = match of(sections[1])? {
