@@ -147,8 +147,7 @@ impl Names<'_> {
                 false if labelled && role.slot == Slot::Head => vec![vec![labels::SCORE.into()]],
                 false => self.sources(role, catalog, experts),
             };
-            let names = of_block(block, role.slot, names);
-            let count = names.len();
+            let (names, count) = of_block(block, role.slot, names);
             let order = |i| match (role.slot, block) {
                 (Slot::Qkv, Some(b)) => layout.order(b.heads, i, count),
                 _ => RowOrder::Plain,
@@ -282,12 +281,14 @@ impl Names<'_> {
     }
 }
 
-/// The sources of a block's operand: of queries, keys and values, those that it does not make otherwise.
-fn of_block(block: Option<&BlockSpec>, slot: Slot, mut names: Vec<Vec<String>>) -> Vec<Vec<String>> {
+/// The sources of a block's operand, and their number: of queries, keys and values, those that it does not
+/// make otherwise.
+fn of_block(block: Option<&BlockSpec>, slot: Slot, mut names: Vec<Vec<String>>) -> (Vec<Vec<String>>, usize) {
     if let (Slot::Qkv, Some(block), 3) = (slot, block, names.len()) {
         names.truncate(block.qkv_parts());
     }
-    names
+    let count = names.len();
+    (names, count)
 }
 
 /// How the rows of an operand are shared by ranks.

@@ -379,6 +379,12 @@ impl<'a> HostMatrix<'a> {
         Self { rows: count, cols: self.outputs() / count.max(1), ..self }
     }
 
+    /// A vector as a matrix of one column.
+    pub fn in_one_column(self) -> Self {
+        let count = self.outputs();
+        self.in_rows(count)
+    }
+
     /// Its rows one after the other, as a vector.
     pub fn in_one_row(self) -> Self {
         Self { rows: 1, cols: self.rows * self.cols, ..self }

@@ -73,10 +73,7 @@ pub(super) fn read<'a>(
     };
     let rows = match role.slot {
         Slot::ActConstants => rows.softplus_of_two()?,
-        Slot::ExpertFactors => {
-            let count = rows.outputs();
-            rows.into_f32()?.in_rows(count)
-        }
+        Slot::ExpertFactors => rows.into_f32()?.in_one_column(),
         _ => rows,
     };
     let rows = match spec.head {
