@@ -5,6 +5,7 @@
 //! is not a model is arithmetic on the host, picture by picture, in the order of the request: rows are
 //! pixels, columns channels.
 
+mod control;
 mod folder;
 mod latents;
 mod lora;
@@ -15,6 +16,7 @@ mod sgm;
 mod stable;
 mod text;
 
+pub use control::Control;
 pub use folder::Folder;
 pub use lora::Lora;
 pub use noise::{Noise, Purpose, Seeded};

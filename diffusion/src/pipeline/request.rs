@@ -1,5 +1,6 @@
 //! What a run is asked for and what it gives.
 
+use super::control::Control;
 use engraft_core::{Error, Result};
 use engraft_image::SchedulerConfig;
 
@@ -70,6 +71,8 @@ pub struct ImageRequest {
     pub scheduler: Option<SchedulerConfig>,
     /// A picture to begin with.
     pub init: Option<Init>,
+    /// A picture to follow, of pipelines with a ControlNet.
+    pub control: Option<Control>,
     /// Stable Diffusion XL: sizes for prompts; those of what is asked for where there are none.
     pub sizes: Option<Sizes>,
     /// The same for what is not to be seen; those of prompts where there are none.
@@ -93,6 +96,7 @@ impl ImageRequest {
             eta: 0.0,
             scheduler: None,
             init: None,
+            control: None,
             sizes: None,
             negative_sizes: None,
         }
@@ -125,6 +129,17 @@ impl ImageRequest {
             _ => Ok(()),
         }
     }
+
+    /// What is given and counts for nothing in a run without guidance.
+    pub(super) fn unused(&self, guided: bool) -> Vec<&'static str> {
+        let given = [
+            ("negative_prompt", self.negative.is_some()),
+            ("negative_prompt_2", self.second_negative.is_some()),
+            ("negative_sizes", self.negative_sizes.is_some()),
+            ("guidance_rescale", self.guidance_rescale > 0.0),
+        ];
+        given.into_iter().filter(|(_, given)| *given && !guided).map(|(field, _)| field).collect()
+    }
 }
 
 /// Where a run is.
@@ -147,4 +162,6 @@ pub struct Images {
     pub latents: Vec<f32>,
     /// Texts of which a text encoder reads the beginning alone, with the tokens that it reads.
     pub shortened: Vec<(String, usize)>,
+    /// Fields of the request that count for nothing, since there is no guidance by what is not to be seen.
+    pub unused: Vec<&'static str>,
 }
