@@ -67,8 +67,8 @@ impl<B: Backend> ControlNet<B> {
         run.prepare(&self.loaded)
     }
 
-    /// One step: the residuals of the way down in order, that of the middle last, `[items * pixels, channels]`
-    /// each.
+    /// One step: the residuals of the way down in order, that of the middle last, each
+    /// `[items * pixels, channels]`.
     ///
     /// # Errors
     /// As [`ControlNet::begin`], which comes first.

@@ -253,8 +253,8 @@ impl<B: Backend> Vae<B> {
     }
 
     /// Mean and logarithm of the variance, as it is stored (the reference holds it within -30 and 20): of
-    /// `[items * height * width, channels]`, -1 to 1, the rows `[items * latents, mean | logarithm]`; of class
-    /// `AutoencoderTiny`, which has no variance, the latents.
+    /// `[items * height * width, channels]`, -1 to 1, the rows `[items * latents, mean | logarithm]`; of
+    /// class `AutoencoderTiny`, which has no variance, the latents.
     ///
     /// # Errors
     /// `Config` for another number of values and a picture that is too small; what the backend raises.

@@ -28,8 +28,7 @@ fn own(case: &str) -> Pipeline<Cpu> {
 }
 
 fn run(pipeline: &mut Pipeline<Cpu>, request: &ImageRequest, seed: u64) -> Result<Images, Error> {
-    let images = pipeline.run(request, &mut Seeded(seed), &mut |_| ControlFlow::Continue(()));
-    block_on(images).map(Option::unwrap)
+    block_on(pipeline.run(request, &mut Seeded(seed), &mut |_| ControlFlow::Continue(()))).map(Option::unwrap)
 }
 
 /// A picture with edges.

@@ -22,7 +22,8 @@ pub struct ImageArgs {
     /// A PNG file to write; of several pictures NAME-1.png, NAME-2.png, ...
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Width and height in pixels; default: those that the model was trained with, of --init and --control the picture's
+    /// Width and height in pixels; default: those that the model was trained with, of --init and --control
+    /// the picture's
     #[arg(long, value_name = "WxH", value_parser = size)]
     pub size: Option<(usize, usize)>,
     /// Steps from noise to picture

@@ -129,8 +129,8 @@ impl TinySpec {
         Ok(builder.finish(&[h.value]))
     }
 
-    /// From `latents` `[items * latents, channels]`, within their bound, to `[items * pixels, channels]`, 0 to
-    /// 1.
+    /// From `latents` `[items * latents, channels]`, within their bound, to `[items * pixels, channels]`, 0
+    /// to 1.
     ///
     /// # Errors
     /// As [`TinySpec::encoder`].

@@ -159,8 +159,8 @@ impl VaeSpec {
         b.same(h, &format!("{p}.conv_out"), 3)
     }
 
-    /// From `image` `[items * pixels, channels]` to `[items * latents, mean | logarithm of the variance]`, or to
-    /// latents alone.
+    /// From `image` `[items * pixels, channels]` to `[items * latents, mean | logarithm of the variance]`, or
+    /// to latents alone.
     ///
     /// # Errors
     /// `Tensor` for those that are missing or have other shapes; `Config` for a picture that is too small.

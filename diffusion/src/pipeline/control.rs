@@ -1,7 +1,7 @@
 //! A run that follows a picture: a ControlNet's residuals for every step (arXiv 2302.05543).
 
 use super::prompts::Prompts;
-use super::request::ImageRequest;
+use super::request::{Control, ImageRequest};
 use crate::controlnet::ControlNet;
 use crate::graph::Grid;
 use crate::model::UnetInput;
@@ -9,46 +9,7 @@ use crate::nets::Conditions;
 use engraft_core::backend::Backend;
 use engraft_core::{Error, Result};
 
-/// A picture that a run follows.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Control {
-    /// Values in 0 to 1, `[height, width, 3]`, as large as what is asked for: edges, depths, poses, whatever
-    /// the ControlNet was trained with.
-    pub rgb: Vec<f32>,
-    /// Factor of what the ControlNet adds.
-    pub scale: f64,
-    /// The share of the steps before which it adds nothing, 0 to 1.
-    pub start: f64,
-    /// The share of the steps behind which it adds nothing; above `start`.
-    pub end: f64,
-    /// Whether it is to guess without a prompt: what it adds grows from a tenth to all of it towards the middle,
-    /// and counts for what is to be seen alone.
-    pub guess: bool,
-}
-
 impl Control {
-    /// One that counts in full, in all steps.
-    pub fn new(rgb: Vec<f32>) -> Self {
-        Self { rgb, scale: 1.0, start: 0.0, end: 1.0, guess: false }
-    }
-
-    fn check(&self, width: usize, height: usize) -> Result<()> {
-        if self.rgb.len() != width * height * 3 {
-            let got = format!("{} values", self.rgb.len());
-            return Err(Error::config("control", got, format!("{width} x {height} x 3")));
-        }
-        if !self.scale.is_finite() {
-            return Err(Error::config("control.scale", self.scale, "a number"));
-        }
-        match self.start >= 0.0 && self.start < self.end && self.end <= 1.0 {
-            true => Ok(()),
-            false => {
-                let got = format!("{} to {}", self.start, self.end);
-                Err(Error::config("control.start", got, "a range within 0 to 1"))
-            }
-        }
-    }
-
     /// Whether it adds something in this step of so many.
     fn is_on(&self, step: usize, of: usize) -> bool {
         let at = |step: usize| step as f64 / of.max(1) as f64;

@@ -16,9 +16,8 @@ mod sgm;
 mod stable;
 mod text;
 
-pub use control::Control;
 pub use folder::Folder;
 pub use lora::Lora;
 pub use noise::{Noise, Purpose, Seeded};
-pub use request::{ImageRequest, Images, Init, Progress, Sizes};
+pub use request::{Control, ImageRequest, Images, Init, Progress, Sizes};
 pub use stable::{Pipeline, PipelineOptions};

@@ -1,6 +1,5 @@
 //! What a run is asked for and what it gives.
 
-use super::control::Control;
 use engraft_core::{Error, Result};
 use engraft_image::SchedulerConfig;
 
@@ -13,6 +12,47 @@ pub struct Init {
     pub strength: f64,
     /// Where it may change: `[height, width]`, from 0.5 on; everywhere where there is none.
     pub mask: Option<Vec<f32>>,
+}
+
+/// A picture that a run follows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Control {
+    /// Values in 0 to 1, `[height, width, 3]`, as large as what is asked for: edges, depths, poses, whatever
+    /// the ControlNet was trained with.
+    pub rgb: Vec<f32>,
+    /// Factor of what the ControlNet adds.
+    pub scale: f64,
+    /// The share of the steps before which it adds nothing, 0 to 1.
+    pub start: f64,
+    /// The share of the steps behind which it adds nothing; above `start`.
+    pub end: f64,
+    /// Whether it is to guess without a prompt: what it adds grows from a tenth to all of it towards the
+    /// middle, and counts for what is to be seen alone.
+    pub guess: bool,
+}
+
+impl Control {
+    /// One that counts in full, in all steps.
+    pub fn new(rgb: Vec<f32>) -> Self {
+        Self { rgb, scale: 1.0, start: 0.0, end: 1.0, guess: false }
+    }
+
+    pub(super) fn check(&self, width: usize, height: usize) -> Result<()> {
+        if self.rgb.len() != width * height * 3 {
+            let got = format!("{} values", self.rgb.len());
+            return Err(Error::config("control", got, format!("{width} x {height} x 3")));
+        }
+        if !self.scale.is_finite() {
+            return Err(Error::config("control.scale", self.scale, "a number"));
+        }
+        match self.start >= 0.0 && self.start < self.end && self.end <= 1.0 {
+            true => Ok(()),
+            false => {
+                let got = format!("{} to {}", self.start, self.end);
+                Err(Error::config("control.start", got, "a range within 0 to 1"))
+            }
+        }
+    }
 }
 
 /// What Stable Diffusion XL is told of the picture that a prompt would have been trained with, in pixels:

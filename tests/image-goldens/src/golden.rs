@@ -1,7 +1,7 @@
 //! Tensors of a case, and the tolerance that they are compared within.
 //!
 //! `golden.json` lists every tensor with the reference's own error in float32. Whole numbers have to be
-//! equal, bytes of pictures within 1; for others `max |got - want| <= max(2e-5 max(1, max |want|), 10 error)`.
+//! equal, bytes of pictures within 1; others within `max(2e-5 max(1, max |want|), 10 error)`.
 //! The files hold pictures as `[items, channels, lines, columns]`; rows here are pixels.
 
 use safetensors::{Dtype, SafeTensors};

@@ -1,5 +1,5 @@
-//! Schedulers: every run of a case, every tensor of it. What the file holds and no comparison has looked at is
-//! a failure.
+//! Schedulers: every run of a case, every tensor of it. What the file holds and no comparison has looked at
+//! is a failure.
 
 use super::golden::{Golden, Result, Tensor, Verdict, json};
 use engraft_image::{Scheduler, SchedulerConfig, Settings, Steps};

@@ -85,8 +85,8 @@ const fn wide(group: usize, width: usize, seqs: usize, queries: usize) -> Option
 
 /// Heads as tensor cores take them, with several queries to a key, by turn: every width that there are
 /// kernels for, in the types that they take. Queries lie around those that are split over blocks: four of up
-/// to eight sequences, one of more. The one head of 512 columns is that of autoencoders of pictures, which has
-/// no such kernel.
+/// to eight sequences, one of more. The one head of 512 columns is that of autoencoders of pictures, which
+/// has no such kernel.
 const WIDE: [Option<Wide>; 10] = [
     None,
     wide(4, 64, 9, 2),
