@@ -11,8 +11,9 @@ use engraft_core::mem::Float;
 use engraft_core::{Error, Result};
 use std::sync::Arc;
 
-/// A size at which graphs are looked at: operands and kernels are the same at every other.
-const ANY: Conditions = Conditions { items: 1, size: Grid { height: 64, width: 64 }, tokens: 1 };
+/// A size at which graphs are looked at: operands and kernels are the same at every other. Its picture is
+/// many times as large.
+const ANY: Conditions = Conditions { items: 1, size: Grid { height: 16, width: 16 }, tokens: 1 };
 
 /// A model of class `ControlNetModel`.
 pub struct ControlNet<B: Backend> {

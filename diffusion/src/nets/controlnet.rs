@@ -58,10 +58,10 @@ impl ControlNetSpec {
             return Err(Error::config("global_pool_conditions", true, "false"));
         }
         let levels = own.conditioning_embedding_out_channels.len();
-        // As many halvings as a picture can have; the tensors say whether they are there.
-        if !(1..=16).contains(&levels) {
+        // More halvings would make a picture of a few latents larger than memory.
+        if !(1..=6).contains(&levels) {
             let field = "conditioning_embedding_out_channels";
-            return Err(Error::config(field, format!("{levels} values"), "1 to 16"));
+            return Err(Error::config(field, format!("{levels} values"), "1 to 6"));
         }
         let unet = UnetSpec::way_down(&Json::Object(own.others))?;
         Ok(Self { unet, conditioning_channels: own.conditioning_channels, levels })

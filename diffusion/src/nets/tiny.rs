@@ -3,6 +3,7 @@
 //! Pictures are -1 to 1 outside and 0 to 1 inside, and latents are held within three of their deviations in
 //! front of the decoder, smoothly; both are done on the host.
 
+use super::resnet::MOST_LEVELS;
 use crate::config;
 use crate::graph::{Builder, Graph, Grid, Picture, Stride, Tensors};
 use engraft_core::params::Act;
@@ -82,8 +83,11 @@ impl TinySpec {
             }
         }
         match spec.levels() {
-            1..=16 => Ok(spec),
-            other => Err(Error::config("encoder_block_out_channels", format!("{other} values"), "1 to 16")),
+            1..=MOST_LEVELS => Ok(spec),
+            other => {
+                let (field, got) = ("encoder_block_out_channels", format!("{other} values"));
+                Err(Error::config(field, got, format!("1 to {MOST_LEVELS}")))
+            }
         }
     }
 

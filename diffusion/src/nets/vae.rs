@@ -2,7 +2,7 @@
 //! and what stands in for it, [`TinySpec`].
 
 use super::attention::of_pixels;
-use super::resnet::{Resnet, downsample, upsample};
+use super::resnet::{MOST_LEVELS, Resnet, downsample, upsample};
 use super::tiny::TinySpec;
 use crate::config;
 use crate::graph::{Builder, Graph, Grid, Picture, Tensors};
@@ -84,8 +84,9 @@ impl VaeSpec {
         for (field, count) in
             [("down_block_types", spec.down_block_types.len()), ("up_block_types", spec.up_block_types.len())]
         {
-            if count != levels || levels == 0 {
-                return Err(Error::config(field, format!("{count} blocks"), format!("{levels}, at least 1")));
+            if count != levels || !(1..=MOST_LEVELS).contains(&levels) {
+                let allowed = format!("{levels}, 1 to {MOST_LEVELS}");
+                return Err(Error::config(field, format!("{count} blocks"), allowed));
             }
         }
         spec.resnet()?;
