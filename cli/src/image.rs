@@ -5,7 +5,7 @@ use super::failure::{Failure, Outcome};
 use super::output::{emit, note};
 use engraft::engraft_core::checkpoint::Access;
 use engraft::engraft_diffusion::engraft_image::{self, Picture, PictureLimits, SchedulerConfig};
-use engraft::engraft_diffusion::{ImageRequest, Init};
+use engraft::engraft_diffusion::{Control, ImageRequest, Init};
 use engraft::{Error, ImageGenerator, ImageOptions};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::hash::{BuildHasher, RandomState};
@@ -33,12 +33,14 @@ pub fn run(args: &ImageArgs) -> Outcome {
     // What is wrong with a picture or a place is said before the model is read.
     let init = args.init.as_deref().map(read).transpose()?;
     let mask = args.mask.as_deref().map(read).transpose()?;
+    let control = args.control.as_deref().map(read).transpose()?;
     check_place(&args.out)?;
     let access = if args.no_mmap { Access::Read } else { Access::default() };
     let (backend, threads, dtype) = (args.backend.clone(), args.threads, args.dtype);
-    let options = ImageOptions { backend, threads, dtype, access, loras: args.lora.clone() };
+    let (loras, controlnet) = (args.lora.clone(), args.controlnet.clone());
+    let options = ImageOptions { backend, threads, dtype, access, loras, controlnet };
     let mut model = ImageGenerator::open(&args.model, &options)?;
-    let request = request(args, &model, init, mask)?;
+    let request = request(args, &model, Given { init, mask, control })?;
     let (seed, began, bar) = (args.seed.unwrap_or_else(fresh_seed), Instant::now(), bar());
     let mut steps = 0;
     let images = model.generate(&request, seed, |progress| {
@@ -50,6 +52,9 @@ pub fn run(args: &ImageArgs) -> Outcome {
     for (text, tokens) in &images.shortened {
         let begin: String = text.chars().take(40).collect();
         note(&format!("warning: of \"{begin}...\" the first {tokens} tokens are read"));
+    }
+    for field in &images.unused {
+        note(&format!("warning: {field} counts for nothing without guidance"));
     }
     let ImageRequest { width, height, .. } = request;
     for (i, rgb) in images.rgb.iter().enumerate() {
@@ -63,17 +68,23 @@ pub fn run(args: &ImageArgs) -> Outcome {
     Ok(())
 }
 
-/// What the flags ask for, at the size of the picture that is given, else at the model's.
+/// The pictures that are given.
+struct Given {
+    init: Option<Picture>,
+    mask: Option<Picture>,
+    control: Option<Picture>,
+}
+
+/// What the flags ask for, at the size of a picture that is given, else at the model's.
 fn request(
     args: &ImageArgs,
     model: &ImageGenerator,
-    init: Option<Picture>,
-    mask: Option<Picture>,
+    Given { init, mask, control }: Given,
 ) -> Result<ImageRequest, Failure> {
     let side = model.side().unwrap_or(SIDE);
-    let own = init.as_ref().map(|picture| (picture.width, picture.height));
+    let own = init.as_ref().or(control.as_ref()).map(|picture| (picture.width, picture.height));
     let (width, height) = args.size.or(own).unwrap_or((side, side));
-    for (flag, picture) in [("--init", &init), ("--mask", &mask)] {
+    for (flag, picture) in [("--init", &init), ("--mask", &mask), ("--control", &control)] {
         if let Some(picture) = picture.as_ref().filter(|p| (p.width, p.height) != (width, height)) {
             let what =
                 format!("{flag} is {} x {}, the result {width} x {height}", picture.width, picture.height);
@@ -92,6 +103,8 @@ fn request(
         clip_skip: args.clip_skip,
         scheduler: scheduler(args, model.scheduler())?,
         init: init.map(|Picture { rgb, .. }| Init { rgb, strength: args.strength, mask }),
+        control: control
+            .map(|Picture { rgb, .. }| Control { scale: args.control_scale, ..Control::new(rgb) }),
         width,
         height,
         ..ImageRequest::new("")

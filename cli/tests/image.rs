@@ -21,6 +21,10 @@ fn picture(path: impl AsRef<Path>) -> Picture {
 
 /// A pipeline's folder that may be broken.
 fn copy(name: &str) -> PathBuf {
+    copy_of("sd1", name)
+}
+
+fn copy_of(pipeline: &str, name: &str) -> PathBuf {
     fn all(from: &Path, to: &Path) {
         fs::create_dir_all(to).unwrap();
         for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -32,7 +36,7 @@ fn copy(name: &str) -> PathBuf {
         }
     }
     let to = folder(name);
-    all(Path::new(&model("sd1")), &to);
+    all(Path::new(&model(pipeline)), &to);
     to
 }
 
@@ -199,6 +203,49 @@ fn what_cannot_be_done_is_said() {
         let model: &'static str = Box::leak(place.to_str().unwrap().to_string().into_boxed_str());
         fails(&args(&["-m", model]), words);
     }
+}
+
+#[test]
+fn a_picture_is_followed() {
+    let place = folder("followed");
+    let file = |name: &str| place.join(name).to_str().unwrap().to_string();
+    let rgb: Vec<u8> = (0..24 * 32).flat_map(|at| [if at % 24 < 9 { 255 } else { 30 }; 3]).collect();
+    fs::write(file("edges.png"), encode_png(&rgb, 24, 32).unwrap()).unwrap();
+    let (own, plain, edges) = (model("sd1_controlnet"), model("sd1"), file("edges.png"));
+    let run = |out: &str, more: &[&str]| {
+        let out = file(out);
+        let args =
+            ["image", "-m", &own, "-p", "a fox", "--control", &edges, "--seed", "1", "--steps", "2", "-o"];
+        let output = engraft(&[&args[..], &[&out], more].concat());
+        assert!(stdout(&output).contains(&out));
+        (picture(&out), stderr(&output))
+    };
+    let (full, said) = run("full.png", &[]);
+    assert_eq!((full.width, full.height), (24, 32));
+    assert!(!said.contains("warning"), "{said}");
+    assert_ne!(run("half.png", &["--control-scale", "0.5"]).0.rgb, full.rgb);
+    assert_eq!(run("other.png", &["--controlnet", &format!("{own}/controlnet")]).0.rgb, full.rgb);
+    let (_, said) = run("free.png", &["--guidance", "1", "--negative", "rain"]);
+    assert!(said.contains("warning: negative_prompt counts for nothing without guidance"), "{said}");
+    let out = file("x.png");
+    let begin = ["image", "-p", "a fox", "-o", &out];
+    let with = |more: &[&'static str]| {
+        let all: Vec<&'static str> = begin.iter().map(|arg| &*arg.to_string().leak()).collect();
+        [&all[..], more].concat()
+    };
+    let [own, plain, edges]: [&'static str; 3] = [own, plain, edges].map(|text| &*text.leak());
+    fails(&with(&["-m", plain, "--control", edges]), &["control", "no ControlNet"]);
+    fails(&with(&["-m", own]), &["control", "has a ControlNet"]);
+    misused(&with(&["-m", own, "--control", edges, "--size", "32x32"]), &["--control is 24 x 32"]);
+    misused(&with(&["-m", own, "--control-scale", "0.5"]), &["--control"]);
+    // Two text encoders have to read as far.
+    let short = copy_of("sdxl", "short");
+    let config = short.join("tokenizer_2/tokenizer_config.json");
+    let mut said: serde_json::Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
+    said["model_max_length"] = 7.into();
+    fs::write(&config, said.to_string()).unwrap();
+    let short: &'static str = short.to_str().unwrap().to_string().leak();
+    fails(&with(&["-m", short]), &["model_max_length", "7", "other text encoder"]);
 }
 
 fn replace(path: &Path, from: &str, to: &str) {

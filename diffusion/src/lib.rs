@@ -16,6 +16,7 @@
 //! step.
 
 mod config;
+mod controlnet;
 pub mod graph;
 mod load;
 mod model;
@@ -23,11 +24,12 @@ pub mod nets;
 mod pipeline;
 mod run;
 
+pub use controlnet::ControlNet;
 pub use load::Loaded;
 pub use model::{Unet, UnetInput, Vae};
 pub use pipeline::{
-    Folder, ImageRequest, Images, Init, Lora, Noise, Pipeline, PipelineOptions, Progress, Purpose, Seeded,
-    Sizes,
+    Control, Folder, ImageRequest, Images, Init, Lora, Noise, Pipeline, PipelineOptions, Progress, Purpose,
+    Seeded, Sizes,
 };
 
 pub use engraft_image;

@@ -3,10 +3,11 @@
 use crate::graph::{Operand, Packing, Tensors};
 use engraft_core::backend::{Backend, Weight};
 use engraft_core::checkpoint::{Source, TensorInfo};
-use engraft_core::mem::{HostWeight, Weight as _, WeightInfo, WeightUse};
+use engraft_core::mem::{Float, HostWeight, Weight as _, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::policy::Part;
-use engraft_core::weights::HostMatrix;
+use engraft_core::weights::{HostMatrix, Uses};
 use engraft_core::{Error, Result};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The operands of a model on a backend.
@@ -16,21 +17,27 @@ pub struct Loaded<B: Backend> {
 }
 
 impl<B: Backend> Loaded<B> {
-    /// Reads and prepares all operands that graphs have asked for.
+    /// Reads and prepares all operands that graphs have asked for, for the ops that will read them.
     ///
     /// # Errors
     /// What reading tensors and the backend raise.
-    pub fn new(backend: Arc<B>, source: &dyn Source, tensors: &Tensors) -> Result<Self> {
+    pub fn new(backend: Arc<B>, source: &dyn Source, tensors: &Tensors, uses: &Uses) -> Result<Self> {
         let operands = tensors.operands().iter().map(|operand| {
             let (matrix, used_for) = host(source, operand)?;
             let HostMatrix { name, rows, cols, format, parts } = matrix;
+            let read_by = uses.of(&name);
             let info = WeightInfo { name, rows, cols, format, used_for };
-            let prepared = backend.prepare_weight(HostWeight::new(info, parts)?, &[])?;
+            let prepared = backend.prepare_weight(HostWeight::new(info, parts)?, read_by)?;
             operand.tensors.iter().for_each(|name| source.release(name));
             Ok(prepared)
         });
         let operands = operands.collect::<Result<_>>()?;
         Ok(Self { backend, operands })
+    }
+
+    /// Of operands that are prepared.
+    pub(crate) fn of(backend: Arc<B>, operands: Vec<Weight<B>>) -> Self {
+        Self { backend, operands }
     }
 
     /// The backend.
@@ -48,18 +55,53 @@ impl<B: Backend> Loaded<B> {
     }
 }
 
+/// What all operands will be, by the headers of their tensors.
+///
+/// # Errors
+/// `Tensor` for one that is missing or whose elements are of a type that no model has.
+pub(crate) fn described(source: &dyn Source, tensors: &Tensors) -> Result<Vec<WeightInfo>> {
+    let one = |operand: &Operand| -> Result<WeightInfo> {
+        let (mut rows, mut cols, mut formats) = (0, 0, Vec::new());
+        for name in &operand.tensors {
+            let tensor = matrix(found(source, name)?, Cow::Borrowed(&[]), operand.packing)?;
+            (rows, cols) = (rows + tensor.rows, cols.max(tensor.cols));
+            formats.push(tensor.format);
+        }
+        let elements = operand.tensors.iter().map(|name| Ok(found(source, name)?.elements()));
+        let elements: usize = elements.sum::<Result<_>>()?;
+        // Of several types all are widened.
+        let wide = WeightFormat::Plain(Float::F32);
+        let format = formats.first().filter(|one| formats.iter().all(|other| other == *one));
+        let format = format.copied().unwrap_or(wide);
+        let (rows, cols, format, used_for) = match operand.packing {
+            Packing::Matrix | Packing::Taps(_) => (rows, cols, format, WeightUse::MATMUL),
+            Packing::Gated => (rows, cols, format, WeightUse::GatedLinear { grain: 1 }),
+            Packing::Vector | Packing::GatedVector => (1, elements, wide, WeightUse::Vector),
+        };
+        let name = operand.tensors.first().cloned().unwrap_or_default();
+        Ok(WeightInfo { name, rows, cols, format, used_for })
+    };
+    tensors.operands().iter().map(one).collect()
+}
+
+fn found<'a>(source: &'a dyn Source, name: &str) -> Result<&'a TensorInfo> {
+    source.find(name).ok_or_else(|| Error::tensor(name, format!("is not in {}", source.file())))
+}
+
+/// A tensor as rows and the rest: a convolution of one output or to one has leading dimensions of 1.
+fn matrix<'a>(tensor: &TensorInfo, bytes: Cow<'a, [u8]>, packing: Packing) -> Result<HostMatrix<'a>> {
+    let shape = match &tensor.shape[..] {
+        [rows, rest @ ..] if !rest.is_empty() => vec![*rows, rest.iter().product()],
+        vector => vector.to_vec(),
+    };
+    HostMatrix::new(&TensorInfo { shape, ..tensor.clone() }, bytes, part_of(packing))
+}
+
 /// An operand's rows, and what they are used for.
 fn host<'a>(source: &'a dyn Source, operand: &Operand) -> Result<(HostMatrix<'a>, WeightUse)> {
     let parts = operand.tensors.iter().map(|name| {
-        let missing = || Error::tensor(name, format!("is not in {}", source.file()));
-        let tensor = source.find(name).ok_or_else(missing)?;
-        let (part, bytes) = (part_of(operand.packing), source.bytes(name)?);
-        // Rows and the rest: a convolution of one output or to one has leading dimensions of 1.
-        let shape = match &tensor.shape[..] {
-            [rows, rest @ ..] if !rest.is_empty() => vec![*rows, rest.iter().product()],
-            vector => vector.to_vec(),
-        };
-        HostMatrix::new(&TensorInfo { shape, ..tensor.clone() }, bytes, part)
+        let tensor = found(source, name)?;
+        matrix(tensor, source.bytes(name)?, operand.packing)
     });
     let all = HostMatrix::fuse(parts.collect::<Result<_>>()?)?;
     let half = all.outputs() / 2;

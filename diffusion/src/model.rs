@@ -5,18 +5,46 @@
 use crate::graph::{Graph, Grid, Tensors};
 use crate::load::Loaded;
 use crate::nets::{Conditions, UnetSpec, VaeSpec, sinusoids};
-use crate::run::Executable;
+use crate::run::{self, Asked, Executable};
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::ModelFiles;
 use engraft_core::mem::Float;
+use engraft_core::weights::Uses;
 use engraft_core::{Error, Result};
 use std::sync::Arc;
 
-/// Refuses a folder of another class.
-fn check_class(files: &ModelFiles, class: &str) -> Result<()> {
-    match files.config.get("_class_name").and_then(|name| name.as_str()) {
-        Some(name) if name == class => Ok(()),
-        other => Err(Error::config("_class_name", other.unwrap_or("none"), class)),
+/// The class of a folder; any but these is refused.
+pub(crate) fn check_class(files: &ModelFiles, classes: &[&'static str]) -> Result<&'static str> {
+    let named = files.config.get("_class_name").and_then(|name| name.as_str()).unwrap_or("none");
+    let known = classes.iter().find(|class| **class == named);
+    known.copied().ok_or_else(|| Error::config("_class_name", named, classes.join(" or ")))
+}
+
+/// What is known of a model before a weight is read.
+pub(crate) struct Known<S> {
+    /// Its description.
+    pub spec: S,
+    /// Its tensors, and which operands its graphs make of them.
+    pub tensors: Tensors,
+    /// The ops that read each operand.
+    pub uses: Uses,
+}
+
+impl<S> Known<S> {
+    /// Of a model of this class, all of whose tensors its graphs take.
+    pub fn new<B: Backend>(
+        (backend, dtype): (&Arc<B>, Float),
+        files: &ModelFiles,
+        class: &str,
+        spec: S,
+        graphs: impl FnOnce(&S, &mut Tensors) -> Result<Vec<Graph>>,
+    ) -> Result<Self> {
+        let source = files.source.as_ref();
+        let mut tensors = Tensors::new(source.file(), source.tensors());
+        let graphs = graphs(&spec, &mut tensors)?;
+        tensors.check_all_taken(class, |_| false)?;
+        let uses = run::check(Asked::of(backend), source, &tensors, (class, graphs), dtype)?;
+        Ok(Self { spec, tensors, uses })
     }
 }
 
@@ -26,7 +54,8 @@ pub struct Unet<B: Backend> {
     tensors: Tensors,
     loaded: Loaded<B>,
     dtype: Float,
-    current: Option<(Conditions, Executable<B>)>,
+    /// By sizes, and whether residuals of a ControlNet are read.
+    current: Option<((Conditions, bool), Executable<B>)>,
 }
 
 /// What a UNet reads, row by row, and one picture after the other.
@@ -46,6 +75,8 @@ pub struct UnetInput<'a> {
     pub class: Option<&'a [f32]>,
     /// `[items, width]`: the text as one row, and sizes.
     pub added: Option<&'a [f32]>,
+    /// Whether steps read the residuals of a ControlNet ([`Unet::controlled_step`]).
+    pub controlled: bool,
 }
 
 impl<B: Backend> Unet<B> {
@@ -55,24 +86,21 @@ impl<B: Backend> Unet<B> {
     /// `Config` and `Tensor` for what is not known, is missing or has another shape, `Binding` for tensors
     /// that are left over; what the backend raises.
     pub fn load(backend: Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Self> {
-        let (spec, tensors) = Self::check(files)?;
-        let loaded = Loaded::new(backend, files.source.as_ref(), &tensors)?;
+        let Known { spec, tensors, uses } = Self::check(&backend, files, dtype)?;
+        let loaded = Loaded::new(backend, files.source.as_ref(), &tensors, &uses)?;
         Ok(Self { spec, tensors, loaded, dtype, current: None })
     }
 
-    /// What a folder has, before a weight is read.
+    /// What a folder has, and whether the backend can run it, before a weight is read.
     ///
     /// # Errors
-    /// As [`Unet::load`], but for the backend's.
-    pub(crate) fn check(files: &ModelFiles) -> Result<(UnetSpec, Tensors)> {
-        check_class(files, "UNet2DConditionModel")?;
-        let spec = UnetSpec::new(&files.config)?;
-        let mut tensors = Tensors::new(files.source.file(), files.source.tensors());
-        // Operands are the same at every size.
-        let size = Grid { height: 64, width: 64 };
-        spec.graph(&mut tensors, Conditions { items: 1, size, tokens: 1 })?;
-        tensors.check_all_taken("UNet2DConditionModel", |_| false)?;
-        Ok((spec, tensors))
+    /// As [`Unet::load`].
+    pub(crate) fn check(backend: &Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Known<UnetSpec>> {
+        let class = check_class(files, &["UNet2DConditionModel"])?;
+        // Operands and kernels are the same at every size.
+        let conditions = Conditions { items: 1, size: Grid { height: 64, width: 64 }, tokens: 1 };
+        let graphs = |spec: &UnetSpec, tensors: &mut Tensors| Ok(vec![spec.graph(tensors, conditions)?]);
+        Known::new((backend, dtype), files, class, UnetSpec::new(&files.config)?, graphs)
     }
 
     /// Its description.
@@ -91,27 +119,18 @@ impl<B: Backend> Unet<B> {
     /// # Errors
     /// `Config` for another number of values, naming the input; what the backend raises.
     pub fn begin(&mut self, conditions: Conditions, input: &UnetInput<'_>) -> Result<()> {
-        if self.current.as_ref().is_none_or(|(known, _)| *known != conditions) {
+        let at = (conditions, input.controlled);
+        if self.current.as_ref().is_none_or(|(known, _)| *known != at) {
             // Its memory goes before that of the next one comes.
             self.current = None;
-            let graph = self.spec.graph(&mut self.tensors, conditions)?;
-            self.current = Some((conditions, Executable::new(&self.loaded, graph, self.dtype)?));
+            let graph = match input.controlled {
+                true => self.spec.controlled_graph(&mut self.tensors, conditions)?,
+                false => self.spec.graph(&mut self.tensors, conditions)?,
+            };
+            self.current = Some((at, Executable::new(&self.loaded, graph, self.dtype)?));
         }
         let Some((_, run)) = &mut self.current else { return Err(Error::internal("no graph")) };
-        run.mask_texts(input.mask)?;
-        run.give("text", input.text)?;
-        let widths = [self.spec.time_cond_proj_dim, self.spec.class_width(), self.spec.added_width()];
-        let given = [("guidance", input.guidance), ("class", input.class), ("added", input.added)];
-        for ((name, values), width) in given.into_iter().zip(widths) {
-            match (values, width) {
-                (Some(values), Some(_)) => run.give(name, values)?,
-                (None, None) => {}
-                (Some(_), None) => return Err(Error::config(name, "values", "none: this model reads none")),
-                (None, Some(width)) => {
-                    return Err(Error::config(name, "none", format!("{width} values for each picture")));
-                }
-            }
-        }
+        give_conditions(run, &self.spec, input)?;
         run.prepare(&self.loaded)
     }
 
@@ -120,16 +139,73 @@ impl<B: Backend> Unet<B> {
     /// # Errors
     /// As [`Unet::begin`], which comes first.
     pub async fn step(&mut self, sample: &[f32], times: &[f64]) -> Result<Vec<f32>> {
-        let first = self.spec.time_width();
-        let rows = sinusoids(times, first, self.spec.flip_sin_to_cos, self.spec.freq_shift);
+        self.controlled_step(sample, times, &[]).await
+    }
+
+    /// One step with the residuals of a ControlNet, as many as the way down has pictures and one for the
+    /// middle.
+    ///
+    /// # Errors
+    /// As [`Unet::begin`], which comes first and has said that there are some; `Config` for another number of
+    /// them.
+    pub async fn controlled_step(
+        &mut self,
+        sample: &[f32],
+        times: &[f64],
+        residuals: &[Vec<f32>],
+    ) -> Result<Vec<f32>> {
         let Some((_, run)) = &mut self.current else {
             return Err(Error::internal("a step before the first call of `begin`"));
         };
-        run.give("sample", sample)?;
-        run.give("time", &rows)?;
+        let expected = run.inputs("control");
+        if residuals.len() != expected {
+            return Err(Error::config(
+                "control",
+                format!("{} residuals", residuals.len()),
+                expected.to_string(),
+            ));
+        }
+        give_step(run, &self.spec, sample, times)?;
+        for (number, residual) in residuals.iter().enumerate() {
+            run.give_one_of("control", number, residual)?;
+        }
         run.step(&self.loaded)?;
         run.read(0).await
     }
+}
+
+/// Gives a graph of a UNet's inputs what stays the same from step to step.
+pub(crate) fn give_conditions<B: Backend>(
+    run: &mut Executable<B>,
+    spec: &UnetSpec,
+    input: &UnetInput<'_>,
+) -> Result<()> {
+    run.mask_texts(input.mask)?;
+    run.give("text", input.text)?;
+    let widths = [spec.time_cond_proj_dim, spec.class_width(), spec.added_width()];
+    let given = [("guidance", input.guidance), ("class", input.class), ("added", input.added)];
+    for ((name, values), width) in given.into_iter().zip(widths) {
+        match (values, width) {
+            (Some(values), Some(_)) => run.give(name, values)?,
+            (None, None) => {}
+            (Some(_), None) => return Err(Error::config(name, "values", "none: this model reads none")),
+            (None, Some(width)) => {
+                return Err(Error::config(name, "none", format!("{width} values for each picture")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives it the sample and the time of a step.
+pub(crate) fn give_step<B: Backend>(
+    run: &mut Executable<B>,
+    spec: &UnetSpec,
+    sample: &[f32],
+    times: &[f64],
+) -> Result<()> {
+    run.give("sample", sample)?;
+    run.give("time", &sinusoids(times, spec.time_width(), spec.flip_sin_to_cos, spec.freq_shift))
 }
 
 /// An autoencoder of pictures.
@@ -143,29 +219,32 @@ pub struct Vae<B: Backend> {
 }
 
 impl<B: Backend> Vae<B> {
-    /// Loads a folder of class `AutoencoderKL`.
+    /// Loads a folder of class `AutoencoderKL` or `AutoencoderTiny`.
     ///
     /// # Errors
     /// As [`Unet::load`].
     pub fn load(backend: Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Self> {
-        let (spec, tensors) = Self::check(files)?;
-        let loaded = Loaded::new(backend, files.source.as_ref(), &tensors)?;
+        let Known { spec, tensors, uses } = Self::check(&backend, files, dtype)?;
+        let loaded = Loaded::new(backend, files.source.as_ref(), &tensors, &uses)?;
         Ok(Self { spec, tensors, loaded, dtype, encoder: None, decoder: None })
     }
 
-    /// What a folder has, before a weight is read.
+    /// What a folder has, and whether the backend can run it, before a weight is read.
     ///
     /// # Errors
-    /// As [`Unet::load`], but for the backend's.
-    pub(crate) fn check(files: &ModelFiles) -> Result<(VaeSpec, Tensors)> {
-        check_class(files, "AutoencoderKL")?;
-        let spec = VaeSpec::new(&files.config)?;
-        let mut tensors = Tensors::new(files.source.file(), files.source.tensors());
-        let side = 2 * spec.factor();
-        spec.encoder(&mut tensors, 1, Grid { height: side, width: side })?;
-        spec.decoder(&mut tensors, 1, Grid { height: 1, width: 1 })?;
-        tensors.check_all_taken("AutoencoderKL", |_| false)?;
-        Ok((spec, tensors))
+    /// As [`Unet::load`].
+    pub(crate) fn check(backend: &Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Known<VaeSpec>> {
+        let class = check_class(files, &["AutoencoderKL", "AutoencoderTiny"])?;
+        let spec = match class {
+            "AutoencoderTiny" => VaeSpec::of_tiny(&files.config)?,
+            _ => VaeSpec::new(&files.config)?,
+        };
+        let graphs = |spec: &VaeSpec, tensors: &mut Tensors| {
+            let side = 2 * spec.factor();
+            let encoder = spec.encoder(tensors, 1, Grid { height: side, width: side })?;
+            Ok(vec![encoder, spec.decoder(tensors, 1, Grid { height: 1, width: 1 })?])
+        };
+        Known::new((backend, dtype), files, class, spec, graphs)
     }
 
     /// Its description.
@@ -174,14 +253,16 @@ impl<B: Backend> Vae<B> {
     }
 
     /// Mean and logarithm of the variance, as it is stored (the reference holds it within -30 and 20): of
-    /// `[items * height * width, channels]` the rows `[items * latents, mean | logarithm]`.
+    /// `[items * height * width, channels]`, -1 to 1, the rows `[items * latents, mean | logarithm]`; of
+    /// class `AutoencoderTiny`, which has no variance, the latents.
     ///
     /// # Errors
     /// `Config` for another number of values and a picture that is too small; what the backend raises.
     pub async fn encode(&mut self, image: &[f32], items: usize, size: Grid) -> Result<Vec<f32>> {
         let Self { spec, tensors, loaded, encoder, dtype, .. } = self;
         let graph = || spec.encoder(tensors, items, size);
-        run_at(encoder, (loaded, *dtype), (items, size), graph, ("image", image)).await
+        let image = spec.encoder_input(image);
+        run_at(encoder, (loaded, *dtype), (items, size), graph, ("image", &image)).await
     }
 
     /// Pictures of latents `[items * height * width, channels]`: `[items * pixels, channels]`.
@@ -191,7 +272,9 @@ impl<B: Backend> Vae<B> {
     pub async fn decode(&mut self, latents: &[f32], items: usize, size: Grid) -> Result<Vec<f32>> {
         let Self { spec, tensors, loaded, decoder, dtype, .. } = self;
         let graph = || spec.decoder(tensors, items, size);
-        run_at(decoder, (loaded, *dtype), (items, size), graph, ("latents", latents)).await
+        let latents = spec.decoder_input(latents);
+        let decoded = run_at(decoder, (loaded, *dtype), (items, size), graph, ("latents", &latents)).await?;
+        Ok(spec.picture_of(decoded))
     }
 }
 

@@ -1,211 +1,43 @@
-//! Whole pipelines against what the reference computes in f64, step by step, with the noise that it drew.
+//! Whole pipelines against what the reference computes in f64, with the noise that it took.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod golden;
-
 use engraft_core::backend::block_on;
-use engraft_core::checkpoint::Access;
-use engraft_core::mem::Float;
 use engraft_cpu::{Cpu, CpuConfig};
-use engraft_diffusion::engraft_image::SchedulerConfig;
-use engraft_diffusion::{
-    Folder, ImageRequest, Images, Init, Lora, Noise, Pipeline, PipelineOptions, Progress, Purpose, Seeded,
-    Sizes,
-};
-use golden::{Golden, folder, rows};
-use serde_json::Value;
+use engraft_diffusion::{ImageRequest, Init, Pipeline, PipelineOptions, Progress, Seeded, Sizes};
+use image_goldens::{Runs, cases, folder, name, tokenizers};
 use std::ops::ControlFlow;
 
-/// Pipelines and their runs that are run here.
-const RUNS: [(&str, &[&str]); 6] = [
-    (
-        "sd1",
-        &[
-            "txt2img",
-            "ddim",
-            "euler",
-            "euler_a",
-            "dpmpp_2m_karras",
-            "no_guidance",
-            "clip_skip",
-            "batch",
-            "img2img",
-            "img2img_ddim",
-            "img2img_euler",
-            "inpaint_blend",
-        ],
-    ),
-    ("sd2", &["txt2img", "zero_snr_rescale", "euler_v"]),
-    ("sd1_lora", &["base", "kohya_alphas", "kohya", "kohya_scaled", "peft", "old_diffusers"]),
-    ("sd1_inpaint", &["inpaint", "inpaint_strength"]),
-    ("lcm", &["txt2img"]),
-    (
-        "sdxl",
-        &[
-            "txt2img",
-            "no_negative",
-            "two_prompts",
-            "no_guidance",
-            "batch_dpmpp_sde",
-            "img2img",
-            "lora_kohya_sgm",
-        ],
-    ),
-];
-
-/// The noise of a golden.
-struct Given<'a>(&'a Golden);
-
-impl Noise for Given<'_> {
-    fn fill(&mut self, what: Purpose, item: usize, into: &mut [f32]) {
-        let Given(golden) = self;
-        let names: [String; 2] = match what {
-            Purpose::Latents => ["in.latents".into(), "in.noise.latents.0".into()],
-            Purpose::Posterior(k) => [format!("in.noise.posterior.{k}"), String::new()],
-            Purpose::Step(_) => ["in.step_noise".into(), String::new()],
-        };
-        let name = names.iter().find(|name| golden.find(name).is_some()).unwrap();
-        let (mut shape, mut values) = golden.get(name);
-        if let Purpose::Step(step) = what {
-            let each = values.len() / shape[0];
-            values = values[step * each..(step + 1) * each].to_vec();
-            shape.remove(0);
-        }
-        let [items, channels, height, width] = shape[..] else { panic!("{name}: {shape:?}") };
-        let all = rows(&values, items, channels, height * width);
-        into.copy_from_slice(&all[item * into.len()..(item + 1) * into.len()]);
-    }
-}
-
-fn texts(value: &Value) -> Option<Vec<String>> {
-    match value {
-        Value::String(one) => Some(vec![one.clone()]),
-        Value::Array(all) => Some(all.iter().map(|text| text.as_str().unwrap().to_string()).collect()),
-        _ => None,
-    }
-}
-
-/// The arguments of a call that are understood here; any other fails the test.
-fn request(golden: &Golden, run: &Value) -> ImageRequest {
-    let mut request = ImageRequest::new("");
-    for (name, value) in run["call"].as_object().unwrap() {
-        let number = || value.as_f64().unwrap();
-        match name.as_str() {
-            "prompt" => request.prompts = texts(value).unwrap(),
-            "prompt_2" => request.second_prompts = texts(value),
-            "negative_prompt" => request.negative = texts(value),
-            "negative_prompt_2" => request.second_negative = texts(value),
-            "height" => request.height = number() as usize,
-            "width" => request.width = number() as usize,
-            "num_inference_steps" => request.steps = Some(number() as usize),
-            "guidance_scale" => request.guidance = Some(number()),
-            "guidance_rescale" => request.guidance_rescale = number(),
-            "clip_skip" => request.clip_skip = value.as_u64().unwrap_or(0) as usize,
-            "eta" => request.eta = number(),
-            // Read below.
-            "strength" | "cross_attention_kwargs" => {}
-            "crops_coords_top_left" | "original_size" | "target_size" => {}
-            "negative_crops_coords_top_left" | "negative_original_size" | "negative_target_size" => {}
-            other => panic!("{}: {other} = {value}", golden.name),
-        }
-    }
-    if let Some((shape, values)) = golden.find("in.image") {
-        let strength = run["call"]["strength"].as_f64().unwrap_or(0.8);
-        let mask = golden.find("in.mask_image").map(|(_, mask)| mask.into_iter().map(|x| x as f32).collect());
-        request.init = Some(Init { rgb: rows(&values, 1, 3, shape[2] * shape[3]), strength, mask });
-        (request.height, request.width) = (shape[2], shape[3]);
-    }
-    if !run["scheduler"].is_null() {
-        request.scheduler = Some(SchedulerConfig::from_json(&run["scheduler"].to_string()).unwrap());
-    }
-    let pair = |name: &str| {
-        let pair = run["call"][name].as_array()?;
-        Some((pair[0].as_u64()? as usize, pair[1].as_u64()? as usize))
-    };
-    let sizes = |prefix: &str| {
-        let [original, crop, target] = ["original_size", "crops_coords_top_left", "target_size"]
-            .map(|name| pair(&format!("{prefix}{name}")));
-        Some(Sizes { original: original?, crop: crop?, target: target? })
-    };
-    (request.sizes, request.negative_sizes) = (sizes(""), sizes("negative_"));
-    let count = request.prompts.len();
-    for texts in [&mut request.negative, &mut request.second_negative].into_iter().flatten() {
-        if texts.len() == 1 {
-            *texts = vec![texts[0].clone(); count];
-        }
-    }
-    request
-}
-
-fn run(pipeline: &mut Pipeline<Cpu>, golden: &Golden, said: &Value) -> Images {
-    let request = request(golden, said);
-    let mut steps = Vec::new();
-    let images = block_on(pipeline.run(&request, &mut Given(golden), &mut |progress| {
-        steps.push(progress.done);
-        ControlFlow::Continue(())
-    }));
-    let images = images.unwrap_or_else(|e| panic!("{}: {e}", golden.name)).unwrap();
-    let (_, times) = golden.get("timesteps");
-    assert_eq!(steps, (1..=times.len()).collect::<Vec<_>>(), "{}", golden.name);
-    images
-}
+/// Runs of all cases.
+const RUNS: usize = 34;
 
 #[test]
 fn pictures_are_those_of_the_reference() {
-    for (case, runs) in RUNS {
-        let path = folder("pipelines").join(case);
-        let said: Value =
-            serde_json::from_str(&std::fs::read_to_string(path.join("golden.json")).unwrap()).unwrap();
-        let cpu = Cpu::new(CpuConfig::default()).unwrap();
-        let load = |loras: Vec<Lora>| {
-            let options = PipelineOptions { access: Access::default(), dtype: Float::F32, loras };
-            Pipeline::load(&cpu, &path, &options).unwrap()
-        };
-        let mut plain = load(Vec::new());
-        for name in runs {
-            let own = &said["runs"][*name];
-            let scale = own["call"]["cross_attention_kwargs"]["scale"].as_f64().unwrap_or(1.0);
-            let lora = own["lora"].as_str().map(|file| Lora { file: path.join(file), scale });
-            let mut with = lora.map(|lora| load(vec![lora]));
-            let pipeline = with.as_mut().unwrap_or(&mut plain);
-            let golden = Golden::run(&path, case, name, own);
-            let images = run(pipeline, &golden, own);
-            let last = golden.last_latents();
-            golden.judge("latents", &images.latents, &last, 2e-5);
-            golden.judge("decoded", &images.decoded, &golden.wanted("decoded"), 2e-5);
-            let want = golden.bytes_of("image");
-            let got: Vec<u8> = images.rgb.concat();
-            let worst = got.iter().zip(&want).map(|(a, b)| a.abs_diff(*b)).max();
-            assert!(got.len() == want.len() && worst <= Some(1), "{case} {name}: bytes differ by {worst:?}");
+    let mut count = 0;
+    for folder in cases("pipelines").unwrap() {
+        let (cpu, case) = (Cpu::new(CpuConfig::default()).unwrap(), name(&folder));
+        let mut runs = Runs::open(&cpu, &folder).unwrap();
+        for run in runs.names() {
+            let verdict = runs.run(&run).unwrap_or_else(|e| panic!("{case} {run}: {e}"));
+            println!("{case} {run}: {:.3} of the tolerance ({})", verdict.worst, verdict.tensor);
+            assert!(
+                verdict.passes(),
+                "{case} {run}: {} is {:.3} of its tolerance",
+                verdict.tensor,
+                verdict.worst
+            );
+            count += 1;
         }
     }
+    assert_eq!(count, RUNS);
 }
 
 /// A tokenizer's ids of all texts of a golden.
 #[test]
 fn tokenizers_give_the_ids_of_the_reference() {
-    let mut texts = 0;
-    for (case, _) in RUNS {
-        let path = folder("pipelines").join(case);
-        let all: Value =
-            serde_json::from_str(&std::fs::read_to_string(path.join("tokenizer_golden.json")).unwrap())
-                .unwrap();
-        let opened = Folder::open(&path).unwrap();
-        for (name, rows) in all.as_object().unwrap() {
-            let (tokenizer, _) = opened.tokenizer(name).unwrap();
-            for row in rows.as_array().unwrap() {
-                let ids = |field: &str| -> Vec<u32> {
-                    row[field].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
-                };
-                let text = row["text"].as_str().unwrap();
-                assert_eq!(tokenizer.encode(text, true).unwrap(), ids("ids"), "{case} {name}: {text:?}");
-                let (padded, own) = (ids("padded_24"), tokenizer.encode_truncated(text, true, 24).unwrap());
-                assert_eq!(own, padded[..own.len()], "{case} {name}: {text:?}");
-                texts += 1;
-            }
-        }
-    }
+    let all = cases("pipelines").unwrap();
+    let texts: usize =
+        all.iter().map(|folder| tokenizers(folder).unwrap_or_else(|e| panic!("{}: {e}", name(folder)))).sum();
     assert!(texts >= 70, "{texts} texts");
 }
 

@@ -8,7 +8,7 @@ use engraft_core::mem::Float;
 use engraft_diffusion::engraft_image::SchedulerConfig;
 use engraft_diffusion::{ImageRequest, Images, Lora, Noise, Pipeline, PipelineOptions, Progress, Seeded};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Where and how pictures are computed.
@@ -24,13 +24,15 @@ pub struct ImageOptions {
     pub access: Access,
     /// LoRA files that are added to the weights.
     pub loras: Vec<Lora>,
+    /// The folder of a ControlNet, instead of the pipeline's own where it has one.
+    pub controlnet: Option<PathBuf>,
 }
 
 impl Default for ImageOptions {
     /// The CPU, in f32.
     fn default() -> Self {
         let (dtype, access) = (Float::F32, Access::default());
-        Self { backend: BackendName::Cpu, threads: 0, dtype, access, loras: Vec::new() }
+        Self { backend: BackendName::Cpu, threads: 0, dtype, access, loras: Vec::new(), controlnet: None }
     }
 }
 
@@ -93,8 +95,9 @@ impl Visitor for Load<'_> {
 
     fn visit<B: Backend>(self, backend: Arc<B>) -> Result<ImageGenerator> {
         let Load(path, options) = self;
-        let ImageOptions { access, dtype, loras, .. } = options.clone();
-        let pipeline = Pipeline::load(&backend, path, &PipelineOptions { access, dtype, loras })?;
+        let ImageOptions { access, dtype, loras, controlnet, .. } = options.clone();
+        let options = PipelineOptions { access, dtype, loras, controlnet };
+        let pipeline = Pipeline::load(&backend, path, &options)?;
         Ok(ImageGenerator(Box::new(pipeline)))
     }
 }

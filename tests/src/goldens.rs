@@ -1,5 +1,5 @@
 //! The program `goldens --backend cpu DIR...`: every golden directory below the given ones, through the real
-//! engine.
+//! engine: models of texts and sounds, of pictures the schedulers, single models and runs of pipelines.
 //!
 //! On CUDA each case also prints its kernels and how often they ran, and fails where a slot that the plan
 //! calls native ran something else, or nothing.
@@ -9,7 +9,7 @@
 
 use crate::backends::{cuda, folder, wgpu};
 use crate::golden::{
-    Expectations, Launches, Outcome, Report, Types, complaints, find, judge, load_rank, since,
+    Expectations, Launches, Outcome, Pictures, Report, Types, complaints, find, judge, load_rank, since,
 };
 use clap::{Parser, ValueEnum};
 use engraft_core::backend::{Backend, Composed};
@@ -55,6 +55,9 @@ struct Flags {
     /// wgpu: pass parameters as browsers must, through a uniform arena.
     #[arg(long)]
     uniform_parameters: bool,
+    /// Run cases alone whose name has this text; of a pipeline's runs `sd1/txt2img` is one.
+    #[arg(long)]
+    only: Option<String>,
     /// Take a case that is skipped for a failure.
     #[arg(long)]
     require_all: bool,
@@ -103,6 +106,10 @@ impl From<Type> for Float {
 impl Flags {
     fn types(&self) -> Types {
         Types { dtype: self.dtype.into(), weights: self.weights.map(Float::from), tp: self.tp, ep: self.ep }
+    }
+
+    fn names(&self, case: &str) -> bool {
+        self.only.as_ref().is_none_or(|part| case.contains(part))
     }
 
     fn mode_name(&self) -> &'static str {
@@ -196,31 +203,59 @@ fn run_on<B: Backend>(
     expect: &Expectations,
     count: Count<'_>,
 ) -> Result<Counts> {
-    let mut counts = Counts::default();
-    for root in &flags.dirs {
-        for dir in find(root)? {
-            let before = count.map(|c| c()).unwrap_or_default();
-            let mut report = judge(backend, &dir, flags.types(), expect);
-            let ran = count.map(|c| since(&before, &c()));
-            if let (Some(ran), Outcome::Passed) = (&ran, report.outcome) {
-                hold_to_plan(backend, &dir, flags, ran, &mut report);
+    let mut table = Table { flags, count, counts: Counts::default() };
+    for dir in flags.dirs.iter().map(|root| find(root)).collect::<Result<Vec<_>>>()?.concat() {
+        let Some(mut pictures) = Pictures::open(backend, &dir, flags.types()) else {
+            if !flags.names(&image_goldens::name(&dir)) {
+                continue;
             }
-            match report.outcome {
-                Outcome::Passed => counts.passed += 1,
-                Outcome::Failed => counts.failed += 1,
-                Outcome::Skipped => counts.skipped += 1,
+            table.row(&dir, |before| {
+                let mut report = judge(backend, &dir, flags.types(), expect);
+                if let (Some(count), Some(before), Outcome::Passed) = (count, before, report.outcome) {
+                    hold_to_plan(backend, &dir, flags, &since(before, &count()), &mut report);
+                }
+                report
+            });
+            continue;
+        };
+        for row in pictures.rows() {
+            if !flags.names(&pictures.name(row.as_deref())) {
+                continue;
             }
-            println!("{}", if flags.json { json_line(&report, flags, &ran) } else { text_line(&report) });
-            if let (Outcome::Failed, false) = (report.outcome, flags.json) {
-                println!("    rerun: {}", rerun(flags, &dir));
-            }
-            if let (Some(ran), false) = (&ran, flags.json) {
-                let each: Vec<String> = ran.iter().map(|(entry, n)| format!("{entry} {n}")).collect();
-                println!("    {}", each.join(", "));
-            }
+            table.row(&dir, |_| pictures.judge(row.as_deref(), expect));
         }
     }
-    Ok(counts)
+    Ok(table.counts)
+}
+
+/// The rows that are printed.
+struct Table<'a> {
+    flags: &'a Flags,
+    count: Count<'a>,
+    counts: Counts,
+}
+
+impl Table<'_> {
+    /// Runs a case, which is shown what had run before it, and prints its row.
+    fn row(&mut self, dir: &Path, run: impl FnOnce(Option<&Launches>) -> Report) {
+        let Self { flags, count, counts } = self;
+        let before = count.map(|count| count());
+        let report = run(before.as_ref());
+        let ran = count.zip(before).map(|(count, before)| since(&before, &count()));
+        match report.outcome {
+            Outcome::Passed => counts.passed += 1,
+            Outcome::Failed => counts.failed += 1,
+            Outcome::Skipped => counts.skipped += 1,
+        }
+        println!("{}", if flags.json { json_line(&report, flags, &ran) } else { text_line(&report) });
+        if let (Outcome::Failed, false) = (report.outcome, flags.json) {
+            println!("    rerun: {}", rerun(flags, dir));
+        }
+        if let (Some(ran), false) = (&ran, flags.json) {
+            let each: Vec<String> = ran.iter().map(|(entry, n)| format!("{entry} {n}")).collect();
+            println!("    {}", each.join(", "));
+        }
+    }
 }
 
 /// Fails a case whose plan and whose launches say different things.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, ClapArgs)]
 pub struct ImageArgs {
     /// Folder of a pipeline as diffusers publishes it, with model_index.json: Stable Diffusion 1, 2, XL, also
-    /// those that fill in pictures
+    /// those that fill in or follow pictures
     #[arg(short, long, value_name = "FOLDER")]
     pub model: PathBuf,
     /// What is to be seen; given several times, a picture each
@@ -22,7 +22,8 @@ pub struct ImageArgs {
     /// A PNG file to write; of several pictures NAME-1.png, NAME-2.png, ...
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Width and height in pixels; default: those that the model was trained with, of --init the picture's
+    /// Width and height in pixels; default: those that the model was trained with, of --init and --control
+    /// the picture's
     #[arg(long, value_name = "WxH", value_parser = size)]
     pub size: Option<(usize, usize)>,
     /// Steps from noise to picture
@@ -54,6 +55,15 @@ pub struct ImageArgs {
     /// How much of --init may change, 0 to 1
     #[arg(long, value_name = "X", default_value_t = 0.8, value_parser = share, requires = "init")]
     pub strength: f64,
+    /// A PNG or JPEG file to follow (edges, depths, poses, ...), for models with a ControlNet
+    #[arg(long, value_name = "IMAGE")]
+    pub control: Option<PathBuf>,
+    /// How much --control counts
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = number, requires = "control")]
+    pub control_scale: f64,
+    /// Folder of a ControlNet, instead of the model's own where it has one
+    #[arg(long, value_name = "FOLDER", requires = "control")]
+    pub controlnet: Option<PathBuf>,
     /// A LoRA file to add to the weights, and how much of it, FILE@0.6; default: all (can be given several
     /// times)
     #[arg(long, value_name = "FILE[@SCALE]", value_parser = lora)]

@@ -5,6 +5,10 @@ use crate::graph::{Builder, Grid, Picture, Stride, Value};
 use engraft_core::Result;
 use engraft_core::params::Act;
 
+/// Sizes that an autoencoder's pictures have on their way: with more, a few latents would be a picture larger
+/// than memory.
+pub(super) const MOST_LEVELS: usize = 8;
+
 /// What the norms and sums of a block's resnets are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Resnet {

@@ -120,6 +120,18 @@ impl UnetSpec {
     /// # Errors
     /// `Config` for what is not known, naming the field.
     pub fn new(config: &Json) -> Result<Self> {
+        let spec = Self::way_down(config)?;
+        config::all_are("up_block_types", &spec.up_block_types, &[UP, CROSS_UP])?;
+        spec.check_blocks("up_block_types", spec.up_block_types.len())?;
+        spec.levels_up()?;
+        Ok(spec)
+    }
+
+    /// The same of a model that has a UNet's blocks up to the middle.
+    ///
+    /// # Errors
+    /// As [`UnetSpec::new`].
+    pub(super) fn way_down(config: &Json) -> Result<Self> {
         let harmless = [
             ("dropout", Json::Null),
             ("attention_type", json!("default")),
@@ -138,23 +150,23 @@ impl UnetSpec {
         let spec: Self = config::read(config)?;
         config::check_others(&spec.others, &harmless)?;
         config::all_are("down_block_types", &spec.down_block_types, &[DOWN, CROSS_DOWN])?;
-        config::all_are("up_block_types", &spec.up_block_types, &[UP, CROSS_UP])?;
         config::all_are("mid_block_type", std::slice::from_ref(&spec.mid_block_type), &[MIDDLE])?;
         let kinds: Vec<String> = spec.addition_embed_type.iter().cloned().collect();
         config::all_are("addition_embed_type", &kinds, &["text_time"])?;
         let kinds: Vec<String> = spec.class_embed_type.iter().cloned().collect();
         config::all_are("class_embed_type", &kinds, &["projection"])?;
-        let levels = spec.block_out_channels.len();
-        for (field, count) in
-            [("down_block_types", spec.down_block_types.len()), ("up_block_types", spec.up_block_types.len())]
-        {
-            if count != levels || levels == 0 {
-                return Err(Error::config(field, format!("{count} blocks"), format!("{levels}, at least 1")));
-            }
-        }
-        spec.levels_up()?;
+        spec.check_blocks("down_block_types", spec.down_block_types.len())?;
+        spec.levels()?;
         spec.resnet(1.0)?;
         Ok(spec)
+    }
+
+    fn check_blocks(&self, field: &str, count: usize) -> Result<()> {
+        let levels = self.block_out_channels.len();
+        match count == levels && levels > 0 {
+            true => Ok(()),
+            false => Err(Error::config(field, format!("{count} blocks"), format!("{levels}, at least 1"))),
+        }
     }
 
     /// Columns of a text's rows.
@@ -264,22 +276,53 @@ impl UnetSpec {
         Ok(b.activate(sum, Act::Silu))
     }
 
+    /// The inputs `sample` `[items * latents, channels]`, `text` `[items * tokens, width]`, `time` and its
+    /// companions: the sample, and what all blocks read of the others.
+    pub(super) fn inputs(
+        &self,
+        b: &mut Builder<'_>,
+        conditions: Conditions,
+    ) -> Result<(Picture, (Value, Value))> {
+        let value = b.input("sample", conditions.size.pixels(), self.in_channels, false);
+        let text = b.input("text", conditions.tokens, self.text_width()?, true);
+        Ok((Picture { value, grid: conditions.size }, (self.time(b)?, text)))
+    }
+
     /// From the inputs `sample` `[items * latents, channels]`, `text` `[items * tokens, width]`, `time` and
     /// its companions to `[items * latents, channels]`.
     ///
     /// # Errors
     /// `Tensor` for those that are missing or have other shapes; `Config` for latents that are too small.
     pub fn graph(&self, tensors: &mut Tensors, conditions: Conditions) -> Result<Graph> {
+        self.build(tensors, conditions, false)
+    }
+
+    /// The same with the residuals of a ControlNet, which are inputs `control`: those of the way down in
+    /// order, that of the middle last.
+    ///
+    /// # Errors
+    /// As [`UnetSpec::graph`].
+    pub fn controlled_graph(&self, tensors: &mut Tensors, conditions: Conditions) -> Result<Graph> {
+        self.build(tensors, conditions, true)
+    }
+
+    fn build(&self, tensors: &mut Tensors, conditions: Conditions, controlled: bool) -> Result<Graph> {
         let mut builder = Builder::new(tensors, conditions.items);
         let b = &mut builder;
-        let value = b.input("sample", conditions.size.pixels(), self.in_channels, false);
-        let text = b.input("text", conditions.tokens, self.text_width()?, true);
-        let time = self.time(b)?;
-        let h = b.same(Picture { value, grid: conditions.size }, "conv_in", 3)?;
+        let (sample, given) = self.inputs(b, conditions)?;
+        let h = b.same(sample, "conv_in", 3)?;
         let mut skips = vec![h];
-        let h = self.down(b, h, (time, text), &mut skips)?;
-        let h = self.middle(b, h, (time, text))?;
-        let h = self.up(b, h, (time, text), skips)?;
+        let h = self.down(b, h, given, &mut skips)?;
+        let mut h = self.middle(b, h, given)?;
+        if controlled {
+            // The way down itself goes on without them.
+            for picture in skips.iter_mut().chain([&mut h]) {
+                let (pixels, cols) = (picture.grid.pixels(), b.cols(picture.value));
+                let residual = b.input("control", pixels, cols, false);
+                picture.value = b.add(picture.value, residual, "control")?;
+            }
+        }
+        let h = self.up(b, h, given, skips)?;
         let norm = (self.norm_num_groups, self.norm_eps);
         let act = config::act("act_fn", &self.act_fn)?;
         let h = b.group_norm(h, "conv_norm_out", norm, Some(act))?;
@@ -288,7 +331,7 @@ impl UnetSpec {
         Ok(builder.finish(&[h.value]))
     }
 
-    fn down(
+    pub(super) fn down(
         &self,
         b: &mut Builder<'_>,
         mut h: Picture,
@@ -313,7 +356,12 @@ impl UnetSpec {
         Ok(h)
     }
 
-    fn middle(&self, b: &mut Builder<'_>, h: Picture, (time, text): (Value, Value)) -> Result<Picture> {
+    pub(super) fn middle(
+        &self,
+        b: &mut Builder<'_>,
+        h: Picture,
+        (time, text): (Value, Value),
+    ) -> Result<Picture> {
         let resnet = self.resnet(self.mid_block_scale_factor)?;
         let last = self.levels()?.pop().ok_or_else(|| Error::internal("a UNet without levels"))?;
         let h = resnet.build(b, h, Some(time), "mid_block.resnets.0")?;

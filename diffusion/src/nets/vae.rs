@@ -1,13 +1,16 @@
-//! `AutoencoderKL`: pictures to the mean and variance of latents, and latents to pictures (arXiv 2112.10752).
+//! `AutoencoderKL`: pictures to the mean and variance of latents, and latents to pictures (arXiv 2112.10752);
+//! and what stands in for it, [`TinySpec`].
 
 use super::attention::of_pixels;
-use super::resnet::{Resnet, downsample, upsample};
+use super::resnet::{MOST_LEVELS, Resnet, downsample, upsample};
+use super::tiny::TinySpec;
 use crate::config;
 use crate::graph::{Builder, Graph, Grid, Picture, Tensors};
 use engraft_core::params::Act;
 use engraft_core::{Error, Result};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
+use std::borrow::Cow;
 
 /// Variance floor of its norms.
 const EPS: f32 = 1e-6;
@@ -35,6 +38,9 @@ pub struct VaeSpec {
     mid_block_add_attention: bool,
     use_quant_conv: bool,
     use_post_quant_conv: bool,
+    /// Of class `AutoencoderTiny`, whose graphs are its own.
+    #[serde(skip)]
+    pub tiny: Option<TinySpec>,
     #[serde(flatten)]
     others: Map<String, Json>,
 }
@@ -56,6 +62,7 @@ impl Default for VaeSpec {
             mid_block_add_attention: true,
             use_quant_conv: true,
             use_post_quant_conv: true,
+            tiny: None,
             others: Map::new(),
         }
     }
@@ -77,12 +84,31 @@ impl VaeSpec {
         for (field, count) in
             [("down_block_types", spec.down_block_types.len()), ("up_block_types", spec.up_block_types.len())]
         {
-            if count != levels || levels == 0 {
-                return Err(Error::config(field, format!("{count} blocks"), format!("{levels}, at least 1")));
+            if count != levels || !(1..=MOST_LEVELS).contains(&levels) {
+                let allowed = format!("{levels}, 1 to {MOST_LEVELS}");
+                return Err(Error::config(field, format!("{count} blocks"), allowed));
             }
         }
         spec.resnet()?;
         Ok(spec)
+    }
+
+    /// Reads the `config.json` of class `AutoencoderTiny`.
+    ///
+    /// # Errors
+    /// As [`VaeSpec::new`].
+    pub fn of_tiny(config: &Json) -> Result<Self> {
+        let tiny = TinySpec::new(config)?;
+        Ok(Self {
+            in_channels: tiny.in_channels,
+            out_channels: tiny.out_channels,
+            block_out_channels: tiny.encoder_block_out_channels.clone(),
+            latent_channels: tiny.latent_channels,
+            scaling_factor: tiny.scaling_factor,
+            shift_factor: Some(tiny.shift_factor),
+            tiny: Some(tiny),
+            ..Self::default()
+        })
     }
 
     /// Pixels of a picture for every latent, along a line.
@@ -94,6 +120,24 @@ impl VaeSpec {
     pub fn latents_of(&self, size: Grid) -> Grid {
         let halve = |n: usize| (1..self.block_out_channels.len()).fold(n, |n, _| n / 2);
         Grid { height: halve(size.height), width: halve(size.width) }
+    }
+
+    /// A picture, -1 to 1, as the encoder reads it.
+    pub(crate) fn encoder_input<'a>(&self, picture: &'a [f32]) -> Cow<'a, [f32]> {
+        self.tiny.as_ref().map_or(Cow::Borrowed(picture), |tiny| Cow::Owned(tiny.inside(picture)))
+    }
+
+    /// Latents as the decoder reads them.
+    pub(crate) fn decoder_input<'a>(&self, latents: &'a [f32]) -> Cow<'a, [f32]> {
+        self.tiny.as_ref().map_or(Cow::Borrowed(latents), |tiny| Cow::Owned(tiny.bounded(latents)))
+    }
+
+    /// A picture, -1 to 1, of what the decoder gave.
+    pub(crate) fn picture_of(&self, decoded: Vec<f32>) -> Vec<f32> {
+        match &self.tiny {
+            Some(tiny) => tiny.outside(&decoded),
+            None => decoded,
+        }
     }
 
     fn resnet(&self) -> Result<Resnet> {
@@ -116,11 +160,15 @@ impl VaeSpec {
         b.same(h, &format!("{p}.conv_out"), 3)
     }
 
-    /// From `image` `[items * pixels, channels]` to `[items * latents, mean | logarithm of the variance]`.
+    /// From `image` `[items * pixels, channels]` to `[items * latents, mean | logarithm of the variance]`, or
+    /// to latents alone.
     ///
     /// # Errors
     /// `Tensor` for those that are missing or have other shapes; `Config` for a picture that is too small.
     pub fn encoder(&self, tensors: &mut Tensors, items: usize, size: Grid) -> Result<Graph> {
+        if let Some(tiny) = &self.tiny {
+            return tiny.encoder(tensors, items, size);
+        }
         let (mut builder, resnet) = (Builder::new(tensors, items), self.resnet()?);
         let b = &mut builder;
         let value = b.input("image", size.pixels(), self.in_channels, false);
@@ -149,6 +197,9 @@ impl VaeSpec {
     /// # Errors
     /// As [`VaeSpec::encoder`].
     pub fn decoder(&self, tensors: &mut Tensors, items: usize, size: Grid) -> Result<Graph> {
+        if let Some(tiny) = &self.tiny {
+            return tiny.decoder(tensors, items, size);
+        }
         let (mut builder, resnet) = (Builder::new(tensors, items), self.resnet()?);
         let b = &mut builder;
         let value = b.input("latents", size.pixels(), self.latent_channels, false);

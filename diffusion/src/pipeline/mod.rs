@@ -5,6 +5,7 @@
 //! is not a model is arithmetic on the host, picture by picture, in the order of the request: rows are
 //! pixels, columns channels.
 
+mod control;
 mod folder;
 mod latents;
 mod lora;
@@ -18,5 +19,5 @@ mod text;
 pub use folder::Folder;
 pub use lora::Lora;
 pub use noise::{Noise, Purpose, Seeded};
-pub use request::{ImageRequest, Images, Init, Progress, Sizes};
+pub use request::{Control, ImageRequest, Images, Init, Progress, Sizes};
 pub use stable::{Pipeline, PipelineOptions};

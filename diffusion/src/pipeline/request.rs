@@ -14,6 +14,47 @@ pub struct Init {
     pub mask: Option<Vec<f32>>,
 }
 
+/// A picture that a run follows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Control {
+    /// Values in 0 to 1, `[height, width, 3]`, as large as what is asked for: edges, depths, poses, whatever
+    /// the ControlNet was trained with.
+    pub rgb: Vec<f32>,
+    /// Factor of what the ControlNet adds.
+    pub scale: f64,
+    /// The share of the steps before which it adds nothing, 0 to 1.
+    pub start: f64,
+    /// The share of the steps behind which it adds nothing; above `start`.
+    pub end: f64,
+    /// Whether it is to guess without a prompt: what it adds grows from a tenth to all of it towards the
+    /// middle, and counts for what is to be seen alone.
+    pub guess: bool,
+}
+
+impl Control {
+    /// One that counts in full, in all steps.
+    pub fn new(rgb: Vec<f32>) -> Self {
+        Self { rgb, scale: 1.0, start: 0.0, end: 1.0, guess: false }
+    }
+
+    pub(super) fn check(&self, width: usize, height: usize) -> Result<()> {
+        if self.rgb.len() != width * height * 3 {
+            let got = format!("{} values", self.rgb.len());
+            return Err(Error::config("control", got, format!("{width} x {height} x 3")));
+        }
+        if !self.scale.is_finite() {
+            return Err(Error::config("control.scale", self.scale, "a number"));
+        }
+        match self.start >= 0.0 && self.start < self.end && self.end <= 1.0 {
+            true => Ok(()),
+            false => {
+                let got = format!("{} to {}", self.start, self.end);
+                Err(Error::config("control.start", got, "a range within 0 to 1"))
+            }
+        }
+    }
+}
+
 /// What Stable Diffusion XL is told of the picture that a prompt would have been trained with, in pixels:
 /// `(lines, columns)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +111,8 @@ pub struct ImageRequest {
     pub scheduler: Option<SchedulerConfig>,
     /// A picture to begin with.
     pub init: Option<Init>,
+    /// A picture to follow, of pipelines with a ControlNet.
+    pub control: Option<Control>,
     /// Stable Diffusion XL: sizes for prompts; those of what is asked for where there are none.
     pub sizes: Option<Sizes>,
     /// The same for what is not to be seen; those of prompts where there are none.
@@ -93,6 +136,7 @@ impl ImageRequest {
             eta: 0.0,
             scheduler: None,
             init: None,
+            control: None,
             sizes: None,
             negative_sizes: None,
         }
@@ -125,6 +169,17 @@ impl ImageRequest {
             _ => Ok(()),
         }
     }
+
+    /// What is given and counts for nothing in a run without guidance.
+    pub(super) fn unused(&self, guided: bool) -> Vec<&'static str> {
+        let given = [
+            ("negative_prompt", self.negative.is_some()),
+            ("negative_prompt_2", self.second_negative.is_some()),
+            ("negative_sizes", self.negative_sizes.is_some()),
+            ("guidance_rescale", self.guidance_rescale > 0.0),
+        ];
+        given.into_iter().filter(|(_, given)| *given && !guided).map(|(field, _)| field).collect()
+    }
 }
 
 /// Where a run is.
@@ -147,4 +202,6 @@ pub struct Images {
     pub latents: Vec<f32>,
     /// Texts of which a text encoder reads the beginning alone, with the tokens that it reads.
     pub shortened: Vec<(String, usize)>,
+    /// Fields of the request that count for nothing, since there is no guidance by what is not to be seen.
+    pub unused: Vec<&'static str>,
 }

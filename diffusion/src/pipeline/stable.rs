@@ -1,33 +1,44 @@
 //! Stable Diffusion 1, 2 and XL, and their distilled descendants (arXiv 2112.10752, 2307.01952, 2310.04378).
 
+use super::control::{self, Steering};
 use super::folder::{Folder, of_image};
 use super::latents::{First, decoded, first, joined, skipped, unit_noise};
 use super::lora::{Lora, Read, fuse};
 use super::noise::{Noise, Purpose};
 use super::prompts::{self, Prompts, Reading};
 use super::request::{ImageRequest, Images, Progress, Sizes};
-use super::text::TextEncoder;
+use super::text::{self, TextEncoder};
+use crate::controlnet::{ControlNet, check_fits};
 use crate::graph::Grid;
 use crate::model::{Unet, UnetInput, Vae};
-use crate::nets::{Conditions, sinusoids};
+use crate::nets::{Conditions, UnetSpec, sinusoids};
 use engraft_core::backend::Backend;
-use engraft_core::checkpoint::Access;
+use engraft_core::checkpoint::{self, Access, ModelFiles};
 use engraft_core::mem::Float;
+use engraft_core::text::Tokenizer;
 use engraft_core::{Error, Result};
 use engraft_image::{Class, Scheduler, SchedulerConfig, Settings, Steps, guide, rescale_guidance, to_bytes};
+use serde_json::Value;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Classes of pipelines with one text encoder, and with two.
-const ONE_TEXT: [&str; 4] = [
+const ONE_TEXT: [&str; 6] = [
     "StableDiffusionPipeline",
     "StableDiffusionImg2ImgPipeline",
     "StableDiffusionInpaintPipeline",
     "LatentConsistencyModelPipeline",
+    "StableDiffusionControlNetPipeline",
+    "StableDiffusionControlNetImg2ImgPipeline",
 ];
-const TWO_TEXTS: [&str; 3] =
-    ["StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline", "StableDiffusionXLInpaintPipeline"];
+const TWO_TEXTS: [&str; 5] = [
+    "StableDiffusionXLPipeline",
+    "StableDiffusionXLImg2ImgPipeline",
+    "StableDiffusionXLInpaintPipeline",
+    "StableDiffusionXLControlNetPipeline",
+    "StableDiffusionXLControlNetImg2ImgPipeline",
+];
 
 /// Components that pictures do not depend on: what judges a picture, or reads one for a component that is
 /// not there.
@@ -42,12 +53,15 @@ pub struct PipelineOptions {
     pub dtype: Float,
     /// What is added to weights.
     pub loras: Vec<Lora>,
+    /// The folder of a ControlNet, instead of the pipeline's own where it has one.
+    pub controlnet: Option<PathBuf>,
 }
 
 /// A pipeline on a backend.
 pub struct Pipeline<B: Backend> {
     encoders: Vec<TextEncoder<B>>,
     unet: Unet<B>,
+    control: Option<ControlNet<B>>,
     vae: Vae<B>,
     scheduler: SchedulerConfig,
     reading: Reading,
@@ -63,6 +77,7 @@ struct Run {
     each: usize,
     /// What the UNet reads next to the sample.
     extra: Option<Vec<f32>>,
+    steering: Option<Steering>,
     shortened: Vec<(String, usize)>,
 }
 
@@ -82,10 +97,31 @@ fn encoders_of(folder: &Folder) -> Result<&'static [(&'static str, &'static str)
         }
     };
     let parts = texts.iter().flat_map(|(encoder, tokenizer)| [*encoder, *tokenizer]);
-    let parts: Vec<&str> = parts.chain(["unet", "vae", "scheduler"]).chain(NOT_NEEDED).collect();
+    let own = ["unet", "vae", "scheduler"];
+    let control = folder.class().contains("ControlNet").then_some("controlnet");
+    let parts: Vec<&str> = parts.chain(own).chain(control).chain(NOT_NEEDED).collect();
     match folder.components().find(|name| !parts.contains(name)) {
         Some(other) => Err(Error::config("model_index.json", other, parts.join(", "))),
         None => Ok(texts),
+    }
+}
+
+/// Refuses text encoders that read texts of unlike length, and a UNet that reads other rows than they give.
+fn check_texts_fit(unet: &UnetSpec, encoders: &[(ModelFiles, (Tokenizer, Value))]) -> Result<()> {
+    let sizes = encoders.iter().map(|(files, (_, config))| text::Sizes::of(files, config));
+    let sizes = sizes.collect::<Result<Vec<_>>>()?;
+    let first = sizes.first().map_or(0, |one| one.length);
+    if let Some(other) = sizes.iter().find(|one| one.length != first) {
+        let allowed = format!("{first}, as the other text encoder reads");
+        return Err(Error::config("model_max_length", other.length, allowed));
+    }
+    let (got, width) = (unet.text_width()?, sizes.iter().map(|one| one.width).sum::<usize>());
+    match got == width {
+        true => Ok(()),
+        false => {
+            let allowed = format!("{width}, which the text encoders give");
+            Err(Error::config("cross_attention_dim", got, allowed))
+        }
     }
 }
 
@@ -102,29 +138,33 @@ impl<B: Backend> Pipeline<B> {
         let mut loras = options.loras.iter().map(Read::open).collect::<Result<Vec<_>>>()?;
         let unet = fuse(folder.model("unet", access)?, "unet", &mut loras)?;
         let vae = folder.model("vae", access)?;
+        let control = match &options.controlnet {
+            Some(other) => Some(checkpoint::open(other, access)?),
+            None if folder.class_of("controlnet").is_some() => Some(folder.model("controlnet", access)?),
+            None => None,
+        };
         let mut opened = Vec::new();
         for (encoder, tokenizer) in texts {
             let files = fuse(folder.model(encoder, access)?, encoder, &mut loras)?;
             opened.push((files, folder.tokenizer(tokenizer)?));
         }
         loras.iter().try_for_each(Read::check_all_taken)?;
-        Unet::<B>::check(&unet)?;
-        Vae::<B>::check(&vae)?;
+        let known = Unet::check(backend, &unet, dtype)?;
+        Vae::check(backend, &vae, dtype)?;
+        if let Some(files) = &control {
+            check_fits(&known, &ControlNet::check(backend, files, dtype)?)?;
+        }
+        check_texts_fit(&known.spec, &opened)?;
         let encoders = opened.into_iter();
         let encoders =
             encoders.map(|(files, tokenizer)| TextEncoder::load(backend, &files, tokenizer, dtype));
         let encoders: Vec<TextEncoder<B>> = encoders.collect::<Result<_>>()?;
         let unet = Unet::load(backend.clone(), &unet, dtype)?;
+        let control = control.map(|files| ControlNet::load(backend.clone(), &files, dtype)).transpose()?;
         let vae = Vae::load(backend.clone(), &vae, dtype)?;
-        let (got, width) =
-            (unet.spec().text_width()?, encoders.iter().map(TextEncoder::width).sum::<usize>());
-        if got != width {
-            let allowed = format!("{width}, which the text encoders give");
-            return Err(Error::config("cross_attention_dim", got, allowed));
-        }
         let penultimate = texts.len() > 1;
         let zeros = penultimate && folder.flag("force_zeros_for_empty_prompt").unwrap_or(true);
-        Ok(Self { encoders, unet, vae, scheduler, reading: Reading { penultimate, zeros } })
+        Ok(Self { encoders, unet, control, vae, scheduler, reading: Reading { penultimate, zeros } })
     }
 
     /// The folder's scheduler.
@@ -156,6 +196,7 @@ impl<B: Backend> Pipeline<B> {
         request.check(self.factor())?;
         let steps = request.steps.unwrap_or(50);
         self.check_texts(request)?;
+        control::check(self.control.as_ref(), request)?;
         let reads = self.reads_masks(request)?;
         let (mut run, size) = self.begin(request)?;
         let config = request.scheduler.as_ref().unwrap_or(&self.scheduler);
@@ -174,7 +215,8 @@ impl<B: Backend> Pipeline<B> {
         run.extra = extra;
         let calls = scheduler.timesteps().to_vec();
         for (i, time) in calls.iter().enumerate().skip(skipped) {
-            let output = self.output(&run, &scheduler, &latents, *time).await?;
+            let at = (i - skipped, calls.len() - skipped);
+            let output = self.output(&run, &scheduler, &latents, (*time, at)).await?;
             let added = scheduler
                 .needs_noise()
                 .then(|| unit_noise(noise, Purpose::Step(i - skipped), run.items, run.each));
@@ -189,7 +231,8 @@ impl<B: Backend> Pipeline<B> {
         let decoded = decoded(&mut self.vae, &latents, run.items, size).await?;
         let each = (decoded.len() / run.items).max(1);
         let rgb = decoded.chunks(each).map(to_bytes).collect();
-        Ok(Some(Images { rgb, decoded, latents, shortened: run.shortened }))
+        let unused = request.unused(run.scale.is_some());
+        Ok(Some(Images { rgb, decoded, latents, shortened: run.shortened, unused }))
     }
 
     /// Refuses what only models with two text encoders read.
@@ -238,12 +281,20 @@ impl<B: Backend> Pipeline<B> {
             text: &prompts.rows,
             guidance: guidance.as_deref(),
             added: added.as_deref(),
+            controlled: request.control.is_some(),
             ..UnetInput::default()
         };
         self.unet.begin(Conditions { items: texts, size, tokens: prompts.tokens }, &input)?;
+        let steering = match (&mut self.control, &request.control) {
+            (Some(net), Some(control)) => {
+                let given = (&prompts, added.as_deref());
+                Some(control::begin(net, control, given, (texts, guided, size))?)
+            }
+            _ => None,
+        };
         let each = size.pixels() * self.vae.spec().latent_channels;
         let (scale, rescale) = (guided.then_some(scale), request.guidance_rescale);
-        let run = Run { items, scale, rescale, each, extra: None, shortened: prompts.shortened };
+        let run = Run { items, scale, rescale, each, extra: None, steering, shortened: prompts.shortened };
         Ok((run, size))
     }
 
@@ -261,23 +312,31 @@ impl<B: Backend> Pipeline<B> {
         self.unet.spec().added(texts, &prompts.pooled, &sizes).map(Some)
     }
 
-    /// What the scheduler gets at this time.
+    /// What the scheduler gets at this time, which is that of a step of so many.
     async fn output(
         &mut self,
         run: &Run,
         scheduler: &Scheduler,
         latents: &[f32],
-        time: f64,
+        (time, (step, of)): (f64, (usize, usize)),
     ) -> Result<Vec<f32>> {
         let mut sample = latents.to_vec();
         scheduler.scale_input(&mut sample);
+        let residuals = match (&run.steering, &mut self.control) {
+            (Some(steering), Some(net)) => {
+                let at = (run.scale.is_some(), step, of);
+                steering.residuals(net, (&sample, time, run.items), at).await?
+            }
+            _ => Vec::new(),
+        };
         if let Some(extra) = &run.extra {
             sample = joined(&sample, self.vae.spec().latent_channels, extra);
         }
         let Some(scale) = run.scale else {
-            return self.unet.step(&sample, &vec![time; run.items]).await;
+            return self.unet.controlled_step(&sample, &vec![time; run.items], &residuals).await;
         };
-        let both = self.unet.step(&sample.repeat(2), &vec![time; 2 * run.items]).await?;
+        let times = vec![time; 2 * run.items];
+        let both = self.unet.controlled_step(&sample.repeat(2), &times, &residuals).await?;
         let (without, with) = both.split_at(both.len() / 2);
         let mut guided = guide(without, with, scale as f32).map_err(of_image)?;
         if run.rescale > 0.0 {

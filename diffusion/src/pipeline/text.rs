@@ -1,7 +1,7 @@
 //! The text encoders of pipelines: prompts to rows that a UNet reads.
 
 use engraft_core::backend::Backend;
-use engraft_core::checkpoint::ModelFiles;
+use engraft_core::checkpoint::{ModelFiles, TensorInfo};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{EncoderInput, Engine, Layers};
 use engraft_core::inject::inject;
@@ -21,6 +21,36 @@ pub(super) struct TextEncoder<B: Backend> {
     pub length: usize,
     pad: u32,
     final_norm: FinalNorm,
+}
+
+/// What is known of an encoder before a weight is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sizes {
+    /// Tokens of every text.
+    pub length: usize,
+    /// Columns of a row.
+    pub width: usize,
+}
+
+impl Sizes {
+    /// Of an encoder's files and what `tokenizer_config.json` says.
+    ///
+    /// # Errors
+    /// `Tensor` for a file without the last norm.
+    pub fn of(files: &ModelFiles, config: &Value) -> Result<Self> {
+        let positions = files.config.get("max_position_embeddings").and_then(Value::as_u64).unwrap_or(77);
+        // Tokenizers without a limit name a number beyond all positions.
+        let most = config.get("model_max_length").and_then(Value::as_u64).unwrap_or(positions);
+        let width = final_norm(files, "weight")?.elements();
+        Ok(Self { length: most.min(positions) as usize, width })
+    }
+}
+
+/// A tensor of the norm behind the last layer.
+fn final_norm<'f>(files: &'f ModelFiles, part: &str) -> Result<&'f TensorInfo> {
+    let name = ["text_model.", ""].map(|prefix| format!("{prefix}final_layer_norm.{part}"));
+    let found = name.iter().find_map(|name| files.source.find(name));
+    found.ok_or_else(|| Error::tensor(&name[0], format!("is not in {}", files.source.file())))
 }
 
 /// What an encoder says of a text.
@@ -50,10 +80,7 @@ struct FinalNorm {
 impl FinalNorm {
     fn read(files: &ModelFiles) -> Result<Self> {
         let vector = |part: &str| -> Result<Vec<f32>> {
-            let name = ["text_model.", ""].map(|prefix| format!("{prefix}final_layer_norm.{part}"));
-            let found = name.iter().find_map(|name| files.source.find(name));
-            let missing = || Error::tensor(&name[0], format!("is not in {}", files.source.file()));
-            let tensor = found.ok_or_else(missing)?;
+            let tensor = final_norm(files, part)?;
             HostMatrix::new(tensor, files.source.bytes(&tensor.name)?, Part::Bias)?.to_f32()
         };
         let eps = files.config.get("layer_norm_eps").and_then(Value::as_f64).unwrap_or(1e-5);
@@ -84,10 +111,7 @@ impl<B: Backend> TextEncoder<B> {
         (tokenizer, config): (Tokenizer, Value),
         dtype: Float,
     ) -> Result<Self> {
-        let positions = files.config.get("max_position_embeddings").and_then(Value::as_u64).unwrap_or(77);
-        // Tokenizers without a limit name a number beyond all positions.
-        let most = config.get("model_max_length").and_then(Value::as_u64).unwrap_or(positions);
-        let length = most.min(positions) as usize;
+        let Sizes { length, .. } = Sizes::of(files, &config)?;
         let pad = config.get("pad_token");
         let pad = pad.and_then(|pad| pad.as_str().or_else(|| pad.get("content")?.as_str()));
         let pad = pad.or(tokenizer.eos_token()).unwrap_or("<|endoftext|>").to_string();

@@ -3,8 +3,11 @@
 //! All device memory is allocated when it is made; steps write into it.
 
 mod cross;
+mod dry;
 mod nodes;
 mod values;
+
+pub(crate) use dry::{Asked, check};
 
 use crate::graph::{Graph, Step, Value};
 use crate::load::Loaded;
@@ -117,7 +120,20 @@ impl<B: Backend> Executable<B> {
     /// # Errors
     /// `Config` for another number of values, naming the input.
     pub fn give(&mut self, name: &'static str, given: &[f32]) -> Result<()> {
-        let input = self.graph.inputs.iter().find(|(known, _)| *known == name);
+        self.give_one_of(name, 0, given)
+    }
+
+    /// Inputs of this name.
+    pub fn inputs(&self, name: &str) -> usize {
+        self.graph.inputs.iter().filter(|(known, _)| *known == name).count()
+    }
+
+    /// Gives one of several inputs of a name, in the order of their making.
+    ///
+    /// # Errors
+    /// As [`Executable::give`].
+    pub fn give_one_of(&mut self, name: &'static str, number: usize, given: &[f32]) -> Result<()> {
+        let input = self.graph.inputs.iter().filter(|(known, _)| *known == name).nth(number);
         let Some((_, value)) = input else { return Err(Error::internal(format!("no input `{name}`"))) };
         let (value, size) = (*value, self.graph.size(*value));
         if given.len() != size.elements() {
@@ -153,6 +169,11 @@ impl<B: Backend> Executable<B> {
     /// As [`Executable::prepare`].
     pub fn step(&mut self, loaded: &Loaded<B>) -> Result<()> {
         (0..self.values.lives.each.len()).try_for_each(|i| self.node(loaded, self.values.lives.each[i]))
+    }
+
+    /// Values of each output.
+    pub fn outputs(&self) -> Vec<usize> {
+        self.graph.outputs.iter().map(|value| self.graph.size(*value).elements()).collect()
     }
 
     /// The output of this number.

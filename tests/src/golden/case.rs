@@ -1,6 +1,7 @@
 //! A golden directory: prompts in, tensors expected.
 
 use engraft_core::{Error, Result};
+use image_goldens::Kind;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -70,7 +71,12 @@ impl Case {
             None => text(config.get("_class_name").or(golden.get("reference_class"))),
         };
         let tensors = tensors(&dir.join("golden.safetensors"))?;
-        let kind = text(golden.get("kind"));
+        let kind = match text(golden.get("kind")).as_str() {
+            // Of pipelines of pictures.
+            "component" if architecture.starts_with("CLIPTextModel") => "clip_text".to_string(),
+            "component" if architecture.starts_with("T5Encoder") => "t5_text".to_string(),
+            other => other.to_string(),
+        };
         let (prompts, unpadded) = match kind.as_str() {
             "causal" | "quantised" | "encoder" => (prompts(dir, &tensors)?, unpadded(&tensors)),
             _ => Default::default(),
@@ -185,7 +191,8 @@ pub fn find(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut open = vec![root.to_path_buf()];
     while let Some(dir) = open.pop() {
-        if dir.join("golden.safetensors").exists() {
+        // A pipeline has a file for each of its runs.
+        if dir.join("golden.safetensors").exists() || image_goldens::kind(&dir) == Some(Kind::Pipeline) {
             found.push(dir.clone());
         }
         for entry in std::fs::read_dir(&dir).map_err(|e| Error::io(&dir, e))? {

@@ -25,7 +25,10 @@ pub(super) fn clip<B: Backend>(
         "clip_text" => {
             let texts = texts(backend, case, config)?;
             hidden(case, &texts, &mut verdict)?;
-            pooled("out.pooler_output", case, &texts, &mut verdict)?;
+            // Of encoders of pipelines the row that is projected.
+            let projected = case.tensors.contains_key("out.text_embeds");
+            let name = if projected { "out.text_embeds" } else { "out.pooler_output" };
+            pooled(name, case, &texts, &mut verdict)?;
         }
         "clip_vision" => {
             let images = images(backend, case, config, Clip::Vision)?;

@@ -94,10 +94,19 @@ impl Expectations {
 
     /// Why `case`, shared by so many ranks, may be skipped, if it may.
     pub fn reason(&self, case: &Case, ranks: usize) -> Option<&str> {
+        self.find(&case.architecture, &case.name, case.is_pickled(), ranks)
+    }
+
+    /// Why a case of pictures of this class may be skipped, if it may.
+    pub fn reason_of_picture(&self, class: &str, case: &str) -> Option<&str> {
+        self.find(class, case, false, 1)
+    }
+
+    fn find(&self, architecture: &str, case: &str, is_pickled: bool, ranks: usize) -> Option<&str> {
         let is_named = |skip: &Skip| {
-            skip.architecture.as_ref() == Some(&case.architecture)
-                || skip.case.as_ref() == Some(&case.name)
-                || (skip.weights.as_deref() == Some("pytorch") && case.is_pickled())
+            skip.architecture.as_deref() == Some(architecture)
+                || skip.case.as_deref() == Some(case)
+                || (skip.weights.as_deref() == Some("pytorch") && is_pickled)
         };
         let meant = |skip: &&Skip| skip.from_ranks.is_none_or(|from| ranks >= from) && is_named(skip);
         self.skips.iter().find(meant).map(|skip| skip.reason.as_str())

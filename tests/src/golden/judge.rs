@@ -48,7 +48,8 @@ pub fn judge<B: Backend>(backend: &Arc<B>, dir: &Path, types: Types, expect: &Ex
     Report { case: name, outcome, verdict, seconds: start.elapsed().as_secs_f64(), reason }
 }
 
-fn weigh(
+/// The outcome of a case that may be skipped for the reason that is listed, if one is.
+pub(super) fn weigh(
     result: Result<Verdict, String>,
     listed: Option<&str>,
     dtype: Float,

@@ -65,6 +65,11 @@ impl Verdict {
         Self { worst, greedy: Some(greedy), ..Self::new(Float::F32) }
     }
 
+    /// Of a case that something else has compared.
+    pub(super) fn of_share(worst: f64, tensor: String, dtype: Float) -> Self {
+        Self { worst, tensor, ..Self::new(dtype) }
+    }
+
     /// Whether every tensor is within its tolerance, and (in f32, where that is demanded) every greedy token
     /// right.
     pub fn passes(&self, dtype: Float) -> bool {
@@ -204,6 +209,7 @@ pub fn run<B: Backend>(backend: &Arc<B>, case: &Case, types: Types, close: Close
             super::sound::run(open(super::sound::config(case, config)?)?, case, dtype)
         }
         "seq2seq" => super::seq2seq::run(open(super::seq2seq::config(case, config)?)?, case, dtype, close),
+        "t5_text" => super::t5::run(backend, case, config, types),
         "clip_text" | "clip_vision" | "clip" => super::clip::clip(backend, case, config, types),
         kind => Err(Error::Unsupported {
             op: format!("a golden of kind \"{kind}\""),

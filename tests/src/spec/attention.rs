@@ -85,12 +85,14 @@ const fn wide(group: usize, width: usize, seqs: usize, queries: usize) -> Option
 
 /// Heads as tensor cores take them, with several queries to a key, by turn: every width that there are
 /// kernels for, in the types that they take. Queries lie around those that are split over blocks: four of up
-/// to eight sequences, one of more.
-const WIDE: [Option<Wide>; 9] = [
+/// to eight sequences, one of more. The one head of 512 columns is that of autoencoders of pictures, which
+/// has no such kernel.
+const WIDE: [Option<Wide>; 10] = [
     None,
     wide(4, 64, 9, 2),
     wide(2, 80, 2, 5),
     wide(3, 96, 2, 4),
+    wide(1, 512, 1, 3),
     None,
     wide(2, 112, 1, 40),
     wide(2, 128, 9, 1),
@@ -99,7 +101,7 @@ const WIDE: [Option<Wide>; 9] = [
 ];
 
 fn for_tensor_cores(dtype: Float, dice: &Dice) -> Option<Wide> {
-    let few = [None, wide(4, 64, 2, 7), None, None, wide(2, 128, 1, 40), None];
+    let few = [None, wide(4, 64, 2, 7), None, wide(1, 512, 1, 3), wide(2, 128, 1, 40), None];
     if dtype == Float::F32 { dice.turn(&few) } else { dice.turn(&WIDE) }
 }
 

@@ -1,0 +1,121 @@
+//! Single models on a backend: by the class that their folder names.
+
+use super::golden::{Golden, Result, Verdict, json};
+use engraft_core::backend::{Backend, block_on};
+use engraft_core::checkpoint::{Access, ModelFiles, open};
+use engraft_core::mem::Float;
+use engraft_diffusion::graph::Grid;
+use engraft_diffusion::nets::Conditions;
+use engraft_diffusion::{Unet, UnetInput, Vae};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The tolerance of an element type next to the largest value.
+fn relative(dtype: Float) -> f64 {
+    match dtype {
+        Float::F32 => 2e-5,
+        Float::F16 => 2e-2,
+        Float::Bf16 => 5e-2,
+    }
+}
+
+fn said(error: engraft_core::Error) -> String {
+    error.to_string()
+}
+
+fn grid((height, width): (usize, usize)) -> Grid {
+    Grid { height, width }
+}
+
+/// Runs a model and compares all that it gives.
+///
+/// # Errors
+/// For a class that is not run here; what loading and the backend raise; outputs that nothing has compared.
+pub fn component<B: Backend>(backend: &Arc<B>, folder: &Path, dtype: Float) -> Result<Verdict> {
+    let file = folder.join("golden.safetensors");
+    let mut golden = Golden::open(&file, json(&folder.join("golden.json"))?, relative(dtype))?;
+    let files = open(folder, Access::default()).map_err(said)?;
+    let class = files.config["_class_name"].as_str().unwrap_or("none").to_string();
+    match class.as_str() {
+        "UNet2DConditionModel" => unet(backend, &files, dtype, &mut golden)?,
+        "AutoencoderKL" => autoencoder(backend, &files, dtype, &mut golden)?,
+        "AutoencoderTiny" => tiny(backend, &files, dtype, &mut golden)?,
+        other => return Err(format!("components of class {other} are not run yet")),
+    }
+    match &golden.unseen("out.")[..] {
+        [] => Ok(golden.verdict),
+        left => Err(format!("nothing compares {}", left.join(", "))),
+    }
+}
+
+fn unet<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: &mut Golden) -> Result<()> {
+    let mut model = Unet::load(backend.clone(), files, dtype).map_err(said)?;
+    let (sample, items, size) = golden.get("in.sample")?.pictures();
+    let times = golden.get("in.timestep")?.values.clone();
+    let text = golden.get("in.encoder_hidden_states")?;
+    let tokens = text.shape.get(1).copied().unwrap_or(0);
+    let text = text.narrow();
+    let mask = golden.find("in.encoder_attention_mask");
+    let mask = mask.map(|mask| mask.values.iter().map(|x| *x != 0.0).collect::<Vec<_>>());
+    let class = golden.find("in.class_labels").map(|labels| labels.narrow());
+    let added = match golden.find("in.text_embeds") {
+        Some(embeds) => {
+            let sizes = &golden.get("in.time_ids")?.values;
+            Some(model.spec().added(items, &embeds.narrow(), sizes).map_err(said)?)
+        }
+        None => None,
+    };
+    let input = UnetInput {
+        text: &text,
+        mask: mask.as_deref(),
+        class: class.as_deref(),
+        added: added.as_deref(),
+        ..UnetInput::default()
+    };
+    model.begin(Conditions { items, size: grid(size), tokens }, &input).map_err(said)?;
+    let got = block_on(model.step(&sample, &times)).map_err(said)?;
+    golden.compare_rows("out.out", &got)?;
+    match block_on(model.step(&sample, &times)).map_err(said)? == got {
+        true => Ok(()),
+        false => Err("a second step of the same sample has other bits".into()),
+    }
+}
+
+fn autoencoder<B: Backend>(
+    backend: &Arc<B>,
+    files: &ModelFiles,
+    dtype: Float,
+    golden: &mut Golden,
+) -> Result<()> {
+    let mut model = Vae::load(backend.clone(), files, dtype).map_err(said)?;
+    let (image, items, size) = golden.first_of(&["in.sample", "in.image"])?.pictures();
+    let moments = block_on(model.encode(&image, items, grid(size))).map_err(said)?;
+    let channels = model.spec().latent_channels;
+    let part = |first: usize| -> Vec<f32> {
+        moments.chunks_exact(2 * channels).flat_map(|row| row[first..first + channels].to_vec()).collect()
+    };
+    golden.compare_rows("out.encode.mean", &part(0))?;
+    let logarithms: Vec<f32> = part(channels).iter().map(|x| x.clamp(-30.0, 20.0)).collect();
+    golden.compare_rows("out.encode.logvar", &logarithms)?;
+    if golden.find("out.encode.std").is_some() {
+        let deviations: Vec<f32> = logarithms.iter().map(|x| (f64::from(*x) / 2.0).exp() as f32).collect();
+        golden.compare_rows("out.encode.std", &deviations)?;
+    }
+    let (latents, items, size) = golden.first_of(&["in.latent", "in.latents"])?.pictures();
+    let picture = block_on(model.decode(&latents, items, grid(size))).map_err(said)?;
+    golden.compare_rows("out.decode", &picture)
+}
+
+fn tiny<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: &mut Golden) -> Result<()> {
+    let mut model = Vae::load(backend.clone(), files, dtype).map_err(said)?;
+    let (image, items, size) = golden.get("in.image")?.pictures();
+    let encoded = block_on(model.encode(&image, items, grid(size))).map_err(said)?;
+    golden.compare_rows("out.encode", &encoded)?;
+    let spec = model.spec().tiny.clone().ok_or("no description of its own")?;
+    golden.compare_rows("out.scaled", &spec.scaled(&encoded))?;
+    let stored = golden.get("in.stored")?.pictures().0;
+    golden.compare_rows("out.unscaled", &spec.unscaled(&stored))?;
+    let (latents, items, size) = golden.get("in.latents")?.pictures();
+    let picture = block_on(model.decode(&latents, items, grid(size))).map_err(said)?;
+    golden.compare_rows("out.decode", &picture)
+}
