@@ -36,7 +36,8 @@ pub fn run(args: &ImageArgs) -> Outcome {
     check_place(&args.out)?;
     let access = if args.no_mmap { Access::Read } else { Access::default() };
     let (backend, threads, dtype) = (args.backend.clone(), args.threads, args.dtype);
-    let options = ImageOptions { backend, threads, dtype, access, loras: args.lora.clone() };
+    let (loras, without) = (args.lora.clone(), args.without.clone());
+    let options = ImageOptions { backend, threads, dtype, access, loras, without };
     let mut model = ImageGenerator::open(&args.model, &options)?;
     let request = request(args, &model, init, mask)?;
     let (seed, began, bar) = (args.seed.unwrap_or_else(fresh_seed), Instant::now(), bar());
@@ -86,8 +87,10 @@ fn request(
     Ok(ImageRequest {
         prompts: args.prompt.clone(),
         negative: args.negative.clone().map(|text| vec![text]),
-        steps: Some(args.steps),
+        steps: args.steps,
         guidance: args.guidance,
+        true_guidance: args.true_guidance,
+        text_tokens: args.text_tokens,
         guidance_rescale: args.guidance_rescale,
         clip_skip: args.clip_skip,
         scheduler: scheduler(args, model.scheduler())?,

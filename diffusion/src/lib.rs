@@ -22,6 +22,7 @@ mod model;
 pub mod nets;
 mod pipeline;
 mod run;
+mod transformer;
 
 pub use load::Loaded;
 pub use model::{Unet, UnetInput, Vae};
@@ -29,5 +30,6 @@ pub use pipeline::{
     Folder, ImageRequest, Images, Init, Lora, Noise, Pipeline, PipelineOptions, Progress, Purpose, Seeded,
     Sizes,
 };
+pub use transformer::{Transformer, TransformerInput};
 
 pub use engraft_image;

@@ -55,9 +55,11 @@ fn host<'a>(source: &'a dyn Source, operand: &Operand) -> Result<(HostMatrix<'a>
         let tensor = source.find(name).ok_or_else(missing)?;
         let (part, bytes) = (part_of(operand.packing), source.bytes(name)?);
         // Rows and the rest: a convolution of one output or to one has leading dimensions of 1.
-        let shape = match &tensor.shape[..] {
-            [rows, rest @ ..] if !rest.is_empty() => vec![*rows, rest.iter().product()],
-            vector => vector.to_vec(),
+        let shape = match (&tensor.shape[..], operand.packing) {
+            (all, Packing::Vector) => vec![all.iter().product()],
+            ([rest @ .., cols], Packing::Table) => vec![rest.iter().product(), *cols],
+            ([rows, rest @ ..], _) if !rest.is_empty() => vec![*rows, rest.iter().product()],
+            (vector, _) => vector.to_vec(),
         };
         HostMatrix::new(&TensorInfo { shape, ..tensor.clone() }, bytes, part)
     });
@@ -66,6 +68,7 @@ fn host<'a>(source: &'a dyn Source, operand: &Operand) -> Result<(HostMatrix<'a>
     let gate_first = [half..2 * half, 0..half];
     Ok(match operand.packing {
         Packing::Matrix => (all, WeightUse::MATMUL),
+        Packing::Table => (all, WeightUse::Embedding),
         Packing::Taps(taps) => (all.taps_apart(taps)?, WeightUse::MATMUL),
         Packing::Gated => (all.take_outputs(&gate_first)?, WeightUse::GatedLinear { grain: 1 }),
         Packing::Vector => (all.into_f32()?, WeightUse::Vector),
@@ -76,6 +79,6 @@ fn host<'a>(source: &'a dyn Source, operand: &Operand) -> Result<(HostMatrix<'a>
 fn part_of(packing: Packing) -> Part {
     match packing {
         Packing::Vector | Packing::GatedVector => Part::Bias,
-        Packing::Matrix | Packing::Gated | Packing::Taps(_) => Part::Weight,
+        Packing::Matrix | Packing::Gated | Packing::Taps(_) | Packing::Table => Part::Weight,
     }
 }

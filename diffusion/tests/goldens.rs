@@ -10,7 +10,7 @@ use engraft_core::mem::Float;
 use engraft_cpu::{Cpu, CpuConfig};
 use engraft_diffusion::graph::Grid;
 use engraft_diffusion::nets::Conditions;
-use engraft_diffusion::{Unet, UnetInput, Vae};
+use engraft_diffusion::{Transformer, TransformerInput, Unet, UnetInput, Vae};
 use golden::{Golden, folder};
 
 fn unet(name: &str, dtype: Float, relative: f64) {
@@ -69,6 +69,72 @@ fn vae(name: &str, dtype: Float, relative: f64) {
     golden.judge("out.decode", &picture, &golden.wanted("out.decode"), relative);
 }
 
+/// Sizes that a picture has as it is packed: `img_ids` are lines and columns.
+fn packed(golden: &Golden) -> Grid {
+    let (shape, ids) = golden.get("in.img_ids");
+    let most = |axis: usize| ids.chunks(shape[1]).map(|id| id[axis] as usize).max().unwrap() + 1;
+    let grid = Grid { height: most(1), width: most(2) };
+    let own = (0..grid.height).flat_map(|y| (0..grid.width).map(move |x| [0.0, y as f64, x as f64]));
+    assert_eq!(own.flatten().collect::<Vec<_>>(), ids, "{}", golden.name);
+    grid
+}
+
+fn transformer(name: &str, dtype: Float, relative: f64) {
+    let golden = Golden::component(name);
+    let files = open(&folder("components").join(name), Access::default()).unwrap();
+    let backend = Cpu::new(CpuConfig::default()).unwrap();
+    let mut model = Transformer::load(backend, &files, dtype).unwrap();
+    let narrow = |values: Vec<f64>| values.into_iter().map(|x| x as f32).collect::<Vec<f32>>();
+    let (shape, sample) = golden.get("in.hidden_states");
+    let (_, mut times) = golden.get("in.timestep");
+    let rows = shape.len() == 3;
+    let (sample, items, size) = match rows {
+        true => (narrow(sample), shape[0], packed(&golden)),
+        false => golden.picture("in.hidden_states"),
+    };
+    // FLUX divides by what it multiplies with inside.
+    times.iter_mut().filter(|_| rows).for_each(|time| *time *= 1000.0);
+    let (shape, text) = golden.get("in.encoder_hidden_states");
+    let text = narrow(text);
+    let mask = golden.find("in.encoder_attention_mask");
+    let mask = mask.map(|(_, mask)| mask.iter().map(|seen| *seen != 0.0).collect::<Vec<_>>());
+    let pooled = golden.find("in.pooled_projections").map(|(_, pooled)| narrow(pooled));
+    let guidance = golden.find("in.guidance").map(|(_, guidance)| guidance);
+    let sizes = golden.find("in.resolution").map(|(_, sizes)| {
+        let (_, aspects) = golden.get("in.aspect_ratio");
+        sizes.chunks(2).zip(aspects).map(|(size, aspect)| [size[0], size[1], aspect]).collect::<Vec<_>>()
+    });
+    let input = TransformerInput {
+        text: &text,
+        mask: mask.as_deref(),
+        pooled: pooled.as_deref(),
+        guidance: guidance.as_deref(),
+        sizes: sizes.as_deref(),
+    };
+    model.begin(Conditions { items, size, tokens: shape[1] }, &input).unwrap();
+    let got = block_on(model.step(&sample, &times)).unwrap();
+    let want = if rows { golden.get("out.out").1 } else { golden.wanted("out.out") };
+    golden.judge("out.out", &got, &want, relative);
+    let again = block_on(model.step(&sample, &times)).unwrap();
+    assert_eq!(got, again, "a second step of the same sample");
+}
+
+/// Cases of transformers.
+const TRANSFORMERS: [&str; 5] = [
+    "sd3_transformer",
+    "sd35_transformer",
+    "flux_transformer",
+    "flux_transformer_schnell",
+    "pixart_alpha_transformer",
+];
+
+#[test]
+fn transformers() {
+    for name in TRANSFORMERS {
+        transformer(name, Float::F32, 2e-5);
+    }
+}
+
 #[test]
 fn unets() {
     for name in ["unet_sd1", "unet_sd2", "unet_sdxl"] {
@@ -87,6 +153,9 @@ fn autoencoders() {
 fn sixteen_bits() {
     for (dtype, relative) in [(Float::F16, 2e-2), (Float::Bf16, 5e-2)] {
         unet("unet_sdxl", dtype, relative);
+        for name in ["sd35_transformer", "flux_transformer_schnell", "pixart_alpha_transformer"] {
+            transformer(name, dtype, relative);
+        }
         vae("vae_sd3", dtype, relative);
     }
 }

@@ -18,7 +18,7 @@ use serde_json::Value;
 use std::ops::ControlFlow;
 
 /// Pipelines and their runs that are run here.
-const RUNS: [(&str, &[&str]); 6] = [
+const RUNS: [(&str, &[&str]); 11] = [
     (
         "sd1",
         &[
@@ -52,6 +52,11 @@ const RUNS: [(&str, &[&str]); 6] = [
             "lora_kohya_sgm",
         ],
     ),
+    ("sd3", &["txt2img", "no_t5", "no_guidance", "three_prompts"]),
+    ("sd35", &["txt2img", "no_t5"]),
+    ("flux", &["txt2img", "batch", "true_cfg"]),
+    ("flux_schnell", &["txt2img", "batch"]),
+    ("pixart_sigma", &["txt2img"]),
 ];
 
 /// The noise of a golden.
@@ -72,8 +77,11 @@ impl Noise for Given<'_> {
             values = values[step * each..(step + 1) * each].to_vec();
             shape.remove(0);
         }
-        let [items, channels, height, width] = shape[..] else { panic!("{name}: {shape:?}") };
-        let all = rows(&values, items, channels, height * width);
+        let all = match shape[..] {
+            [items, channels, height, width] => rows(&values, items, channels, height * width),
+            // FLUX: rows already.
+            _ => values.into_iter().map(|x| x as f32).collect(),
+        };
         into.copy_from_slice(&all[item * into.len()..(item + 1) * into.len()]);
     }
 }
@@ -94,6 +102,11 @@ fn request(golden: &Golden, run: &Value) -> ImageRequest {
         match name.as_str() {
             "prompt" => request.prompts = texts(value).unwrap(),
             "prompt_2" => request.second_prompts = texts(value),
+            "prompt_3" => request.third_prompts = texts(value),
+            "negative_prompt_3" => request.third_negative = texts(value),
+            "max_sequence_length" => request.text_tokens = Some(number() as usize),
+            "true_cfg_scale" => request.true_guidance = Some(number()),
+            "use_resolution_binning" => assert_eq!(value, false),
             "negative_prompt" => request.negative = texts(value),
             "negative_prompt_2" => request.second_negative = texts(value),
             "height" => request.height = number() as usize,
@@ -158,16 +171,19 @@ fn pictures_are_those_of_the_reference() {
         let said: Value =
             serde_json::from_str(&std::fs::read_to_string(path.join("golden.json")).unwrap()).unwrap();
         let cpu = Cpu::new(CpuConfig::default()).unwrap();
-        let load = |loras: Vec<Lora>| {
-            let options = PipelineOptions { access: Access::default(), dtype: Float::F32, loras };
+        let load = |loras: Vec<Lora>, without: Vec<String>| {
+            let options = PipelineOptions { access: Access::default(), dtype: Float::F32, loras, without };
             Pipeline::load(&cpu, &path, &options).unwrap()
         };
-        let mut plain = load(Vec::new());
+        let mut plain = load(Vec::new(), Vec::new());
         for name in runs {
             let own = &said["runs"][*name];
             let scale = own["call"]["cross_attention_kwargs"]["scale"].as_f64().unwrap_or(1.0);
             let lora = own["lora"].as_str().map(|file| Lora { file: path.join(file), scale });
-            let mut with = lora.map(|lora| load(vec![lora]));
+            let dropped = own["dropped"].as_array().into_iter().flatten();
+            let dropped: Vec<String> = dropped.map(|name| name.as_str().unwrap().to_string()).collect();
+            let another = lora.is_some() || !dropped.is_empty();
+            let mut with = another.then(|| load(lora.into_iter().collect(), dropped));
             let pipeline = with.as_mut().unwrap_or(&mut plain);
             let golden = Golden::run(&path, case, name, own);
             let images = run(pipeline, &golden, own);

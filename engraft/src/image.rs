@@ -24,17 +24,20 @@ pub struct ImageOptions {
     pub access: Access,
     /// LoRA files that are added to the weights.
     pub loras: Vec<Lora>,
+    /// Components that are left out, see [`PipelineOptions`].
+    pub without: Vec<String>,
 }
 
 impl Default for ImageOptions {
     /// The CPU, in f32.
     fn default() -> Self {
         let (dtype, access) = (Float::F32, Access::default());
-        Self { backend: BackendName::Cpu, threads: 0, dtype, access, loras: Vec::new() }
+        let (loras, without) = (Vec::new(), Vec::new());
+        Self { backend: BackendName::Cpu, threads: 0, dtype, access, loras, without }
     }
 }
 
-/// Makes pictures of texts: Stable Diffusion 1, 2 and XL as diffusers publishes them.
+/// Makes pictures of texts: Stable Diffusion 1, 2, XL, 3 and 3.5, FLUX.1 and PixArt as diffusers publishes them.
 ///
 /// ```no_run
 /// use engraft::{ImageGenerator, ImageOptions, engraft_diffusion::ImageRequest};
@@ -93,8 +96,8 @@ impl Visitor for Load<'_> {
 
     fn visit<B: Backend>(self, backend: Arc<B>) -> Result<ImageGenerator> {
         let Load(path, options) = self;
-        let ImageOptions { access, dtype, loras, .. } = options.clone();
-        let pipeline = Pipeline::load(&backend, path, &PipelineOptions { access, dtype, loras })?;
+        let ImageOptions { access, dtype, loras, without, .. } = options.clone();
+        let pipeline = Pipeline::load(&backend, path, &PipelineOptions { access, dtype, loras, without })?;
         Ok(ImageGenerator(Box::new(pipeline)))
     }
 }

@@ -82,8 +82,9 @@ impl Golden {
     /// Latents after the last step, as rows.
     pub fn last_latents(&self) -> Vec<f64> {
         let (shape, values) = self.get("latents");
-        let [steps, items, channels, height, width] = shape[..] else { panic!("{shape:?}") };
-        let last = &values[(steps - 1) * values.len() / steps..];
+        let last = &values[(shape[0] - 1) * values.len() / shape[0]..];
+        // FLUX: rows already.
+        let [_, items, channels, height, width] = shape[..] else { return last.to_vec() };
         rows(last, items, channels, height * width).into_iter().map(f64::from).collect()
     }
 
