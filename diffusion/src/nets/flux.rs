@@ -66,7 +66,9 @@ impl FluxSpec {
         config::at_least_one(&[("num_attention_heads", spec.num_attention_heads)])?;
         let axes = &spec.axes_dims_rope;
         let whole = axes.len() == 3 && axes.iter().all(|axis| axis % 2 == 0);
-        match whole && axes.iter().sum::<usize>() == spec.attention_head_dim {
+        match whole
+            && axes.iter().fold(0usize, |sum, axis| sum.saturating_add(*axis)) == spec.attention_head_dim
+        {
             true => Ok(spec),
             false => {
                 let allowed = format!("three even numbers whose sum is {}", spec.attention_head_dim);

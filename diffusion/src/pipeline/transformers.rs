@@ -174,7 +174,7 @@ impl<B: Backend> Transformed<B> {
     pub fn side(&self) -> Option<usize> {
         let latents = self.transformer.spec().sample_size();
         let latents = latents.or((self.kind == Kind::Flux).then_some(FLUX_SAMPLE));
-        latents.map(|latents| latents * self.vae.spec().factor())
+        latents.map(|latents| latents.saturating_mul(self.vae.spec().factor()))
     }
 
     /// See [`super::Pipeline::run`].

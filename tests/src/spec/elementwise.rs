@@ -509,7 +509,7 @@ pub const LAWFUL: &[Lawful] = &[
     Lawful::new("xielu", "x", Field::Cols, "in place"),
     Lawful::new("xielu", "x", Field::Transposed, "in place"),
     Lawful::new("xielu", "x", Field::Dtype, "in place"),
-    Lawful::new("modulate", "rows", Field::Content, "numbers beyond the scale leave their rows"),
+    Lawful::new("modulate", "scale", Field::Rows, "of any number of items where nothing is added"),
     Lawful::new("limit", "x", Field::Rows, "in place"),
     Lawful::new("limit", "x", Field::Cols, "in place"),
     Lawful::new("limit", "x", Field::Transposed, "in place"),
