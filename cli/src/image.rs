@@ -37,8 +37,8 @@ pub fn run(args: &ImageArgs) -> Outcome {
     check_place(&args.out)?;
     let access = if args.no_mmap { Access::Read } else { Access::default() };
     let (backend, threads, dtype) = (args.backend.clone(), args.threads, args.dtype);
-    let (loras, controlnet) = (args.lora.clone(), args.controlnet.clone());
-    let options = ImageOptions { backend, threads, dtype, access, loras, controlnet };
+    let (loras, controlnet, without) = (args.lora.clone(), args.controlnet.clone(), args.without.clone());
+    let options = ImageOptions { backend, threads, dtype, access, loras, controlnet, without };
     let mut model = ImageGenerator::open(&args.model, &options)?;
     let request = request(args, &model, Given { init, mask, control })?;
     let (seed, began, bar) = (args.seed.unwrap_or_else(fresh_seed), Instant::now(), bar());
@@ -97,8 +97,10 @@ fn request(
     Ok(ImageRequest {
         prompts: args.prompt.clone(),
         negative: args.negative.clone().map(|text| vec![text]),
-        steps: Some(args.steps),
+        steps: args.steps,
         guidance: args.guidance,
+        true_guidance: args.true_guidance,
+        text_tokens: args.text_tokens,
         guidance_rescale: args.guidance_rescale,
         clip_skip: args.clip_skip,
         scheduler: scheduler(args, model.scheduler())?,

@@ -67,6 +67,27 @@ fn pictures_are_written_and_are_those_that_they_are_alone() {
 }
 
 #[test]
+fn transformers_make_pictures_with_and_without_their_largest_encoder() {
+    let place = folder("transformers");
+    let run = |name: &str, more: &[&str], out: &str| {
+        let (model, out) = (model(name), place.join(out).to_str().unwrap().to_string());
+        let args = ["image", "-m", &model, "-p", "a fox", "--size", "24x16", "--steps", "2", "--seed", "5"];
+        let args = [&args[..], &["--text-tokens", "9", "-o", &out], more].concat();
+        assert!(stderr(&engraft(&args)).contains("24 x 16, 2 steps, seed 5, "));
+        picture(out)
+    };
+    let schnell = run("flux_schnell", &[], "schnell.png");
+    assert_eq!((schnell.width, schnell.height), (24, 16));
+    let with = run("sd3", &["--negative", "a dog"], "with.png");
+    let without = run("sd3", &["--negative", "a dog", "--without", "text_encoder_3"], "without.png");
+    assert_ne!(with.rgb, without.rgb);
+    let out = place.join("none.png").to_str().unwrap().to_string();
+    let flux = model("flux");
+    let args = ["image", "-m", &flux, "-p", "a", "--size", "20x16", "-o", &out];
+    fails(&args, &["width", "a multiple of 8"]);
+}
+
+#[test]
 fn what_a_mask_hides_stays() {
     let (place, model) = (folder("masked"), model("sd1"));
     let file = |name: &str| place.join(name).to_str().unwrap().to_string();

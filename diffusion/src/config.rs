@@ -68,6 +68,14 @@ pub(crate) fn check_others(others: &Map<String, Value>, harmless: &[(&str, Value
     }
 }
 
+/// Refuses counts of which there is none.
+pub(crate) fn at_least_one(counts: &[(&str, usize)]) -> Result<()> {
+    match counts.iter().find(|(_, count)| *count == 0) {
+        Some((field, count)) => Err(Error::config(*field, count, "at least 1")),
+        None => Ok(()),
+    }
+}
+
 /// Refuses a block of a type that is not known.
 pub(crate) fn all_are(field: &str, types: &[String], known: &[&str]) -> Result<()> {
     match types.iter().find(|one| !known.contains(&one.as_str())) {

@@ -42,7 +42,7 @@ impl<B: Backend> ControlNet<B> {
     pub(crate) fn check(backend: &Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Known<ControlNetSpec>> {
         let class = check_class(files, &["ControlNetModel"])?;
         let graphs = |spec: &ControlNetSpec, tensors: &mut Tensors| Ok(vec![spec.graph(tensors, ANY)?]);
-        Known::new((backend, dtype), files, class, ControlNetSpec::new(&files.config)?, graphs)
+        Known::new((backend, dtype), files, (class, &[]), ControlNetSpec::new(&files.config)?, graphs)
     }
 
     /// Its description.

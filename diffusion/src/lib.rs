@@ -23,6 +23,7 @@ mod model;
 pub mod nets;
 mod pipeline;
 mod run;
+mod transformer;
 
 pub use controlnet::ControlNet;
 pub use load::Loaded;
@@ -31,5 +32,6 @@ pub use pipeline::{
     Control, Folder, ImageRequest, Images, Init, Lora, Noise, Pipeline, PipelineOptions, Progress, Purpose,
     Seeded, Sizes,
 };
+pub use transformer::{Transformer, TransformerInput};
 
 pub use engraft_image;

@@ -75,6 +75,7 @@ pub(crate) fn described(source: &dyn Source, tensors: &Tensors) -> Result<Vec<We
         let format = format.copied().unwrap_or(wide);
         let (rows, cols, format, used_for) = match operand.packing {
             Packing::Matrix | Packing::Taps(_) => (rows, cols, format, WeightUse::MATMUL),
+            Packing::Table => (rows, cols, format, WeightUse::Embedding),
             Packing::Gated => (rows, cols, format, WeightUse::GatedLinear { grain: 1 }),
             Packing::Vector | Packing::GatedVector => (1, elements, wide, WeightUse::Vector),
         };
@@ -90,9 +91,11 @@ fn found<'a>(source: &'a dyn Source, name: &str) -> Result<&'a TensorInfo> {
 
 /// A tensor as rows and the rest: a convolution of one output or to one has leading dimensions of 1.
 fn matrix<'a>(tensor: &TensorInfo, bytes: Cow<'a, [u8]>, packing: Packing) -> Result<HostMatrix<'a>> {
-    let shape = match &tensor.shape[..] {
-        [rows, rest @ ..] if !rest.is_empty() => vec![*rows, rest.iter().product()],
-        vector => vector.to_vec(),
+    let shape = match (&tensor.shape[..], packing) {
+        (all, Packing::Vector) => vec![all.iter().product()],
+        ([rest @ .., cols], Packing::Table) => vec![rest.iter().product(), *cols],
+        ([rows, rest @ ..], _) if !rest.is_empty() => vec![*rows, rest.iter().product()],
+        (vector, _) => vector.to_vec(),
     };
     HostMatrix::new(&TensorInfo { shape, ..tensor.clone() }, bytes, part_of(packing))
 }
@@ -108,6 +111,7 @@ fn host<'a>(source: &'a dyn Source, operand: &Operand) -> Result<(HostMatrix<'a>
     let gate_first = [half..2 * half, 0..half];
     Ok(match operand.packing {
         Packing::Matrix => (all, WeightUse::MATMUL),
+        Packing::Table => (all, WeightUse::Embedding),
         Packing::Taps(taps) => (all.taps_apart(taps)?, WeightUse::MATMUL),
         Packing::Gated => (all.take_outputs(&gate_first)?, WeightUse::GatedLinear { grain: 1 }),
         Packing::Vector => (all.into_f32()?, WeightUse::Vector),
@@ -118,6 +122,6 @@ fn host<'a>(source: &'a dyn Source, operand: &Operand) -> Result<(HostMatrix<'a>
 fn part_of(packing: Packing) -> Part {
     match packing {
         Packing::Vector | Packing::GatedVector => Part::Bias,
-        Packing::Matrix | Packing::Gated | Packing::Taps(_) => Part::Weight,
+        Packing::Matrix | Packing::Gated | Packing::Taps(_) | Packing::Table => Part::Weight,
     }
 }

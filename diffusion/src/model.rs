@@ -31,18 +31,18 @@ pub(crate) struct Known<S> {
 }
 
 impl<S> Known<S> {
-    /// Of a model of this class, all of whose tensors its graphs take.
+    /// Of a model of this class, all of whose tensors its graphs take, but for what is `computed`.
     pub fn new<B: Backend>(
         (backend, dtype): (&Arc<B>, Float),
         files: &ModelFiles,
-        class: &str,
+        (class, computed): (&str, &[&str]),
         spec: S,
         graphs: impl FnOnce(&S, &mut Tensors) -> Result<Vec<Graph>>,
     ) -> Result<Self> {
         let source = files.source.as_ref();
         let mut tensors = Tensors::new(source.file(), source.tensors());
         let graphs = graphs(&spec, &mut tensors)?;
-        tensors.check_all_taken(class, |_| false)?;
+        tensors.check_all_taken(class, |name| computed.contains(&name))?;
         let uses = run::check(Asked::of(backend), source, &tensors, (class, graphs), dtype)?;
         Ok(Self { spec, tensors, uses })
     }
@@ -100,7 +100,7 @@ impl<B: Backend> Unet<B> {
         // Operands and kernels are the same at every size.
         let conditions = Conditions { items: 1, size: Grid { height: 64, width: 64 }, tokens: 1 };
         let graphs = |spec: &UnetSpec, tensors: &mut Tensors| Ok(vec![spec.graph(tensors, conditions)?]);
-        Known::new((backend, dtype), files, class, UnetSpec::new(&files.config)?, graphs)
+        Known::new((backend, dtype), files, (class, &[]), UnetSpec::new(&files.config)?, graphs)
     }
 
     /// Its description.
@@ -244,7 +244,7 @@ impl<B: Backend> Vae<B> {
             let encoder = spec.encoder(tensors, 1, Grid { height: side, width: side })?;
             Ok(vec![encoder, spec.decoder(tensors, 1, Grid { height: 1, width: 1 })?])
         };
-        Known::new((backend, dtype), files, class, spec, graphs)
+        Known::new((backend, dtype), files, (class, &[]), spec, graphs)
     }
 
     /// Its description.

@@ -4,12 +4,12 @@
 
 use engraft_core::backend::block_on;
 use engraft_cpu::{Cpu, CpuConfig};
-use engraft_diffusion::{ImageRequest, Init, Pipeline, PipelineOptions, Progress, Seeded, Sizes};
+use engraft_diffusion::{ImageRequest, Init, Lora, Pipeline, PipelineOptions, Progress, Seeded, Sizes};
 use image_goldens::{Runs, cases, folder, name, tokenizers};
 use std::ops::ControlFlow;
 
 /// Runs of all cases.
-const RUNS: usize = 34;
+const RUNS: usize = 46;
 
 #[test]
 fn pictures_are_those_of_the_reference() {
@@ -78,4 +78,78 @@ fn what_is_too_long_is_said_and_a_run_can_end() {
         let error = run(&request, 9).unwrap_err().to_string();
         assert!(error.contains(field) && error.contains("reads none"), "{error}");
     }
+}
+
+/// A request of small pictures that few steps make.
+fn small(prompts: &[&str]) -> ImageRequest {
+    ImageRequest {
+        prompts: prompts.iter().map(|prompt| prompt.to_string()).collect(),
+        negative: Some(vec!["a dog".to_string()]),
+        width: 24,
+        height: 16,
+        steps: Some(2),
+        text_tokens: Some(9),
+        ..ImageRequest::new("")
+    }
+}
+
+#[test]
+fn pictures_of_transformers_are_those_that_they_are_alone() {
+    let cpu = Cpu::new(CpuConfig::default()).unwrap();
+    for case in ["sd3", "sd35", "flux", "pixart_sigma"] {
+        let path = folder("pipelines").join(case);
+        let mut pipeline = Pipeline::load(&cpu, &path, &PipelineOptions::default()).unwrap();
+        let true_guidance = (case == "flux").then_some(2.0);
+        let mut run = |prompts: &[&str], seed: u64| {
+            let request = ImageRequest { true_guidance, ..small(prompts) };
+            let all = &mut |_: Progress| ControlFlow::Continue(());
+            block_on(pipeline.run(&request, &mut Seeded(seed), all)).unwrap().unwrap()
+        };
+        let both = run(&["a fox", "The model is trained; coffee on the corner"], 5);
+        let alone = run(&["The model is trained; coffee on the corner"], 6);
+        assert_eq!(alone.rgb[0].len(), 24 * 16 * 3, "{case}");
+        assert_eq!(alone.rgb[0], both.rgb[1], "{case}");
+        assert_ne!(both.rgb[0], both.rgb[1], "{case}");
+        assert_eq!(run(&["a fox"], 5).rgb[0], both.rgb[0], "{case}");
+    }
+}
+
+#[test]
+fn what_transformers_do_not_read_is_refused() {
+    let cpu = Cpu::new(CpuConfig::default()).unwrap();
+    let load = |case: &str, options: &PipelineOptions| {
+        Pipeline::load(&cpu, &folder("pipelines").join(case), options).map_err(|error| error.to_string())
+    };
+    let mut flux = load("flux_schnell", &PipelineOptions::default()).unwrap();
+    let init = Some(Init { rgb: vec![0.5; 24 * 16 * 3], strength: 0.5, mask: None });
+    let requests = [
+        ("init", ImageRequest { init, ..small(&["a"]) }),
+        ("guidance", ImageRequest { guidance: Some(3.5), ..small(&["a"]) }),
+        ("guidance_rescale", ImageRequest { guidance_rescale: 0.7, ..small(&["a"]) }),
+        ("clip_skip", ImageRequest { clip_skip: 1, ..small(&["a"]) }),
+        ("prompt_3", ImageRequest { third_prompts: Some(vec!["a".to_string()]), ..small(&["a"]) }),
+        ("max_sequence_length", ImageRequest { text_tokens: Some(513), ..small(&["a"]) }),
+        ("true_guidance", ImageRequest { true_guidance: Some(f64::NAN), ..small(&["a"]) }),
+        ("height", ImageRequest { height: 20, ..small(&["a"]) }),
+    ];
+    for (field, request) in requests {
+        let all = &mut |_: Progress| ControlFlow::Continue(());
+        let error = block_on(flux.run(&request, &mut Seeded(1), all)).unwrap_err().to_string();
+        assert!(error.contains(field), "{field}: {error}");
+    }
+    let without =
+        |name: &str| PipelineOptions { without: vec![name.to_string()], ..PipelineOptions::default() };
+    for (case, name, what) in [
+        ("flux", "text_encoder_2", "has no `text_encoder_2`"),
+        ("sd3", "text_encoder", "has no `text_encoder`"),
+        ("sd3", "text_encoder_4", "text_encoder_4"),
+        ("pixart_sigma", "transformer", "has no `transformer`"),
+    ] {
+        let error = load(case, &without(name)).err().unwrap();
+        assert!(error.contains(what), "{case} without {name}: {error}");
+    }
+    let lora = Lora { file: folder("pipelines").join("sdxl/lora_kohya_sgm.safetensors"), scale: 1.0 };
+    let error =
+        load("sd35", &PipelineOptions { loras: vec![lora], ..PipelineOptions::default() }).err().unwrap();
+    assert!(error.contains("lora"), "{error}");
 }

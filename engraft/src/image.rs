@@ -26,17 +26,20 @@ pub struct ImageOptions {
     pub loras: Vec<Lora>,
     /// The folder of a ControlNet, instead of the pipeline's own where it has one.
     pub controlnet: Option<PathBuf>,
+    /// Components that are left out, see [`PipelineOptions`].
+    pub without: Vec<String>,
 }
 
 impl Default for ImageOptions {
     /// The CPU, in f32.
     fn default() -> Self {
         let (dtype, access) = (Float::F32, Access::default());
-        Self { backend: BackendName::Cpu, threads: 0, dtype, access, loras: Vec::new(), controlnet: None }
+        let (loras, controlnet, without) = (Vec::new(), None, Vec::new());
+        Self { backend: BackendName::Cpu, threads: 0, dtype, access, loras, controlnet, without }
     }
 }
 
-/// Makes pictures of texts: Stable Diffusion 1, 2 and XL as diffusers publishes them.
+/// Makes pictures of texts: Stable Diffusion 1, 2, XL, 3 and 3.5, FLUX.1 and PixArt as diffusers publishes them.
 ///
 /// ```no_run
 /// use engraft::{ImageGenerator, ImageOptions, engraft_diffusion::ImageRequest};
@@ -95,8 +98,8 @@ impl Visitor for Load<'_> {
 
     fn visit<B: Backend>(self, backend: Arc<B>) -> Result<ImageGenerator> {
         let Load(path, options) = self;
-        let ImageOptions { access, dtype, loras, controlnet, .. } = options.clone();
-        let options = PipelineOptions { access, dtype, loras, controlnet };
+        let ImageOptions { access, dtype, loras, controlnet, without, .. } = options.clone();
+        let options = PipelineOptions { access, dtype, loras, controlnet, without };
         let pipeline = Pipeline::load(&backend, path, &options)?;
         Ok(ImageGenerator(Box::new(pipeline)))
     }

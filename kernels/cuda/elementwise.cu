@@ -1,10 +1,11 @@
-// Element by element: sum, activation, gated activation, scaling, conversion.
+// Element by element: sum, activation, gated activation, modulation, scaling, conversion.
 //
 //   add       acc += x                                       reads 2, writes 1 element per element
 //   activate  x = act(x)                                     reads 1, writes 1
 //   xielu     x = xielu(x) of four constants                 reads 1, writes 1
 //   gate      out = act(g) * u of [g | u], rounded once      reads 2, writes 1 per output
 //             clamped: (clamp(u) + shift) * (g' * sigmoid(slope * g')), g' = min(g, limit)
+//   modulate  x[r] = (base + scale[rows[r]]) * x[r] + shift[rows[r]]  reads 3, writes 1
 //   limit     x = max(min(x, limit), -limit)                 reads 1, writes 1
 //   scale     y = factor * x, then cap * tanh(y / cap)       reads 1, writes 1
 //   convert   out = x, or x + bias, in another element type  reads 1, writes 1
@@ -141,6 +142,45 @@ DEVICE void gated(const Gate &p) {
     });
 }
 
+struct Modulate {
+    MatView x;
+    MatView scale;
+    MatView shift;
+    const u32 *rows;
+    u32 elem;
+    // 0: nothing is added.
+    u32 shifted;
+    float base;
+    u32 reserved;
+};
+
+template <typename T>
+DEVICE void modulated(const Modulate &p) {
+    constexpr u32 N = Wide<T>::N;
+    begin();
+    bool wide = aligned<T>(p.x) && aligned<T>(p.scale) && aligned<T>(p.shift);
+    each<N>(p.x.rows, p.x.cols, wide, [&](u32 r, u32 c, bool whole) {
+        u32 from = p.rows[r];
+        if (from >= p.scale.rows) return;
+        float v[N], f[N], s[N];
+        load_part(row_of<T>(p.x, r), c, p.x.cols, whole, v);
+        load_part(row_of<T>(p.scale, from), c, p.x.cols, whole, f);
+        if (p.base != 0.0f) {
+#pragma unroll
+            for (u32 i = 0; i < N; i++) f[i] = add(f[i], p.base);
+        }
+        if (p.shifted) {
+            load_part(row_of<T>(p.shift, from), c, p.x.cols, whole, s);
+#pragma unroll
+            for (u32 i = 0; i < N; i++) v[i] = madd(f[i], v[i], s[i]);
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < N; i++) v[i] = mul(f[i], v[i]);
+        }
+        store_part(row_of<T>(p.x, r), c, p.x.cols, whole, v);
+    });
+}
+
 struct Limit {
     MatView x;
     u32 elem;
@@ -226,6 +266,9 @@ DEVICE void converted(const Convert &p) {
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256) elementwise_gate_##NAME(const __grid_constant__ Gate p) {        \
         gated<T>(p);                                                                                                   \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256) elementwise_modulate_##NAME(const __grid_constant__ Modulate p) {\
+        modulated<T>(p);                                                                                               \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256) elementwise_limit_##NAME(const __grid_constant__ Limit p) {      \
         limited<T>(p);                                                                                                 \

@@ -113,6 +113,7 @@ fn named() -> BTreeSet<String> {
         add(&[elementwise::Add::entry(elem), elementwise::Activate::entry(elem)]);
         add(&[elementwise::Xielu::entry(elem), elementwise::Limit::entry(elem)]);
         add(&[elementwise::Gate::entry(elem), elementwise::Scale::entry(elem)]);
+        add(&[elementwise::Modulate::entry(elem)]);
         add(&Elem::ALL.map(|to| elementwise::Convert::entry(elem, to)));
         add(rows::Gather::entries(elem));
         add(&[norm::GroupNorm::entry(elem)]);

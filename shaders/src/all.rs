@@ -64,7 +64,7 @@ fn of_weight(all: &mut Vec<Kernel>, weight: Packing) {
 
 /// Rows of one element type.
 fn of_element(all: &mut Vec<Kernel>, x: Elem) {
-    use Elementwise::{Activate, Add, AddBias, Convert, Gate, Limit, Scale, Xielu};
+    use Elementwise::{Activate, Add, AddBias, Convert, Gate, Limit, Modulate, Scale, Xielu};
     all.extend([
         Kernel::Moe(Moe::Combine, x),
         Kernel::Moe(Moe::CombineNode, x),
@@ -76,7 +76,9 @@ fn of_element(all: &mut Vec<Kernel>, x: Elem) {
     for reduce in Reduce::ALL {
         all.extend([Norm::Alone, Norm::Add, Norm::Heads].map(|how| Kernel::Norm(how, x, reduce)));
     }
-    all.extend([Add, Activate, Xielu, Gate, Limit, Scale].map(|how| Kernel::Elementwise(how, x, x)));
+    all.extend(
+        [Add, Activate, Xielu, Gate, Modulate, Limit, Scale].map(|how| Kernel::Elementwise(how, x, x)),
+    );
     for how in [Convert, AddBias] {
         all.extend(Elem::ALL.map(|out| Kernel::Elementwise(how, x, out)));
     }

@@ -150,8 +150,8 @@ entries! {
 }
 entries! {
     /// What is done to an element.
-    Elementwise: Add = "add", Activate = "activate", Xielu = "xielu", Gate = "gate", Limit = "limit",
-    Scale = "scale", Convert = "convert", AddBias = "add_bias"
+    Elementwise: Add = "add", Activate = "activate", Xielu = "xielu", Gate = "gate",
+    Modulate = "modulate", Limit = "limit", Scale = "scale", Convert = "convert", AddBias = "add_bias"
 }
 entries! {
     /// What is done with experts; `Group` is the second half of `route`.

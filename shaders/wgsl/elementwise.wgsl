@@ -1,9 +1,14 @@
-{#- Element by element: sum, activation, xIELU, gated activation, limit, scale and cap, conversion (with a
+{#- Element by element: sum, activation, xIELU, gated activation, modulation, limit, scale and cap, conversion (with a
 bias). -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
 {%- if how == "scale" %}
 {{ it.params(carrier, ["rows", "cols", "out_offset", "out_pitch", "factor", "capped", "cap", "inverse"]) }}
+{%- elif how == "modulate" %}
+{{ it.params(carrier, [
+    "rows", "cols", "out_offset", "out_pitch", "items", "scale_offset", "scale_pitch", "shift_offset", "shift_pitch",
+    "rows_offset", "plus_one", "shifted",
+]) }}
 {%- else %}
 {{ it.params(carrier, ["rows", "cols", "x_offset", "x_pitch", "out_offset", "out_pitch", "limit" if how == "limit" else "act"] + (
     ["slope", "limit", "shift"] if how == "gate" else []
@@ -12,7 +17,7 @@ bias). -#}
 {%- if how in ["activate", "xielu", "gate", "limit", "scale"] %}
 {{ math.functions() }}
 {%- endif %}
-{%- if how in ["activate", "xielu", "limit", "scale"] %}
+{%- if how in ["activate", "xielu", "modulate", "limit", "scale"] %}
 {{ it.writes(0, "out", out) }}
 {%- else %}
 {{ it.reads(0, "x", x) }}
@@ -39,6 +44,11 @@ fn xielu_of(x: f32) -> f32 {
     return select(below, madd(og(constants[0] * x), x, straight), x > 0.0);
 }
 {%- endif %}
+{%- if how == "modulate" %}
+{{ it.reads(1, "scale", x) }}
+{{ it.reads(2, "added", x) }}
+@group(0) @binding(3) var<storage, read> rows: array<u32>;
+{%- endif %}
 {%- if how == "add_bias" %}
 @group(0) @binding(2) var<storage, read> bias: array<f32>;
 {%- endif %}
@@ -54,6 +64,19 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         out_put(to, act_of(p.act, out_at(to)));
 {%- elif how == "xielu" %}
         out_put(to, xielu_of(out_at(to)));
+{%- elif how == "modulate" %}
+        let item = rows[p.rows_offset + row];
+        if (item < p.items) {
+            var f = scale_at(p.scale_offset + item * p.scale_pitch + col);
+            if (p.plus_one != 0u) {
+                f = og(f + 1.0);
+            }
+            var y = f * out_at(to);
+            if (p.shifted != 0u) {
+                y = og(y) + added_at(p.shift_offset + item * p.shift_pitch + col);
+            }
+            out_put(to, y);
+        }
 {%- elif how == "limit" %}
         out_put(to, clamp_to(out_at(to), -p.limit, p.limit));
 {%- elif how == "scale" %}

@@ -1,9 +1,9 @@
-//! Element by element: sum, activation, gated activation, conversion.
+//! Element by element: sum, activation, gated activation, modulation, conversion.
 
 use super::{Activation, Floats, Machine, RawMat, RawMatMut, over_rows, same, same_shape};
 use crate::simd::{self, Kernel, Lanes};
 use engraft_core::params::Clamp;
-use engraft_core::{Result, math};
+use engraft_core::{Result, math, math::MulAdd};
 
 /// What is done to a row.
 #[derive(Clone, Copy)]
@@ -12,9 +12,20 @@ enum Step<'a> {
     Activate(Activation),
     Xielu([f32; 4]),
     Gate(Activation, Option<Clamp>),
+    Modulate(Rows<'a>),
     Limit(f32),
     Scale(f32, Option<f32>),
     Convert(Option<&'a [f32]>),
+}
+
+/// What rows are modulated by.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    scale: RawMat,
+    shift: Option<RawMat>,
+    /// Of every row that is modulated the row of `scale` and `shift`.
+    rows: &'a [u32],
+    base: f32,
 }
 
 /// `acc += x`.
@@ -58,6 +69,22 @@ pub fn gate(
     each_row(machine, gate_up, out, Step::Gate(act, clamp))
 }
 
+/// `x[r] = (scale[rows[r]], plus one) * x[r] + shift[rows[r]]`; a row number beyond `scale` leaves its row.
+pub fn modulate(
+    machine: &Machine,
+    x: RawMatMut,
+    (scale, shift): (RawMat, Option<RawMat>),
+    (rows, plus_one): (&[u32], bool),
+) -> Result<()> {
+    same("modulate", "row numbers", rows.len(), x.rows)?;
+    same("modulate", "columns of the scale", scale.cols, x.cols)?;
+    if let Some(shift) = shift {
+        same_shape("modulate", shift, scale)?;
+    }
+    let base = if plus_one { 1.0 } else { 0.0 };
+    each_row(machine, x.as_raw(), x, Step::Modulate(Rows { scale, shift, rows, base }))
+}
+
 /// `out = x`, or `x + bias`, rounded to `out`'s element type.
 pub fn convert(machine: &Machine, x: RawMat, bias: Option<&[f32]>, out: RawMatMut) -> Result<()> {
     same_shape("convert", out.as_raw(), x)?;
@@ -71,9 +98,42 @@ fn each_row(machine: &Machine, x: RawMat, out: RawMatMut, step: Step<'_>) -> Res
     if x.is_empty() {
         return Ok(());
     }
-    over_rows(machine, [x.rows, x.cols], 8192, 2, |range, scratch| {
+    over_rows(machine, [x.rows, x.cols], 8192, 3, |range, scratch| {
         simd::run(machine.isa, machine.madd, Part { x, out, step, range, scratch });
     })
+}
+
+impl Rows<'_> {
+    /// Modulates row `r`; false where it stays as it is.
+    ///
+    /// # Safety
+    /// Both rows of scratch have room for as many values.
+    #[inline(always)]
+    unsafe fn apply<V: Lanes>(&self, r: usize, values: &mut [f32], scratch: [*mut f32; 2]) -> bool {
+        let ([factors, added], cols, from) = (scratch, values.len(), self.rows[r] as usize);
+        if from >= self.scale.rows {
+            return false;
+        }
+        // SAFETY: the caller's; scale and shift have this row, with as many columns.
+        let (factors, added) = unsafe {
+            self.scale.widen::<V>(from, 0, cols, factors);
+            if let Some(shift) = self.shift {
+                shift.widen::<V>(from, 0, cols, added);
+            }
+            (std::slice::from_raw_parts_mut(factors, cols), std::slice::from_raw_parts(added, cols))
+        };
+        if self.base != 0.0 {
+            factors.iter_mut().for_each(|f| *f += self.base);
+        }
+        match self.shift {
+            None => values.iter_mut().zip(factors).for_each(|(v, f)| *v *= *f),
+            Some(_) => {
+                let terms = factors.iter().zip(added);
+                values.iter_mut().zip(terms).for_each(|(v, (f, s))| *v = V::M::madd(*f, *v, *s));
+            }
+        }
+        true
+    }
 }
 
 struct Part<'a> {
@@ -88,9 +148,9 @@ impl Kernel for Part<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
         let cols = self.x.cols;
-        // SAFETY: two rows of scratch; the views go together, `each_row`'s callers have checked that.
+        // SAFETY: three rows of scratch; the views go together, `each_row`'s callers have checked that.
         unsafe {
-            let (row, other) = (self.scratch.at(0), self.scratch.at(cols.next_multiple_of(16)));
+            let [row, other, third] = [0, 1, 2].map(|i| self.scratch.at(i * cols.next_multiple_of(16)));
             let values = std::slice::from_raw_parts_mut(row, cols);
             for r in self.range {
                 self.x.widen::<V>(r, 0, cols, row);
@@ -119,6 +179,11 @@ impl Kernel for Part<'_> {
                             }
                         }
                         written = cols / 2;
+                    }
+                    Step::Modulate(by) => {
+                        if !by.apply::<V>(r, values, [other, third]) {
+                            continue;
+                        }
                     }
                     Step::Limit(limit) => {
                         values.iter_mut().for_each(|v| *v = math::clamp(*v, -limit, limit));

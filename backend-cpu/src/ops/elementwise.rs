@@ -1,11 +1,11 @@
 //! Element by element.
 
 use crate::kernels::{self, elementwise as kernel};
-use crate::mem::SharedMat;
+use crate::mem::{SharedMat, Words};
 use crate::select::unsupported;
 use crate::{Cpu, CpuStream};
 use engraft_core::Result;
-use engraft_core::ops::{Activate, Add, Convert, ElementwiseOp, Gate, Limit, Scale, Xielu};
+use engraft_core::ops::{Activate, Add, Convert, ElementwiseOp, Gate, Limit, Modulate, Scale, Xielu};
 use engraft_core::params::Act;
 
 pub(super) fn run(stream: &mut CpuStream, op: ElementwiseOp<'_, Cpu>) -> Result<()> {
@@ -25,6 +25,16 @@ pub(super) fn run(stream: &mut CpuStream, op: ElementwiseOp<'_, Cpu>) -> Result<
         ElementwiseOp::Gate(Gate { gate_up, act, clamp, out }) => {
             let (gate_up, act, out) = (SharedMat::from(gate_up), activation(act)?, SharedMat::from(out));
             stream.enqueue(move |cpu| kernel::gate(cpu.machine(), gate_up.read(), (act, clamp), out.write()))
+        }
+        ElementwiseOp::Modulate(Modulate { x, scale, shift, rows, plus_one }) => {
+            let (x, scale, rows) = (SharedMat::from(x), SharedMat::from(scale), Words::from(rows));
+            let shift = shift.map(SharedMat::from);
+            stream.enqueue(move |cpu| {
+                // SAFETY: the stream runs one op at a time.
+                let rows = unsafe { rows.slice() };
+                let shift = shift.as_ref().map(SharedMat::read);
+                kernel::modulate(cpu.machine(), x.write(), (scale.read(), shift), (rows, plus_one))
+            })
         }
         ElementwiseOp::Limit(Limit { x, limit }) => {
             let x = SharedMat::from(x);

@@ -15,6 +15,7 @@ pub(super) fn kernel(op: Kind, signature: &Signature) -> Kernel {
         Kind::Activate => kernels::Activate::entry(x),
         Kind::Xielu => kernels::Xielu::entry(x),
         Kind::Gate => kernels::Gate::entry(x),
+        Kind::Modulate => kernels::Modulate::entry(x),
         Kind::Limit => kernels::Limit::entry(x),
         Kind::Scale => kernels::Scale::entry(x),
         Kind::Convert => kernels::Convert::entry(x, out),
@@ -44,6 +45,14 @@ pub(super) fn run(stream: &mut CudaStream, op: ElementwiseOp<'_, Cuda>) -> Resul
                 op.clamp.unwrap_or(Clamp { slope: 0.0, limit: 0.0, shift: 0.0 });
             let (elem, act) = (elem(op.out.dtype()), activation(op.act)?);
             let p = kernels::Gate { gate_up, out, elem, act, slope, limit, shift, reserved: 0 };
+            stream.launch(&p.launch(), &p)
+        }
+        ElementwiseOp::Modulate(op) => {
+            let (x, scale) = (stream.matrix_mut(&op.x)?, stream.matrix(op.scale)?);
+            let shift = stream.matrix(op.shift.unwrap_or(op.scale))?;
+            let (rows, elem) = (stream.buffer(op.rows)?, elem(op.x.dtype()));
+            let (shifted, base) = (u32::from(op.shift.is_some()), if op.plus_one { 1.0 } else { 0.0 });
+            let p = kernels::Modulate { x, scale, shift, rows, elem, shifted, base, reserved: 0 };
             stream.launch(&p.launch(), &p)
         }
         ElementwiseOp::Limit(op) => {

@@ -1,10 +1,10 @@
 //! Element by element.
 
-use crate::command::{Call, FLAT, Slot, activation, elem, groups, matrix, word};
+use crate::command::{Call, FLAT, Slot, activation, buffer, elem, groups, matrix, word};
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::mem::MatRef;
-use engraft_core::ops::{ElementwiseOp, Scale};
+use engraft_core::ops::{ElementwiseOp, Modulate, Scale};
 use engraft_core::params::Clamp;
 use engraft_shaders::{Elementwise as Entry, Kernel};
 
@@ -25,6 +25,7 @@ pub(super) fn run(stream: &mut WgpuStream, op: ElementwiseOp<'_, Wgpu>) -> Resul
             let rest = [activation(op.act)?, slope.to_bits(), limit.to_bits(), shift.to_bits()];
             each(stream, Entry::Gate, (op.gate_up, None), op.out.as_ref(), &rest)
         }
+        ElementwiseOp::Modulate(op) => modulate(stream, op),
         ElementwiseOp::Limit(op) => {
             let x = op.x.as_ref();
             each(stream, Entry::Limit, (x, None), x, &[op.limit.to_bits()])
@@ -35,6 +36,36 @@ pub(super) fn run(stream: &mut WgpuStream, op: ElementwiseOp<'_, Wgpu>) -> Resul
             each(stream, how, (op.x, op.bias), op.out.as_ref(), &[0])
         }
     }
+}
+
+fn modulate(stream: &mut WgpuStream, op: Modulate<'_, Wgpu>) -> Result<()> {
+    let Modulate { x, scale, shift, rows, plus_one } = op;
+    let (x, limits) = (x.as_ref(), *stream.gpu().limits());
+    if x.rows() * x.cols() == 0 || scale.rows() == 0 {
+        return Ok(());
+    }
+    // A place for the shift is bound where there is none, too.
+    let added = shift.unwrap_or(scale);
+    let [at, from, other] = [x, scale, added].map(|view| matrix(&limits, view, "activations"));
+    let (at, from, other, of_rows) = (at?, from?, other?, buffer(&limits, rows, "row numbers")?);
+    let words = [
+        word(x.rows())?,
+        word(x.cols())?,
+        at.offset,
+        word(x.pitch())?,
+        word(scale.rows())?,
+        from.offset,
+        word(scale.pitch())?,
+        other.offset,
+        word(added.pitch())?,
+        of_rows.offset,
+        u32::from(plus_one),
+        u32::from(shift.is_some()),
+    ];
+    let kernel = Kernel::Elementwise(Entry::Modulate, elem(x.dtype()), elem(x.dtype()));
+    let grid = groups(&limits, x.rows() * x.cols(), FLAT);
+    let slots = [at.slot, from.slot, other.slot, of_rows.slot];
+    stream.call(&Call { kernel, slots: &slots, words: &words, grid })
 }
 
 fn scale(stream: &mut WgpuStream, op: Scale<'_, Wgpu>) -> Result<()> {

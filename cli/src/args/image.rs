@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, ClapArgs)]
 pub struct ImageArgs {
     /// Folder of a pipeline as diffusers publishes it, with model_index.json: Stable Diffusion 1, 2, XL, also
-    /// those that fill in or follow pictures
+    /// those that fill in or follow pictures, 3 and 3.5, FLUX.1, PixArt
     #[arg(short, long, value_name = "FOLDER")]
     pub model: PathBuf,
     /// What is to be seen; given several times, a picture each
@@ -26,13 +26,19 @@ pub struct ImageArgs {
     /// the picture's
     #[arg(long, value_name = "WxH", value_parser = size)]
     pub size: Option<(usize, usize)>,
-    /// Steps from noise to picture
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = positive)]
-    pub steps: usize,
-    /// How much the prompt counts; 1 and below: what is not to be seen counts for nothing; default: 7.5, of
-    /// models with two text encoders 5
+    /// Steps from noise to picture; default: 50, of Stable Diffusion 3 and FLUX 28, of PixArt 20
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub steps: Option<usize>,
+    /// How much the prompt counts; 1 and below: what is not to be seen counts for nothing; default: 7.5, of XL
+    /// 5, of Stable Diffusion 3 7, of FLUX, which reads it, 3.5, of PixArt 4.5
     #[arg(long, value_name = "G", value_parser = number)]
     pub guidance: Option<f64>,
+    /// FLUX: how much the prompt counts against --negative, at twice the cost
+    #[arg(long, value_name = "G", value_parser = number)]
+    pub true_guidance: Option<f64>,
+    /// Tokens of a text that T5 reads, at most 512; default: 256, of FLUX 512, of PixArt 300 (alpha: 120)
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub text_tokens: Option<usize>,
     /// Share of guided outputs that is brought back to the deviation of those by the prompt, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     pub guidance_rescale: f64,
@@ -68,6 +74,10 @@ pub struct ImageArgs {
     /// times)
     #[arg(long, value_name = "FILE[@SCALE]", value_parser = lora)]
     pub lora: Vec<Lora>,
+    /// A component to leave out: text_encoder_3 of Stable Diffusion 3, the largest of all (can be given several
+    /// times)
+    #[arg(long, value_name = "NAME")]
+    pub without: Vec<String>,
     /// Backend: cpu, cuda[:index], wgpu[:part of an adapter's name]
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backend)]
     pub backend: BackendName,

@@ -1,10 +1,10 @@
-//! Element by element: sums, activations, gates, scaling, conversion.
+//! Element by element: sums, activations, gates, modulation, scaling, conversion.
 
 use super::check::Check;
 use super::stem::stem;
 use super::{Rules, Signature, rules};
 use crate::Result;
-use crate::mem::{Device, MatMut, MatRef};
+use crate::mem::{BufRef, Device, MatMut, MatRef};
 use crate::params::{Act, Clamp};
 
 /// `acc += x`: both `[rows, cols]` of one element type.
@@ -46,6 +46,23 @@ pub struct Gate<'a, D: Device> {
     pub out: MatMut<'a, D::Mem>,
 }
 
+/// `x[r] = factor * x[r] + shift[rows[r]]` in place, element by element: `factor` is `scale[rows[r]]`, or
+/// `1 + scale[rows[r]]` rounded to f32 where `plus_one` says so; without a shift `x[r] = factor * x[r]`. A
+/// row number beyond `scale` leaves its row as it is. Adaptive norms and gated residuals of diffusion
+/// transformers (arXiv 2212.09748), where all rows of an item share a row of `scale`.
+pub struct Modulate<'a, D: Device> {
+    /// `[rows, cols]`.
+    pub x: MatMut<'a, D::Mem>,
+    /// `[any, cols]`.
+    pub scale: MatRef<'a, D::Mem>,
+    /// As large as `scale`.
+    pub shift: Option<MatRef<'a, D::Mem>>,
+    /// `[rows]`.
+    pub rows: BufRef<'a, D::Mem, u32>,
+    /// Whether 1 is added to the scale.
+    pub plus_one: bool,
+}
+
 /// `x = max(min(x, limit), -limit)` in place; NaN stays NaN.
 pub struct Limit<'a, D: Device> {
     /// `[rows, cols]`.
@@ -81,6 +98,7 @@ stem!(
     Activate = "activate",
     Xielu = "xielu",
     Gate = "gate",
+    Modulate = "modulate",
     Limit = "limit",
     Scale = "scale",
     Convert = "convert",
@@ -135,6 +153,24 @@ impl<'a, D: Device> Rules<'a, D> for Gate<'a, D> {
 
     fn signature(&self) -> Signature {
         Signature::new(self.kind(), self.out.dtype(), self.gate_up.cols(), self.out.cols())
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for Modulate<'a, D> {
+    rules!(ElementwiseOpKind::Modulate: x, scale, shift, rows; plus_one);
+
+    fn check(&self, check: &Check) -> Result<()> {
+        check.same("row numbers", self.rows.len(), self.x.rows())?;
+        check.same("columns of the scale", self.scale.cols(), self.x.cols())?;
+        check.dtype("element type of the scale", self.scale.dtype(), self.x.dtype())?;
+        match self.shift {
+            Some(shift) => check.alike(self.scale.layout(), shift.layout()),
+            None => Ok(()),
+        }
+    }
+
+    fn signature(&self) -> Signature {
+        Signature { bias: self.shift.is_some(), ..Signature::of_rows(self.kind(), self.x.layout()) }
     }
 }
 

@@ -15,8 +15,8 @@ pub struct Picture {
 
 /// A graph that is being built.
 pub struct Builder<'t> {
-    tensors: &'t mut Tensors,
-    graph: Graph,
+    pub(super) tensors: &'t mut Tensors,
+    pub(super) graph: Graph,
 }
 
 impl<'t> Builder<'t> {
@@ -46,7 +46,8 @@ impl<'t> Builder<'t> {
         self.graph.size(value).cols
     }
 
-    fn rows(&self, value: Value) -> usize {
+    /// Rows of a value, of all items.
+    pub(super) fn rows(&self, value: Value) -> usize {
         self.graph.size(value).rows
     }
 
@@ -55,7 +56,7 @@ impl<'t> Builder<'t> {
         Value(self.graph.values.len() - 1)
     }
 
-    fn node(&mut self, step: Step, args: &[Value], rows: usize, cols: usize) -> Value {
+    pub(super) fn node(&mut self, step: Step, args: &[Value], rows: usize, cols: usize) -> Value {
         let constant = args.iter().all(|arg| self.graph.size(*arg).constant);
         let out = self.value(rows, cols, constant);
         self.graph.nodes.push(Node { step, args: args.to_vec(), out });
@@ -130,7 +131,7 @@ impl<'t> Builder<'t> {
     }
 
     /// Weight and bias of a norm of `cols` columns.
-    fn norm_weights(&mut self, name: &str, cols: usize) -> Result<Weights> {
+    pub(super) fn norm_weights(&mut self, name: &str, cols: usize) -> Result<Weights> {
         let weight = format!("{name}.weight");
         let shape = self.tensors.shape(&weight)?;
         if shape != [cols] {
@@ -220,6 +221,11 @@ impl<'t> Builder<'t> {
         let (rows, cols) = (self.rows(x), self.cols(x));
         let weights = self.norm_weights(name, cols)?;
         Ok(self.node(Step::Norm(Some(weights), eps), &[x], rows, cols))
+    }
+
+    /// Layer norm of every row without weights.
+    pub fn plain_norm(&mut self, x: Value, eps: f32) -> Value {
+        self.node(Step::Norm(None, eps), &[x], self.rows(x), self.cols(x))
     }
 
     /// Norm of groups of channels over the pixels of each picture, then the activation.

@@ -10,11 +10,13 @@ mod builder;
 mod grid;
 mod lives;
 mod tensors;
+mod tokens;
 
 pub use builder::{Builder, Picture};
 pub use grid::{Grid, Stride, Window};
 pub use lives::Lives;
 pub use tensors::{Operand, Packing, Param, Tensors};
+pub use tokens::{Angles, Columns, Modulation, TokenStep};
 
 use engraft_core::params::Act;
 
@@ -92,6 +94,8 @@ pub enum Step {
     /// Attention of q `[rows, heads * width]` to what was kept; the second argument is what [`Step::Keep`]
     /// made.
     Cross(usize),
+    /// What transformers do with tokens.
+    Tokens(TokenStep),
 }
 
 /// One step of a graph.
@@ -108,7 +112,11 @@ pub struct Node {
 impl Step {
     /// Whether the first argument becomes the result.
     pub fn is_in_place(&self) -> bool {
-        matches!(self, Step::Activate(_) | Step::Scale(_) | Step::Add | Step::AddPerItem)
+        match self {
+            Step::Activate(_) | Step::Scale(_) | Step::Add | Step::AddPerItem => true,
+            Step::Tokens(step) => step.is_in_place(),
+            _ => false,
+        }
     }
 }
 
@@ -129,6 +137,10 @@ pub struct Graph {
     pub windows: Vec<Window>,
     /// What cross-attention reads.
     pub kept: Vec<Kept>,
+    /// Numbers of rows.
+    pub lists: Vec<Vec<u32>>,
+    /// By what rows turn.
+    pub angles: Vec<Angles>,
 }
 
 impl Graph {

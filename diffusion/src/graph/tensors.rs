@@ -20,6 +20,8 @@ pub enum Packing {
     Vector,
     /// A vector `[up | gate]`, the gate first.
     GatedVector,
+    /// Rows to look up, of the last dimension.
+    Table,
 }
 
 /// An operand of a node.

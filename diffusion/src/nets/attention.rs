@@ -30,7 +30,7 @@ fn projections(b: &Builder<'_>, p: &str) -> [String; 3] {
 }
 
 /// Attention among the rows of `x`.
-fn own(b: &mut Builder<'_>, x: Value, heads: usize, p: &str) -> Result<Value> {
+pub(super) fn own(b: &mut Builder<'_>, x: Value, heads: usize, p: &str) -> Result<Value> {
     let names = projections(b, p);
     let qkv = b.linears(x, &names, None)?;
     let mixed = b.attend(qkv, heads, p)?;
@@ -39,7 +39,7 @@ fn own(b: &mut Builder<'_>, x: Value, heads: usize, p: &str) -> Result<Value> {
 }
 
 /// Attention of the rows of `x` to those of a text.
-fn cross(b: &mut Builder<'_>, x: Value, text: Value, heads: usize, p: &str) -> Result<Value> {
+pub(super) fn cross(b: &mut Builder<'_>, x: Value, text: Value, heads: usize, p: &str) -> Result<Value> {
     let [query, key, value] = projections(b, p);
     let q = b.linear(x, &query, None)?;
     let kv = b.linears(text, &[key, value], None)?;

@@ -1,15 +1,24 @@
 //! Graphs of published models, by class of diffusers.
 
+mod adaptive;
 mod attention;
 mod controlnet;
+mod flux;
+mod pixart;
 mod resnet;
+mod sd3;
 mod time;
 mod tiny;
+mod transformer;
 mod unet;
 mod vae;
 
 pub use controlnet::ControlNetSpec;
+pub use flux::FluxSpec;
+pub use pixart::PixArtSpec;
+pub use sd3::Sd3Spec;
 pub use time::sinusoids;
 pub use tiny::TinySpec;
+pub use transformer::TransformerSpec;
 pub use unet::{Conditions, UnetSpec};
 pub use vae::VaeSpec;

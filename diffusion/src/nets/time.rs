@@ -1,4 +1,14 @@
-//! Time steps as rows of sines and cosines.
+//! Time steps as rows of sines and cosines, and what models make of such rows.
+
+use crate::graph::{Builder, Value};
+use engraft_core::Result;
+use engraft_core::params::Act;
+
+/// `linear_2(act(linear_1(x)))`.
+pub(super) fn embedding(b: &mut Builder<'_>, x: Value, name: &str, act: Act) -> Result<Value> {
+    let inner = b.linear(x, &format!("{name}.linear_1"), Some(act))?;
+    b.linear(inner, &format!("{name}.linear_2"), None)
+}
 
 /// `[values, dim]`: of every value `t` the sines and cosines of `t * 10000^(-i / (dim / 2 - shift))`, `i`
 /// from 0; cosines first where they are `flipped`; an odd dimension ends with a zero.

@@ -4,7 +4,7 @@
 
 use super::attention::Transformer;
 use super::resnet::{Resnet, downsample, upsample};
-use super::time::sinusoids;
+use super::time::{embedding, sinusoids};
 use crate::config::{self, PerBlock};
 use crate::graph::{Builder, Graph, Grid, Picture, Tensors, Value};
 use engraft_core::params::Act;
@@ -261,7 +261,7 @@ impl UnetSpec {
             let row = b.linear(guidance, name, None)?;
             time = b.add(time, row, name)?;
         }
-        let mut sum = embedding(b, time, "time_embedding")?;
+        let mut sum = embedding(b, time, "time_embedding", Act::Silu)?;
         let others = [
             ("class", self.class_width(), "class_embedding"),
             ("added", self.added_width(), "add_embedding"),
@@ -269,7 +269,7 @@ impl UnetSpec {
         for (input, width, name) in others {
             if let Some(width) = width {
                 let given = b.input(input, 1, width, true);
-                let row = embedding(b, given, name)?;
+                let row = embedding(b, given, name, Act::Silu)?;
                 sum = b.add(sum, row, name)?;
             }
         }
@@ -397,10 +397,4 @@ impl UnetSpec {
         }
         Ok(h)
     }
-}
-
-/// `linear_2(silu(linear_1(x)))`.
-fn embedding(b: &mut Builder<'_>, x: Value, name: &str) -> Result<Value> {
-    let inner = b.linear(x, &format!("{name}.linear_1"), Some(Act::Silu))?;
-    b.linear(inner, &format!("{name}.linear_2"), None)
 }

@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 /// Largest `model_index.json` and scheduler configuration.
 const MAX_JSON: u64 = 1 << 20;
 
+/// Components that pictures do not depend on: what judges a picture, or reads one for a component that is
+/// not there.
+const NOT_NEEDED: [&str; 3] = ["safety_checker", "feature_extractor", "watermark"];
+
 /// A pipeline's folder.
 #[derive(Debug)]
 pub struct Folder {
@@ -50,6 +54,35 @@ impl Folder {
     /// Names of all components that are there.
     pub fn components(&self) -> impl Iterator<Item = &str> {
         self.index.keys().map(String::as_str).filter(|name| self.class_of(name).is_some())
+    }
+
+    /// Leaves a component out, as if `model_index.json` had none.
+    ///
+    /// # Errors
+    /// `Config` for one that is not there.
+    pub fn leave_out(&mut self, component: &str) -> Result<()> {
+        match self.class_of(component) {
+            Some(_) => {
+                self.index.remove(component);
+                Ok(())
+            }
+            None => {
+                let names: Vec<&str> = self.components().collect();
+                Err(Error::config("without", component, names.join(", ")))
+            }
+        }
+    }
+
+    /// Refuses components besides these, and those that pictures do not depend on.
+    ///
+    /// # Errors
+    /// `Config`, naming it.
+    pub(super) fn check_components(&self, known: &[&str]) -> Result<()> {
+        let parts: Vec<&str> = known.iter().copied().chain(NOT_NEEDED).collect();
+        match self.components().find(|name| !parts.contains(name)) {
+            Some(other) => Err(Error::config("model_index.json", other, parts.join(", "))),
+            None => Ok(()),
+        }
     }
 
     fn place(&self, component: &str) -> Result<PathBuf> {

@@ -1,23 +1,29 @@
 //! From a prompt to a picture: a folder as diffusers publishes it, one run of it.
 //!
-//! A [`Pipeline`] holds text encoders, a UNet, an autoencoder and a scheduler's configuration, and has no
-//! state between runs. What a run is, an [`ImageRequest`] says; its noise comes from a [`Noise`]. All that
-//! is not a model is arithmetic on the host, picture by picture, in the order of the request: rows are
-//! pixels, columns channels.
+//! A [`Pipeline`] holds text encoders, a UNet or a transformer, an autoencoder and a scheduler's
+//! configuration, and has no state between runs. What a run is, an [`ImageRequest`] says; its noise comes
+//! from a [`Noise`]. All that is not a model is arithmetic on the host, picture by picture, in the order of
+//! the request: rows are pixels, columns channels.
 
+mod any;
 mod control;
 mod folder;
 mod latents;
 mod lora;
 mod noise;
+mod options;
+mod packed;
 mod prompts;
 mod request;
 mod sgm;
 mod stable;
 mod text;
+mod texts;
+mod transformers;
 
+pub use any::Pipeline;
 pub use folder::Folder;
 pub use lora::Lora;
 pub use noise::{Noise, Purpose, Seeded};
+pub use options::PipelineOptions;
 pub use request::{Control, ImageRequest, Images, Init, Progress, Sizes};
-pub use stable::{Pipeline, PipelineOptions};

@@ -28,7 +28,7 @@ pub(super) struct Reading {
 }
 
 /// One text for each of `count` pictures, or one for all.
-fn for_each(field: &'static str, texts: &[String], count: usize) -> Result<Vec<String>> {
+pub(super) fn for_each(field: &'static str, texts: &[String], count: usize) -> Result<Vec<String>> {
     match texts {
         [one] => Ok(vec![one.clone(); count]),
         all if all.len() == count => Ok(all.to_vec()),
@@ -82,17 +82,12 @@ fn one_side<B: Backend>(
     let rows = Layer { skipped: skip + usize::from(reading.penultimate), normed: !reading.penultimate };
     let tokens = encoders.iter().map(|encoder| encoder.length).min().unwrap_or(0);
     let widths: Vec<usize> = encoders.iter().map(TextEncoder::width).collect();
-    let read = encoders.iter_mut().zip(texts).map(|(encoder, texts)| encoder.encode(texts, rows));
+    let read = encoders.iter_mut().zip(texts);
+    let read = read.map(|(encoder, texts)| encoder.encode(texts, encoder.length, rows));
     let read: Vec<Vec<Encoded>> = read.collect::<Result<_>>()?;
     let mut all = Prompts { tokens, ..Prompts::default() };
     for (encoder, texts) in encoders.iter().zip(texts) {
-        for text in texts {
-            let known =
-                all.shortened.iter().any(|(known, tokens)| (known, *tokens) == (text, encoder.length));
-            if !known && encoder.is_too_long(text)? {
-                all.shortened.push((text.clone(), encoder.length));
-            }
-        }
+        encoder.note_long(texts, encoder.length, &mut all.shortened)?;
     }
     for item in 0..texts[0].len() {
         for token in 0..tokens {

@@ -89,18 +89,27 @@ pub struct ImageRequest {
     pub prompts: Vec<String>,
     /// What the second text encoder reads instead, where there is one.
     pub second_prompts: Option<Vec<String>>,
+    /// What the third text encoder reads instead, where there is one.
+    pub third_prompts: Option<Vec<String>>,
     /// What is not to be seen: one for all, or one for each prompt.
     pub negative: Option<Vec<String>>,
     /// The same for the second text encoder.
     pub second_negative: Option<Vec<String>>,
+    /// The same for the third text encoder.
+    pub third_negative: Option<Vec<String>>,
+    /// Tokens of a text that T5 reads, at most 512; 256 where none is said, or what the class has.
+    pub text_tokens: Option<usize>,
     /// Pixels of a line.
     pub width: usize,
     /// Lines.
     pub height: usize,
-    /// Steps of the scheduler; 50 where none is said.
+    /// Steps of the scheduler; where none is said 50 of UNets, 28 of SD 3 and FLUX, 20 of PixArt.
     pub steps: Option<usize>,
-    /// Scale of guidance by the prompt; 7.5 where none is said, or 5 with two text encoders. At most 1: none.
+    /// Scale of guidance by the prompt; where none is said 7.5, or 5 with two text encoders, 7 of SD 3, 3.5
+    /// of FLUX, 4.5 of PixArt. At most 1: none. FLUX reads it, and has none of the negative prompt by it.
     pub guidance: Option<f64>,
+    /// FLUX: the scale of guidance by a negative prompt; 1 and none: no guidance by it.
+    pub true_guidance: Option<f64>,
     /// Share of guided outputs that get the deviation of those by the prompt alone, 0 to 1.
     pub guidance_rescale: f64,
     /// Layers at the end of text encoders that prompts leave out.
@@ -125,12 +134,16 @@ impl ImageRequest {
         Self {
             prompts: vec![prompt.into()],
             second_prompts: None,
+            third_prompts: None,
             negative: None,
             second_negative: None,
+            third_negative: None,
+            text_tokens: None,
             width: 512,
             height: 512,
             steps: None,
             guidance: None,
+            true_guidance: None,
             guidance_rescale: 0.0,
             clip_skip: 0,
             eta: 0.0,
@@ -142,20 +155,23 @@ impl ImageRequest {
         }
     }
 
-    /// Refuses sizes that no picture has, and those that are no multiple of what the autoencoder halves.
+    /// Refuses sizes that no picture has, and those that are no multiple of what models take at once.
     pub(super) fn check(&self, factor: usize) -> Result<()> {
         if self.prompts.is_empty() {
             return Err(Error::config("prompt", "none", "at least one"));
         }
         for (field, size) in [("width", self.width), ("height", self.height)] {
             if size == 0 || size % factor != 0 || size > 1 << 14 {
-                let allowed =
-                    format!("a multiple of {factor}, which the autoencoder makes of a latent, to 16384");
+                let allowed = format!(
+                    "a multiple of {factor}, the pixels of a latent or a token along a line, to 16384"
+                );
                 return Err(Error::config(field, size, allowed));
             }
         }
-        if self.guidance.is_some_and(|scale| !scale.is_finite()) {
-            return Err(Error::config("guidance", self.guidance.unwrap_or(0.0), "a number"));
+        for (field, scale) in [("guidance", self.guidance), ("true_guidance", self.true_guidance)] {
+            if let Some(scale) = scale.filter(|scale| !scale.is_finite()) {
+                return Err(Error::config(field, scale, "a number"));
+            }
         }
         match &self.init {
             Some(init) if init.rgb.len() != self.width * self.height * 3 => {
@@ -175,10 +191,22 @@ impl ImageRequest {
         let given = [
             ("negative_prompt", self.negative.is_some()),
             ("negative_prompt_2", self.second_negative.is_some()),
+            ("negative_prompt_3", self.third_negative.is_some()),
             ("negative_sizes", self.negative_sizes.is_some()),
             ("guidance_rescale", self.guidance_rescale > 0.0),
         ];
         given.into_iter().filter(|(_, given)| *given && !guided).map(|(field, _)| field).collect()
+    }
+}
+
+/// Refuses what a pipeline does not read: `(field, whether it is given, whether it is read)`.
+///
+/// # Errors
+/// `Config`, naming the field.
+pub(super) fn refuse_unread(given: &[(&'static str, bool, bool)]) -> Result<()> {
+    match given.iter().find(|(_, given, read)| *given && !read) {
+        Some((field, ..)) => Err(Error::config(*field, "given", "none: this model reads none")),
+        None => Ok(()),
     }
 }
 
@@ -198,7 +226,7 @@ pub struct Images {
     pub rgb: Vec<Vec<u8>>,
     /// What the autoencoder gave, `[pictures * height * width, 3]`, -1 to 1 and beyond.
     pub decoded: Vec<f32>,
-    /// Latents after the last step, `[pictures * latents, channels]`.
+    /// Latents after the last step, `[pictures * latents, channels]`; of FLUX four of a square are a row.
     pub latents: Vec<f32>,
     /// Texts of which a text encoder reads the beginning alone, with the tokens that it reads.
     pub shortened: Vec<(String, usize)>,

@@ -3,28 +3,27 @@
 use super::control::{self, Steering};
 use super::folder::{Folder, of_image};
 use super::latents::{First, decoded, first, joined, skipped, unit_noise};
-use super::lora::{Lora, Read, fuse};
+use super::lora::{Read, fuse};
 use super::noise::{Noise, Purpose};
+use super::options::PipelineOptions;
 use super::prompts::{self, Prompts, Reading};
-use super::request::{ImageRequest, Images, Progress, Sizes};
+use super::request::{ImageRequest, Images, Progress, Sizes, refuse_unread};
 use super::text::{self, TextEncoder};
 use crate::controlnet::{ControlNet, check_fits};
 use crate::graph::Grid;
 use crate::model::{Unet, UnetInput, Vae};
 use crate::nets::{Conditions, UnetSpec, sinusoids};
 use engraft_core::backend::Backend;
-use engraft_core::checkpoint::{self, Access, ModelFiles};
-use engraft_core::mem::Float;
+use engraft_core::checkpoint::{self, ModelFiles};
 use engraft_core::text::Tokenizer;
 use engraft_core::{Error, Result};
 use engraft_image::{Class, Scheduler, SchedulerConfig, Settings, Steps, guide, rescale_guidance, to_bytes};
 use serde_json::Value;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Classes of pipelines with one text encoder, and with two.
-const ONE_TEXT: [&str; 6] = [
+pub(super) const ONE_TEXT: [&str; 6] = [
     "StableDiffusionPipeline",
     "StableDiffusionImg2ImgPipeline",
     "StableDiffusionInpaintPipeline",
@@ -32,7 +31,7 @@ const ONE_TEXT: [&str; 6] = [
     "StableDiffusionControlNetPipeline",
     "StableDiffusionControlNetImg2ImgPipeline",
 ];
-const TWO_TEXTS: [&str; 5] = [
+pub(super) const TWO_TEXTS: [&str; 5] = [
     "StableDiffusionXLPipeline",
     "StableDiffusionXLImg2ImgPipeline",
     "StableDiffusionXLInpaintPipeline",
@@ -40,25 +39,8 @@ const TWO_TEXTS: [&str; 5] = [
     "StableDiffusionXLControlNetImg2ImgPipeline",
 ];
 
-/// Components that pictures do not depend on: what judges a picture, or reads one for a component that is
-/// not there.
-const NOT_NEEDED: [&str; 3] = ["safety_checker", "feature_extractor", "watermark"];
-
-/// How a pipeline is loaded.
-#[derive(Debug, Clone, Default)]
-pub struct PipelineOptions {
-    /// How files are read.
-    pub access: Access,
-    /// Element type of activations.
-    pub dtype: Float,
-    /// What is added to weights.
-    pub loras: Vec<Lora>,
-    /// The folder of a ControlNet, instead of the pipeline's own where it has one.
-    pub controlnet: Option<PathBuf>,
-}
-
-/// A pipeline on a backend.
-pub struct Pipeline<B: Backend> {
+/// A pipeline with a UNet.
+pub(super) struct Stable<B: Backend> {
     encoders: Vec<TextEncoder<B>>,
     unet: Unet<B>,
     control: Option<ControlNet<B>>,
@@ -92,18 +74,14 @@ fn encoders_of(folder: &Folder) -> Result<&'static [(&'static str, &'static str)
         }
         class if ONE_TEXT.contains(&class) => &[("text_encoder", "tokenizer")],
         class => {
-            let known: Vec<&str> = ONE_TEXT.into_iter().chain(TWO_TEXTS).collect();
-            return Err(Error::config("_class_name", class, known.join(", ")));
+            return Err(Error::config("_class_name", class, ONE_TEXT.join(", ")));
         }
     };
     let parts = texts.iter().flat_map(|(encoder, tokenizer)| [*encoder, *tokenizer]);
     let own = ["unet", "vae", "scheduler"];
     let control = folder.class().contains("ControlNet").then_some("controlnet");
-    let parts: Vec<&str> = parts.chain(own).chain(control).chain(NOT_NEEDED).collect();
-    match folder.components().find(|name| !parts.contains(name)) {
-        Some(other) => Err(Error::config("model_index.json", other, parts.join(", "))),
-        None => Ok(texts),
-    }
+    folder.check_components(&parts.chain(own).chain(control).collect::<Vec<_>>())?;
+    Ok(texts)
 }
 
 /// Refuses text encoders that read texts of unlike length, and a UNet that reads other rows than they give.
@@ -125,15 +103,15 @@ fn check_texts_fit(unet: &UnetSpec, encoders: &[(ModelFiles, (Tokenizer, Value))
     }
 }
 
-impl<B: Backend> Pipeline<B> {
+impl<B: Backend> Stable<B> {
     /// Loads a folder with `model_index.json`. All files are opened before a weight is read.
     ///
     /// # Errors
     /// `Config` for a class of pipeline or component that is not known, naming it; `Format` for a component
     /// that is absent; what its parts raise.
-    pub fn load(backend: &Arc<B>, path: &Path, options: &PipelineOptions) -> Result<Self> {
-        let (folder, access, dtype) = (Folder::open(path)?, options.access, options.dtype);
-        let texts = encoders_of(&folder)?;
+    pub fn load(backend: &Arc<B>, folder: &Folder, options: &PipelineOptions) -> Result<Self> {
+        let (access, dtype) = (options.access, options.dtype);
+        let texts = encoders_of(folder)?;
         let scheduler = folder.scheduler()?;
         let mut loras = options.loras.iter().map(Read::open).collect::<Result<Vec<_>>>()?;
         let unet = fuse(folder.model("unet", access)?, "unet", &mut loras)?;
@@ -237,16 +215,16 @@ impl<B: Backend> Pipeline<B> {
 
     /// Refuses what only models with two text encoders read.
     fn check_texts(&self, request: &ImageRequest) -> Result<()> {
-        let given = [
+        refuse_unread(&[
             ("prompt_2", request.second_prompts.is_some(), self.encoders.len() > 1),
             ("negative_prompt_2", request.second_negative.is_some(), self.encoders.len() > 1),
+            ("prompt_3", request.third_prompts.is_some(), false),
+            ("negative_prompt_3", request.third_negative.is_some(), false),
+            ("max_sequence_length", request.text_tokens.is_some(), false),
+            ("true_cfg_scale", request.true_guidance.is_some(), false),
             ("sizes", request.sizes.is_some(), self.unet.spec().added_width().is_some()),
             ("negative_sizes", request.negative_sizes.is_some(), self.unet.spec().added_width().is_some()),
-        ];
-        match given.into_iter().find(|(_, given, read)| *given && !read) {
-            Some((field, ..)) => Err(Error::config(field, "given", "none: this model reads none")),
-            None => Ok(()),
-        }
+        ])
     }
 
     /// Whether the UNet reads a mask and a picture next to its sample.

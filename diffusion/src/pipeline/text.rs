@@ -1,4 +1,4 @@
-//! The text encoders of pipelines: prompts to rows that a UNet reads.
+//! The text encoders of pipelines: prompts to rows that a model of pictures reads.
 
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{ModelFiles, TensorInfo};
@@ -13,14 +13,19 @@ use engraft_core::{Error, Result};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// A CLIP text encoder with its tokenizer.
+/// Tokens of a text that T5 reads at most: distances have a bias however long a text is.
+const MOST_TOKENS: usize = 512;
+
+/// A text encoder with its tokenizer: CLIP's, or the encoder of a T5.
 pub(super) struct TextEncoder<B: Backend> {
     engine: Engine<B>,
     tokenizer: Tokenizer,
-    /// Tokens of every text.
+    /// Tokens of every text; of T5, most tokens.
     pub length: usize,
     pad: u32,
-    final_norm: FinalNorm,
+    width: usize,
+    /// None of T5, whose last layer alone is read.
+    final_norm: Option<FinalNorm>,
 }
 
 /// What is known of an encoder before a weight is read.
@@ -38,6 +43,10 @@ impl Sizes {
     /// # Errors
     /// `Tensor` for a file without the last norm.
     pub fn of(files: &ModelFiles, config: &Value) -> Result<Self> {
+        if is_t5(files) {
+            let width = files.config.get("d_model").and_then(Value::as_u64).unwrap_or(512) as usize;
+            return Ok(Self { length: MOST_TOKENS, width });
+        }
         let positions = files.config.get("max_position_embeddings").and_then(Value::as_u64).unwrap_or(77);
         // Tokenizers without a limit name a number beyond all positions.
         let most = config.get("model_max_length").and_then(Value::as_u64).unwrap_or(positions);
@@ -57,11 +66,11 @@ fn final_norm<'f>(files: &'f ModelFiles, part: &str) -> Result<&'f TensorInfo> {
 pub(super) struct Encoded {
     /// `[length, width]`.
     pub rows: Vec<f32>,
-    /// The projected row of the end token, of encoders that project.
+    /// The row of the end token, projected by encoders that project; none of T5.
     pub pooled: Vec<f32>,
 }
 
-/// Which rows of an encoder a UNet reads.
+/// Which rows of an encoder are read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layer {
     /// Layers at the end that are left out.
@@ -100,6 +109,11 @@ impl FinalNorm {
     }
 }
 
+/// Whether a folder has a T5 or one of its kind.
+fn is_t5(files: &ModelFiles) -> bool {
+    files.config.get("model_type").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("t5"))
+}
+
 impl<B: Backend> TextEncoder<B> {
     /// Loads an encoder.
     ///
@@ -111,10 +125,15 @@ impl<B: Backend> TextEncoder<B> {
         (tokenizer, config): (Tokenizer, Value),
         dtype: Float,
     ) -> Result<Self> {
+        let t5 = is_t5(files);
         let Sizes { length, .. } = Sizes::of(files, &config)?;
         let pad = config.get("pad_token");
         let pad = pad.and_then(|pad| pad.as_str().or_else(|| pad.get("content")?.as_str()));
-        let pad = pad.or(tokenizer.eos_token()).unwrap_or("<|endoftext|>").to_string();
+        let pad = match t5 {
+            true => pad.unwrap_or("<pad>"),
+            false => pad.or(tokenizer.eos_token()).unwrap_or("<|endoftext|>"),
+        };
+        let pad = pad.to_string();
         let missing = || Error::config("pad_token", &pad, "a token of the vocabulary");
         let pad = tokenizer.token_id(&pad).ok_or_else(missing)?;
         let engine = EngineConfig {
@@ -125,43 +144,62 @@ impl<B: Backend> TextEncoder<B> {
             max_seqs: 2,
             ..EngineConfig::default()
         };
-        let final_norm = FinalNorm::read(files)?;
+        let final_norm = if t5 { None } else { Some(FinalNorm::read(files)?) };
         let options = LoadOptions { dtype: Some(dtype), ..LoadOptions::default() };
         let model = inject(backend, files, &Registry::default(), length, options, &mut |_, _| {})?;
         let engine = Engine::new(backend.clone(), model, engine)?;
-        Ok(Self { engine, tokenizer, length, pad, final_norm })
+        let width = engine.model().spec.hidden;
+        Ok(Self { engine, tokenizer, length, pad, width, final_norm })
     }
 
     /// Columns of a row.
     pub fn width(&self) -> usize {
-        self.final_norm.weight.len()
+        self.width
     }
 
-    /// Ids of a text, as many as the encoder reads: what is too long ends early, what is too short is padded.
+    /// Ids of a text, at most so many: what is too long ends early.
     ///
     /// # Errors
     /// What tokenizing raises.
-    fn ids(&self, text: &str) -> Result<Vec<u32>> {
-        let mut ids = self.tokenizer.encode_truncated(text, true, self.length)?;
-        ids.resize(self.length, self.pad);
-        Ok(ids)
+    fn ids(&self, text: &str, length: usize) -> Result<Vec<u32>> {
+        self.tokenizer.encode_truncated(text, true, length)
     }
 
-    /// Whether a text has more tokens than the encoder reads.
+    /// Notes the texts of which the beginning alone is read, each once.
     ///
     /// # Errors
     /// What tokenizing raises.
-    pub fn is_too_long(&self, text: &str) -> Result<bool> {
-        Ok(self.tokenizer.encode_truncated(text, true, self.length + 1)?.len() > self.length)
+    pub fn note_long(&self, texts: &[String], length: usize, all: &mut Vec<(String, usize)>) -> Result<()> {
+        for text in texts {
+            let known = all.iter().any(|(known, tokens)| (known, *tokens) == (text, length));
+            if !known && self.ids(text, length + 1)?.len() > length {
+                all.push((text.clone(), length));
+            }
+        }
+        Ok(())
     }
 
-    /// Rows of texts.
+    /// Rows of the last layer for the tokens of each text alone, at most so many: nothing is padded.
+    ///
+    /// # Errors
+    /// What the engine raises.
+    pub fn encode_short(&mut self, texts: &[String], length: usize) -> Result<Vec<Vec<f32>>> {
+        let ids = texts.iter().map(|text| self.ids(text, length).map(EncoderInput::from));
+        let encoded = self.engine.encode(&ids.collect::<Result<Vec<_>>>()?, Layers::Last)?;
+        Ok(encoded.into_iter().map(|mut encoded| encoded.hidden.pop().unwrap_or_default()).collect())
+    }
+
+    /// Rows of texts, each padded to so many tokens.
     ///
     /// # Errors
     /// `Config` for more layers left out than there are; what the engine raises.
-    pub fn encode(&mut self, texts: &[String], rows: Layer) -> Result<Vec<Encoded>> {
-        let ids: Vec<EncoderInput> =
-            texts.iter().map(|text| self.ids(text).map(EncoderInput::from)).collect::<Result<_>>()?;
+    pub fn encode(&mut self, texts: &[String], length: usize, rows: Layer) -> Result<Vec<Encoded>> {
+        let padded = |text: &String| {
+            let mut ids = self.ids(text, length)?;
+            ids.resize(length, self.pad);
+            Ok(EncoderInput::from(ids))
+        };
+        let ids: Vec<EncoderInput> = texts.iter().map(padded).collect::<Result<_>>()?;
         let encoded = self.engine.encode(&ids, Layers::All)?;
         let one = |mut encoded: engraft_core::engine::Encoded| {
             let last = encoded.hidden.len().saturating_sub(1);
@@ -171,8 +209,8 @@ impl<B: Backend> TextEncoder<B> {
             }
             let mut own = encoded.hidden.swap_remove(last - rows.skipped);
             // The engine has normed the last.
-            if rows.normed && rows.skipped > 0 {
-                self.final_norm.apply(&mut own);
+            if let Some(norm) = self.final_norm.as_ref().filter(|_| rows.normed && rows.skipped > 0) {
+                norm.apply(&mut own);
             }
             Ok(Encoded { rows: own, pooled: encoded.pooled })
         };

@@ -5,6 +5,7 @@
 mod cross;
 mod dry;
 mod nodes;
+mod tokens;
 mod values;
 
 pub(crate) use dry::{Asked, check};
@@ -35,6 +36,8 @@ pub(crate) struct Executable<B: Backend> {
     /// By rows of an item.
     items: HashMap<usize, Items<Mem<B>>>,
     crossed: Vec<Crossed<B>>,
+    lists: Vec<Buf<Mem<B>, u32>>,
+    angles: Vec<Buf<Mem<B>, f32>>,
     bytes: usize,
 }
 
@@ -62,10 +65,10 @@ fn words_on<B: Backend>(backend: &B, stream: &mut B::Stream, words: &[u32]) -> R
 /// The largest scratch that a node needs.
 fn scratch_elements(graph: &Graph) -> usize {
     let of_node = |node: &crate::graph::Node| {
-        let (out, from) = (graph.size(node.out), graph.size(node.args[0]));
+        let out = graph.size(node.out);
         match node.step {
             Step::Conv(window, ..) => {
-                let window = graph.windows[window].taps() * from.cols;
+                let window = graph.windows[window].taps() * graph.size(node.args[0]).cols;
                 out.rows.min(rows_at_once(window)) * window
             }
             Step::AddPerItem => out.rows.min(rows_at_once(out.cols)) * out.cols,
@@ -96,6 +99,7 @@ impl<B: Backend> Executable<B> {
         let scratch = alloc(scratch_elements(&graph), dtype)?;
         let mut words = |words: &[u32]| words_on::<B>(backend, &mut stream, words);
         let taps = graph.windows.iter().map(|w| words(&w.rows(graph.items))).collect::<Result<_>>()?;
+        let lists = graph.lists.iter().map(|list| words(list)).collect::<Result<_>>()?;
         let mut items = HashMap::new();
         for rows in graph.values.iter().map(|v| v.rows / graph.items.max(1)) {
             if rows > 0 && !items.contains_key(&rows) {
@@ -107,7 +111,14 @@ impl<B: Backend> Executable<B> {
         }
         let crossed = Crossed::<B>::all(backend.as_ref(), &graph, dtype)?;
         bytes += crossed.iter().map(Crossed::<B>::bytes).sum::<usize>();
-        Ok(Self { graph, stream, values, wide, scratch, taps, items, crossed, bytes })
+        let angles = graph.angles.iter().map(|angles| {
+            let count = angles.table.len().max(1);
+            let mut buffer = Buf::new(backend.alloc(count * size_of::<f32>())?, count)?;
+            stream.upload(&angles.table, buffer.view_mut())?;
+            Ok(buffer)
+        });
+        let angles = angles.collect::<Result<_>>()?;
+        Ok(Self { graph, stream, values, wide, scratch, taps, items, crossed, lists, angles, bytes })
     }
 
     /// Bytes of activations, and of keys and values that are kept.

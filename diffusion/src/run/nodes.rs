@@ -1,6 +1,7 @@
 //! One node as ops.
 
 use super::cross::of_all;
+use super::tokens::Around;
 use super::{Executable, rows_at_once, values::lost};
 use crate::graph::{Node, Step, Weights};
 use crate::load::Loaded;
@@ -14,9 +15,9 @@ use engraft_core::ops::{
 use engraft_core::params::{Act, Heads, NormKind};
 
 /// What ops of a node run on.
-struct Ops<'a, B: Backend> {
+pub(super) struct Ops<'a, B: Backend> {
     stream: &'a mut B::Stream,
-    loaded: &'a Loaded<B>,
+    pub(super) loaded: &'a Loaded<B>,
     scratch: &'a mut Mat<Mem<B>>,
 }
 
@@ -30,7 +31,7 @@ struct Taps<'a, M> {
 impl<B: Backend> Executable<B> {
     /// Runs the node of this number.
     pub(super) fn node(&mut self, loaded: &Loaded<B>, n: usize) -> Result<()> {
-        let Self { graph, stream, values, scratch, taps, items, crossed, .. } = self;
+        let Self { graph, stream, values, scratch, taps, items, crossed, lists, angles, .. } = self;
         let Node { step, args, out } = &graph.nodes[n];
         let mut ops = Ops { stream, loaded, scratch };
         if let Step::Keep(number) = step {
@@ -76,6 +77,10 @@ impl<B: Backend> Executable<B> {
                     ops.attend(values.view(args[0])?, (heads, rows), of_item.bounds.view(), out)
                 }
                 Step::Cross(number) => crossed[number].attend(ops.stream, values.view(args[0])?, out),
+                Step::Tokens(step) => {
+                    let of_rows = of_item.of_rows.view();
+                    ops.tokens(step, &Around { graph, values, args, of_rows, lists, angles }, out)
+                }
                 Step::Keep(_) => Err(lost()),
             }
         })
@@ -93,7 +98,7 @@ fn norm_of<B: Backend>(
 }
 
 impl<B: Backend> Ops<'_, B> {
-    fn run<'o>(&mut self, op: impl Into<Op<'o, B::Device>>) -> Result<()> {
+    pub(super) fn run<'o>(&mut self, op: impl Into<Op<'o, B::Device>>) -> Result<()> {
         self.stream.run(Checked::new(op)?)
     }
 

@@ -1,4 +1,4 @@
-//! Sum, activation, gated activation, scaling, conversion: `cuda/elementwise.cu`.
+//! Sum, activation, gated activation, modulation, scaling, conversion: `cuda/elementwise.cu`.
 
 use super::{Activation, Elem, MatView, by_elem, over_rows};
 use crate::Launch;
@@ -120,6 +120,42 @@ impl Gate {
     pub fn launch(&self) -> Launch {
         let entry = Self::entry(self.elem);
         over_rows(entry, self.out.rows, self.out.cols, wide(self.elem))
+    }
+}
+
+/// `x[r] = (base + scale[rows[r]]) * x[r] + shift[rows[r]]` in place; a row number beyond `scale` leaves its
+/// row.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Modulate {
+    /// `[rows, cols]`, read and written.
+    pub x: MatView,
+    /// `[any, cols]`.
+    pub scale: MatView,
+    /// As large as `scale`; where nothing is added any view.
+    pub shift: MatView,
+    /// `[rows]` u32.
+    pub rows: u64,
+    /// Element type of all.
+    pub elem: Elem,
+    /// 1 where `shift` is added.
+    pub shifted: u32,
+    /// Added to the scale: 0 or 1.
+    pub base: f32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Modulate {
+    /// The entry for this element type.
+    pub fn entry(elem: Elem) -> &'static str {
+        by_elem(elem, ["elementwise_modulate_f32", "elementwise_modulate_f16", "elementwise_modulate_bf16"])
+    }
+
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let entry = Self::entry(self.elem);
+        over_rows(entry, self.x.rows, self.x.cols, wide(self.elem))
     }
 }
 

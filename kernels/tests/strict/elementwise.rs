@@ -2,7 +2,7 @@
 
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::math::{self, FusedMadd as F};
-use engraft_kernels::params::elementwise::{Activate, Add, Convert, Gate, Limit, Scale, Xielu};
+use engraft_kernels::params::elementwise::{Activate, Add, Convert, Gate, Limit, Modulate, Scale, Xielu};
 use engraft_kernels::params::{Activation, Elem};
 
 /// An activation and what it is to compute.
@@ -106,6 +106,39 @@ fn xielu_is_the_contracts() {
                 let p = Xielu { x: m, constants: four.ptr, elem, reserved: 0 };
                 gpu.run(&p, &p.launch());
                 same(&gpu.values(m, elem), &want, "xielu");
+            });
+        }
+    }
+}
+
+#[test]
+fn modulation_is_of_the_row_that_is_named() {
+    let items = [1u32, 0, 2, 1, u32::MAX, 0, 1, 2, 0];
+    let numbers = |n: usize, seed: u64, elem: Elem| rounded(&numbers(n, seed), elem);
+    for (elem, shifted, base) in
+        Elem::ALL.into_iter().flat_map(|e| [(e, 0, 0.0f32), (e, 1, 0.0), (e, 1, 1.0)])
+    {
+        for (rows, cols, pitch, offset) in SHAPES {
+            let (x, f) = (numbers(rows * cols, 9, elem), numbers(2 * cols, 10, elem));
+            let s = numbers(2 * cols, 11, elem);
+            let at = |i: usize| {
+                let (item, c) = (items[i / cols] as usize, i % cols);
+                let factor = |item: usize| base + f[item * cols + c];
+                match (item < 2, shifted) {
+                    (false, _) => x[i],
+                    (true, 0) => round(factor(item) * x[i], elem),
+                    (true, _) => round(factor(item).mul_add(x[i], s[item * cols + c]), elem),
+                }
+            };
+            let want: Vec<f32> = (0..rows * cols).map(at).collect();
+            Machine::each(&mut |gpu| {
+                let m = gpu.matrix(&x, cols, elem, pitch, offset);
+                let (scale, shift) =
+                    (gpu.matrix(&f, cols, elem, pitch, 0), gpu.matrix(&s, cols, elem, pitch, 0));
+                let rows = gpu.put(&items[..rows]);
+                let p = Modulate { x: m, scale, shift, rows, elem, shifted, base, reserved: 0 };
+                gpu.run(&p, &p.launch());
+                same(&gpu.values(m, elem), &want, "modulate");
             });
         }
     }

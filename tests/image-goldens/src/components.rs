@@ -5,8 +5,8 @@ use engraft_core::backend::{Backend, block_on};
 use engraft_core::checkpoint::{Access, ModelFiles, open};
 use engraft_core::mem::Float;
 use engraft_diffusion::graph::Grid;
-use engraft_diffusion::nets::Conditions;
-use engraft_diffusion::{Unet, UnetInput, Vae};
+use engraft_diffusion::nets::{Conditions, TransformerSpec};
+use engraft_diffusion::{Transformer, TransformerInput, Unet, UnetInput, Vae};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -40,6 +40,9 @@ pub fn component<B: Backend>(backend: &Arc<B>, folder: &Path, dtype: Float) -> R
         "UNet2DConditionModel" => unet(backend, &files, dtype, &mut golden)?,
         "AutoencoderKL" => autoencoder(backend, &files, dtype, &mut golden)?,
         "AutoencoderTiny" => tiny(backend, &files, dtype, &mut golden)?,
+        class if TransformerSpec::CLASSES.contains(&class) => {
+            transformer(backend, &files, dtype, &mut golden)?;
+        }
         other => return Err(format!("components of class {other} are not run yet")),
     }
     match &golden.unseen("out.")[..] {
@@ -118,4 +121,70 @@ fn tiny<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: 
     let (latents, items, size) = golden.get("in.latents")?.pictures();
     let picture = block_on(model.decode(&latents, items, grid(size))).map_err(said)?;
     golden.compare_rows("out.decode", &picture)
+}
+
+/// Lines and columns of a picture that is packed into rows: `img_ids` have them.
+fn packed(golden: &Golden) -> Result<Grid> {
+    let ids = golden.get("in.img_ids")?;
+    let axes = ids.shape.last().copied().unwrap_or(1).max(1);
+    let most = |axis: usize| {
+        let all = ids.values.chunks(axes).filter_map(|id| id.get(axis)).map(|place| *place as usize + 1);
+        all.max().unwrap_or(0)
+    };
+    let grid = Grid { height: most(1), width: most(2) };
+    let own = (0..grid.height).flat_map(|y| (0..grid.width).flat_map(move |x| [0.0, y as f64, x as f64]));
+    match own.eq(ids.values.iter().copied()) {
+        true => Ok(grid),
+        false => Err("`in.img_ids` are not the lines and columns of a picture".into()),
+    }
+}
+
+fn transformer<B: Backend>(
+    backend: &Arc<B>,
+    files: &ModelFiles,
+    dtype: Float,
+    golden: &mut Golden,
+) -> Result<()> {
+    let mut model = Transformer::load(backend.clone(), files, dtype).map_err(said)?;
+    let sample = golden.get("in.hidden_states")?;
+    // FLUX reads rows, the others pictures.
+    let rows = sample.shape.len() == 3;
+    let (sample, items, size) = match rows {
+        true => (sample.narrow(), sample.shape[0], packed(golden)?),
+        false => {
+            let (sample, items, size) = sample.pictures();
+            (sample, items, grid(size))
+        }
+    };
+    let mut times = golden.get("in.timestep")?.values.clone();
+    // FLUX divides by what it multiplies with inside.
+    times.iter_mut().filter(|_| rows).for_each(|time| *time *= 1000.0);
+    let text = golden.get("in.encoder_hidden_states")?;
+    let (tokens, text) = (text.shape.get(1).copied().unwrap_or(0), text.narrow());
+    let mask = golden.find("in.encoder_attention_mask");
+    let mask = mask.map(|mask| mask.values.iter().map(|seen| *seen != 0.0).collect::<Vec<_>>());
+    let pooled = golden.find("in.pooled_projections").map(|pooled| pooled.narrow());
+    let guidance = golden.find("in.guidance").map(|guidance| guidance.values.clone());
+    let sizes = match golden.find("in.resolution") {
+        Some(sizes) => {
+            let aspects = &golden.get("in.aspect_ratio")?.values;
+            let pairs = sizes.values.as_chunks::<2>().0.iter().zip(aspects);
+            Some(pairs.map(|([height, width], aspect)| [*height, *width, *aspect]).collect::<Vec<_>>())
+        }
+        None => None,
+    };
+    let input = TransformerInput {
+        text: &text,
+        mask: mask.as_deref(),
+        pooled: pooled.as_deref(),
+        guidance: guidance.as_deref(),
+        sizes: sizes.as_deref(),
+    };
+    model.begin(Conditions { items, size, tokens }, &input).map_err(said)?;
+    let got = block_on(model.step(&sample, &times)).map_err(said)?;
+    golden.compare_rows("out.out", &got)?;
+    match block_on(model.step(&sample, &times)).map_err(said)? == got {
+        true => Ok(()),
+        false => Err("a second step of the same sample has other bits".into()),
+    }
 }

@@ -46,8 +46,12 @@ impl Tensor {
     }
 
     /// Pictures `[items, channels, lines, columns]` as rows of pixels, how many there are, and their lines
-    /// and columns; tensors of fewer dimensions lack the last ones.
+    /// and columns; tensors of fewer dimensions lack the last ones, but for three: those are rows already,
+    /// `[items, rows, columns]`, of one line.
     pub fn pictures(&self) -> (Vec<f32>, usize, (usize, usize)) {
+        if let [items, rows, _] = self.shape[..] {
+            return (self.narrow(), items, (1, rows));
+        }
         let size = |dimension: usize| self.shape.get(dimension).copied().unwrap_or(1);
         let (items, height, width) = (size(0), size(2), size(3));
         (rows(&self.values, items, size(1), height * width), items, (height, width))
@@ -187,14 +191,25 @@ impl Golden {
         Ok(())
     }
 
-    /// Compares rows of pixels with pictures, of which steps come first where there are five dimensions: with
-    /// the last of them.
+    /// Compares rows of pixels with pictures.
     ///
     /// # Errors
     /// Where the tensor is missing.
     pub fn compare_rows(&mut self, name: &str, got: &[f32]) -> Result<()> {
-        let want = self.get(name)?;
-        let want = if want.shape.len() == 5 { want.last() } else { want.clone() };
+        let want = self.get(name)?.clone();
+        self.compare_with(name, want, got)
+    }
+
+    /// The same with the last step of a tensor whose first dimension are steps.
+    ///
+    /// # Errors
+    /// Where the tensor is missing.
+    pub fn compare_last_rows(&mut self, name: &str, got: &[f32]) -> Result<()> {
+        let want = self.get(name)?.last();
+        self.compare_with(name, want, got)
+    }
+
+    fn compare_with(&mut self, name: &str, want: Tensor, got: &[f32]) -> Result<()> {
         let [wide, wanted] =
             [got, &want.pictures().0].map(|all| all.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
         let share = self.share(name, &want, &wide, &wanted);

@@ -52,6 +52,12 @@ pub(crate) fn request(golden: &Golden) -> Result<ImageRequest> {
             "prompt_2" => request.second_prompts = texts(value),
             "negative_prompt" => request.negative = texts(value),
             "negative_prompt_2" => request.second_negative = texts(value),
+            "prompt_3" => request.third_prompts = texts(value),
+            "negative_prompt_3" => request.third_negative = texts(value),
+            "max_sequence_length" => request.text_tokens = Some(number(name, value)? as usize),
+            "true_cfg_scale" => request.true_guidance = Some(number(name, value)?),
+            // Sizes are taken as they are.
+            "use_resolution_binning" if value == false => {}
             "height" => request.height = number(name, value)? as usize,
             "width" => request.width = number(name, value)? as usize,
             "num_inference_steps" => request.steps = Some(number(name, value)? as usize),
@@ -67,9 +73,6 @@ pub(crate) fn request(golden: &Golden) -> Result<ImageRequest> {
             "negative_crops_coords_top_left" | "negative_original_size" | "negative_target_size" => {}
             other => return Err(format!("an argument that is not understood: {other} = {value}")),
         }
-    }
-    if let Some(dropped) = said["dropped"].as_array().and_then(|all| all.first()) {
-        return Err(format!("a run without its {dropped}"));
     }
     if let Some(image) = golden.find("in.image") {
         let (rgb, _, (height, width)) = image.pictures();
@@ -88,7 +91,8 @@ pub(crate) fn request(golden: &Golden) -> Result<ImageRequest> {
     }
     (request.sizes, request.negative_sizes) = (sizes(call, ""), sizes(call, "negative_"));
     let count = request.prompts.len();
-    for texts in [&mut request.negative, &mut request.second_negative].into_iter().flatten() {
+    let negative = [&mut request.negative, &mut request.second_negative, &mut request.third_negative];
+    for texts in negative.into_iter().flatten() {
         if let [one] = &texts[..] {
             *texts = vec![one.clone(); count];
         }

@@ -158,6 +158,7 @@ impl NullStream {
             ElementwiseOp::Convert(Convert { x, out, .. }) => self.pass(x, &out),
             ElementwiseOp::Activate(_)
             | ElementwiseOp::Xielu(_)
+            | ElementwiseOp::Modulate(_)
             | ElementwiseOp::Limit(_)
             | ElementwiseOp::Scale(_) => Ok(()),
         }

@@ -4,7 +4,7 @@ use super::added;
 use crate::budget;
 use crate::compare::Want;
 use crate::dice::round;
-use crate::spec::elementwise::Case;
+use crate::spec::elementwise::{Case, ModulateCase};
 use engraft_core::params::Act;
 
 /// An activation in f64.
@@ -80,6 +80,30 @@ pub fn gate(case: &Case) -> Want {
             };
             values.push(a * u);
             slack.push(budget::multiplied(a, budget::activation(g, a), u, off));
+        }
+    }
+    Want::Near { values, slack }
+}
+
+/// `(scale, plus one) * x + shift`, by rows; rows without an item stay.
+pub fn modulate(case: &ModulateCase) -> Want {
+    let base = if case.plus_one { 1.0 } else { 0.0 };
+    let (mut values, mut slack) = (Vec::new(), Vec::new());
+    for (r, item) in case.rows.iter().enumerate() {
+        let item = *item as usize;
+        for (c, x) in case.x.row(r).iter().enumerate() {
+            let x = f64::from(*x);
+            if item >= case.scale.rows {
+                values.push(x);
+                slack.push(0.0);
+                continue;
+            }
+            let factor = base + f64::from(case.scale.row(item)[c]);
+            let shift = case.shift.as_ref().map_or(0.0, |shift| f64::from(shift.row(item)[c]));
+            let value = factor * x + shift;
+            values.push(value);
+            // The factor, the product and the sum round once each.
+            slack.push(budget::U * (2.0 * (factor * x).abs() + value.abs()) + f64::from(f32::MIN_POSITIVE));
         }
     }
     Want::Near { values, slack }

@@ -1,4 +1,4 @@
-//! `add`, `activate`, `xielu`, `gate`, `limit`, `scale`, `convert`.
+//! `add`, `activate`, `xielu`, `gate`, `modulate`, `limit`, `scale`, `convert`.
 
 use super::linear::other_act;
 use crate::bug::{Bug, Strike};
@@ -12,7 +12,7 @@ use crate::poison::{Grid, Lay};
 use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
 use engraft_core::backend::Backend;
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, NO_ROW};
 use engraft_core::numerics::Madd;
 use engraft_core::ops::{self, ElementwiseOp, ElementwiseOpKind, Op, OpKind};
 use engraft_core::params::{Act, Clamp};
@@ -24,6 +24,7 @@ pub fn each(visitor: &mut impl Visitor) {
     visitor.visit(Activate);
     visitor.visit(Xielu);
     visitor.visit(Gate);
+    visitor.visit(Modulate);
     visitor.visit(Limit);
     visitor.visit(Scale);
     visitor.visit(Convert);
@@ -213,6 +214,72 @@ impl OpSpec for Gate {
     }
 }
 
+/// A matrix, and which row of others its rows are modulated by.
+#[derive(Debug, Clone)]
+pub struct ModulateCase {
+    /// `[rows, cols]`.
+    pub x: Grid,
+    /// `[items, cols]`.
+    pub scale: Grid,
+    /// `[items, cols]`.
+    pub shift: Option<Grid>,
+    /// `[rows]`, some of them beyond the items.
+    pub rows: Vec<u32>,
+    /// Whether 1 is added to the scale.
+    pub plus_one: bool,
+}
+
+/// `modulate`.
+#[derive(Debug, Clone, Copy)]
+pub struct Modulate;
+
+impl OpSpec for Modulate {
+    type Case = ModulateCase;
+    fn kind(&self) -> OpKind {
+        ElementwiseOpKind::Modulate.into()
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> ModulateCase {
+        let (rows, cols, items, size) = (dice.rows(), dice.size(), dice.rows(), dice.scale(dtype));
+        let shift = (!dice.once_in(3)).then(|| Grid::random(dice, items, cols, dtype, size));
+        let of_row = |dice: &mut Dice| match dice.once_in(6) {
+            true => dice.pick(&[NO_ROW, items as u32]),
+            false => dice.below(items) as u32,
+        };
+        ModulateCase {
+            x: Grid::random(dice, rows, cols, dtype, size),
+            scale: Grid::random(dice, items, cols, dtype, size),
+            shift,
+            rows: (0..rows).map(|_| of_row(dice)).collect(),
+            plus_one: dice.once_in(2),
+        }
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &ModulateCase) -> Result<Vec<Output>> {
+        let (mut x, scale, rows) = (dev.grid(&case.x)?, dev.grid(&case.scale)?, dev.buffer(&case.rows)?);
+        let shift = case.shift.as_ref().map(|shift| dev.grid(shift)).transpose()?;
+        dev.launch(|to| {
+            let shift = shift.as_ref().map(|shift| shift.view()).transpose()?;
+            let (scale, rows, plus_one) = (scale.view()?, rows.view(), case.plus_one);
+            to.run(ops::Modulate { x: x.view_mut()?, scale, shift, rows, plus_one })
+        })?;
+        Ok(vec![dev.read(&x, "x")?])
+    }
+    fn oracle(&self, case: &ModulateCase, _: Madd) -> Vec<Want> {
+        vec![oracle::modulate(case)]
+    }
+    fn alone(&self, case: &ModulateCase, dice: &mut Dice) -> Option<Part<ModulateCase>> {
+        let r = dice.below(case.x.rows);
+        Some((ModulateCase { x: case.x.only(r), rows: vec![case.rows[r]], ..case.clone() }, vec![r..r + 1]))
+    }
+    fn relaid(&self, case: &ModulateCase, dice: &mut Dice) -> Option<ModulateCase> {
+        let mut case = case.clone();
+        (case.x.lay, case.scale.lay) = (Lay::random(dice), Lay::random(dice));
+        if let Some(shift) = &mut case.shift {
+            shift.lay = Lay::random(dice);
+        }
+        Some(case)
+    }
+}
+
 /// `limit`, by the case's factor.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit;
@@ -315,6 +382,9 @@ pub const BUGS: &[Bug] = &[
     Bug::new("GateForgetsLimits", "gate", ORACLE, forgets_limits),
     Bug::new("GateForgetsShift", "gate", ORACLE, forgets_shift),
     Bug::new("GateBitsChangeFromCallToCall", "gate", TWICE, bits_change_from_call_to_call),
+    Bug::new("ModulateForgetsShift", "modulate", ORACLE, modulates_without_shift),
+    Bug::new("ModulateForgetsOne", "modulate", ORACLE, modulates_without_one),
+    Bug::new("ModulateIsOfTheFirstItem", "modulate", ORACLE, modulates_by_first),
     Bug::new("LimitHoldsOneSideAlone", "limit", ORACLE, one_side_alone),
     Bug::new("ScaleForgetsCap", "scale", ORACLE, forgets_cap),
     Bug::new("ConvertTruncates", "convert", ORACLE, truncates),
@@ -372,6 +442,22 @@ fn bits_change_from_call_to_call(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<
     if s.second_call() { s.nudge_all(out) } else { Ok(()) }
 }
 
+fn modulates_without_shift(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Modulate(op)) = op else { return s.run(op) };
+    s.run(ops::Modulate { shift: None, ..op })
+}
+
+fn modulates_without_one(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Modulate(op)) = op else { return s.run(op) };
+    s.run(ops::Modulate { plus_one: false, ..op })
+}
+
+fn modulates_by_first(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Elementwise(ElementwiseOp::Modulate(op)) = op else { return s.run(op) };
+    let shift = op.shift.map(|shift| shift.row_range(0..1)).transpose()?;
+    s.run(ops::Modulate { scale: op.scale.row_range(0..1)?, shift, ..op })
+}
+
 fn one_side_alone(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Elementwise(ElementwiseOp::Limit(op)) = op else { return s.run(op) };
     let (mut x, limit) = (s.spot(op.x.as_ref())?, op.limit);
@@ -423,6 +509,7 @@ pub const LAWFUL: &[Lawful] = &[
     Lawful::new("xielu", "x", Field::Cols, "in place"),
     Lawful::new("xielu", "x", Field::Transposed, "in place"),
     Lawful::new("xielu", "x", Field::Dtype, "in place"),
+    Lawful::new("modulate", "scale", Field::Rows, "of any number of items where nothing is added"),
     Lawful::new("limit", "x", Field::Rows, "in place"),
     Lawful::new("limit", "x", Field::Cols, "in place"),
     Lawful::new("limit", "x", Field::Transposed, "in place"),

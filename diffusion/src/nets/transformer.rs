@@ -1,0 +1,144 @@
+//! Transformers of diffusion by their class: what they read, and their graphs.
+
+use super::adaptive::TIME_WIDTH;
+use super::{Conditions, FluxSpec, PixArtSpec, Sd3Spec, sinusoids};
+use crate::graph::{Graph, Grid, Tensors};
+use engraft_core::{Error, Result};
+use serde_json::Value as Json;
+
+/// What `config.json` says, by its class.
+#[derive(Debug, Clone)]
+pub enum TransformerSpec {
+    /// Stable Diffusion 3 and 3.5.
+    Sd3(Sd3Spec),
+    /// FLUX.1.
+    Flux(FluxSpec),
+    /// PixArt alpha and sigma.
+    PixArt(PixArtSpec),
+}
+
+impl TransformerSpec {
+    /// The classes that are known.
+    pub const CLASSES: [&str; 3] =
+        ["SD3Transformer2DModel", "FluxTransformer2DModel", "PixArtTransformer2DModel"];
+
+    /// Reads `config.json`.
+    ///
+    /// # Errors
+    /// `Config` for a class or what is not known of it, naming the field.
+    pub fn new(config: &Json) -> Result<Self> {
+        let class = config.get("_class_name").and_then(Json::as_str).unwrap_or("none");
+        match class {
+            "SD3Transformer2DModel" => Sd3Spec::new(config).map(Self::Sd3),
+            "FluxTransformer2DModel" => FluxSpec::new(config).map(Self::Flux),
+            "PixArtTransformer2DModel" => PixArtSpec::new(config).map(Self::PixArt),
+            other => Err(Error::config("_class_name", other, Self::CLASSES.join(", "))),
+        }
+    }
+
+    /// Its class.
+    pub fn class(&self) -> &'static str {
+        let [sd3, flux, pixart] = Self::CLASSES;
+        match self {
+            Self::Sd3(_) => sd3,
+            Self::Flux(_) => flux,
+            Self::PixArt(_) => pixart,
+        }
+    }
+
+    /// Columns of a sample's rows, and of those that come out.
+    pub fn channels(&self) -> (usize, usize) {
+        match self {
+            Self::Sd3(spec) => (spec.in_channels, spec.out_channels),
+            Self::Flux(spec) => (spec.in_channels, spec.out_channels()),
+            Self::PixArt(spec) => (spec.in_channels, spec.out_channels),
+        }
+    }
+
+    /// Columns of a text's rows.
+    pub fn text_width(&self) -> usize {
+        match self {
+            Self::Sd3(spec) => spec.joint_attention_dim,
+            Self::Flux(spec) => spec.joint_attention_dim,
+            Self::PixArt(spec) => spec.text_width(),
+        }
+    }
+
+    /// Columns of a text as one row, where it reads one.
+    pub fn pooled_width(&self) -> Option<usize> {
+        match self {
+            Self::Sd3(spec) => Some(spec.pooled_projection_dim),
+            Self::Flux(spec) => Some(spec.pooled_projection_dim),
+            Self::PixArt(_) => None,
+        }
+    }
+
+    /// Lines and columns of a sample that become one token.
+    pub fn patch(&self) -> usize {
+        match self {
+            Self::Sd3(spec) => spec.patch_size,
+            Self::Flux(_) => 1,
+            Self::PixArt(spec) => spec.patch_size,
+        }
+    }
+
+    /// Lines and columns of the latents that it was trained with, where that is known.
+    pub fn sample_size(&self) -> Option<usize> {
+        match self {
+            Self::Sd3(spec) => Some(spec.sample_size),
+            Self::Flux(_) => None,
+            Self::PixArt(spec) => Some(spec.sample_size),
+        }
+    }
+
+    /// Whether it reads a scale of guidance.
+    pub fn reads_guidance(&self) -> bool {
+        matches!(self, Self::Flux(spec) if spec.guidance_embeds)
+    }
+
+    /// Whether tokens of a text can be hidden.
+    pub fn reads_masks(&self) -> bool {
+        matches!(self, Self::PixArt(_))
+    }
+
+    /// Whether it reads the size of the picture.
+    pub fn reads_sizes(&self) -> bool {
+        matches!(self, Self::PixArt(spec) if spec.reads_sizes())
+    }
+
+    /// Times, or other numbers that are embedded as they are.
+    pub fn numbers(&self, values: &[f64]) -> Vec<f32> {
+        sinusoids(values, TIME_WIDTH, true, 0.0)
+    }
+
+    /// Positions of an item's tokens, where they are given.
+    pub fn positions(&self, size: Grid) -> Option<Vec<f32>> {
+        match self {
+            Self::PixArt(spec) => Some(spec.positions(size)),
+            _ => None,
+        }
+    }
+
+    /// The graph for pictures and texts of these sizes.
+    ///
+    /// # Errors
+    /// `Tensor` for those that are missing or have other shapes; `Config` for sizes that it has no tokens
+    /// for.
+    pub fn graph(&self, tensors: &mut Tensors, at: Conditions) -> Result<Graph> {
+        let patch = self.patch();
+        for (field, latents) in [("height", at.size.height), ("width", at.size.width)] {
+            if latents % patch != 0 {
+                return Err(Error::config(
+                    field,
+                    format!("{latents} latents"),
+                    format!("a multiple of {patch}"),
+                ));
+            }
+        }
+        match self {
+            Self::Sd3(spec) => spec.graph(tensors, at),
+            Self::Flux(spec) => spec.graph(tensors, at),
+            Self::PixArt(spec) => spec.graph(tensors, at),
+        }
+    }
+}

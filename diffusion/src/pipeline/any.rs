@@ -1,0 +1,88 @@
+//! A pipeline by its class: with a UNet or with a transformer.
+
+use super::folder::Folder;
+use super::noise::Noise;
+use super::options::PipelineOptions;
+use super::request::{ImageRequest, Images, Progress};
+use super::stable::{ONE_TEXT, Stable, TWO_TEXTS};
+use super::transformers::{Kind, Transformed};
+use engraft_core::backend::Backend;
+use engraft_core::{Error, Result};
+use engraft_image::SchedulerConfig;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A pipeline on a backend.
+pub struct Pipeline<B: Backend>(Model<B>);
+
+enum Model<B: Backend> {
+    Stable(Box<Stable<B>>),
+    Transformed(Box<Transformed<B>>),
+}
+
+impl<B: Backend> Pipeline<B> {
+    /// Loads a folder with `model_index.json`. All files are opened before a weight is read.
+    ///
+    /// # Errors
+    /// `Config` for a class of pipeline or component that is not known, naming it; `Format` for a component
+    /// that is absent; what its parts raise.
+    pub fn load(backend: &Arc<B>, path: &Path, options: &PipelineOptions) -> Result<Self> {
+        let mut folder = Folder::open(path)?;
+        options.without.iter().try_for_each(|component| folder.leave_out(component))?;
+        let with_unet: Vec<&str> = ONE_TEXT.into_iter().chain(TWO_TEXTS).collect();
+        let model = match (Kind::of(folder.class()), with_unet.contains(&folder.class())) {
+            (Some(kind), _) => {
+                Model::Transformed(Box::new(Transformed::load(backend, &folder, kind, options)?))
+            }
+            (None, true) => Model::Stable(Box::new(Stable::load(backend, &folder, options)?)),
+            (None, false) => {
+                let known: Vec<&str> =
+                    with_unet.into_iter().chain(Kind::CLASSES.map(|(class, _)| class)).collect();
+                return Err(Error::config("_class_name", folder.class(), known.join(", ")));
+            }
+        };
+        Ok(Self(model))
+    }
+
+    /// The folder's scheduler.
+    pub fn scheduler(&self) -> &SchedulerConfig {
+        match &self.0 {
+            Model::Stable(model) => model.scheduler(),
+            Model::Transformed(model) => model.scheduler(),
+        }
+    }
+
+    /// What pictures are a multiple of, in pixels along a line: those of a latent, or of a token.
+    pub fn factor(&self) -> usize {
+        match &self.0 {
+            Model::Stable(model) => model.factor(),
+            Model::Transformed(model) => model.factor(),
+        }
+    }
+
+    /// The side of the pictures that it was trained with, where that is known.
+    pub fn side(&self) -> Option<usize> {
+        match &self.0 {
+            Model::Stable(model) => model.side(),
+            Model::Transformed(model) => model.side(),
+        }
+    }
+
+    /// Runs a request; `watch` is called after every step and may end the run, which gives nothing then.
+    ///
+    /// # Errors
+    /// `Config`, naming the field, for what cannot be done; what the backend raises. The pipeline can run
+    /// again after any of them.
+    pub async fn run(
+        &mut self,
+        request: &ImageRequest,
+        noise: &mut dyn Noise,
+        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Option<Images>> {
+        match &mut self.0 {
+            Model::Stable(model) => model.run(request, noise, watch).await,
+            Model::Transformed(model) => model.run(request, noise, watch).await,
+        }
+    }
+}
