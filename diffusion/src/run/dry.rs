@@ -50,13 +50,16 @@ impl Device for DryDevice {
     }
 }
 
+/// How an op of this signature would run.
+type Answer = dyn Fn(&Signature) -> Coverage<String> + Send + Sync;
+
 /// A backend that is asked and not used.
 pub(crate) struct Asked {
     name: String,
     caps: Caps,
     numerics: Numerics,
     /// Whether it has a kernel of its own, or why it lacks one: one that is composed of others is none.
-    coverage: Box<dyn Fn(&Signature) -> Coverage<String> + Send + Sync>,
+    coverage: Box<Answer>,
 }
 
 impl Asked {

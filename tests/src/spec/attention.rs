@@ -155,6 +155,7 @@ fn generate(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
     let kv_dtype = if !dense && wide.is_none() && dice.once_in(3) { Float::Bf16 } else { dtype };
     // Wide heads are many multiplications: fewer rows of them.
     let (counts, lengths): (&[usize], &[usize]) = match wide {
+        Some(Wide { width: 512.., .. }) => (&[1], &[5, 33]),
         Some(_) if dense => (&[1, 2], &[1, 31, 33, 64, 65]),
         Some(w) if w.seqs > 2 => (&[w.seqs], &[1, 3, 33]),
         Some(w) => (&[w.seqs], &[1, 33, 64, 65, 130, 300]),
@@ -163,7 +164,8 @@ fn generate(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
     let seqs = (0..dice.pick(counts))
         .map(|s| {
             let (most, first) = (wide.filter(|_| !dense).map_or(40, |w| w.queries), s == 0 && wide.is_some());
-            let len = if first && !dense { dice.pick(&[65, 130, 300]) } else { dice.pick(lengths) };
+            let is_long = first && !dense && wide.is_some_and(|w| w.width < 512);
+            let len = if is_long { dice.pick(&[65, 130, 300]) } else { dice.pick(lengths) };
             let queries = match (dense, first) {
                 (true, _) => len,
                 (false, true) => most,
