@@ -4,6 +4,7 @@
 
 mod cross;
 mod nodes;
+mod ops;
 mod tokens;
 mod values;
 
