@@ -70,6 +70,7 @@ const PLACES: [Place; 6] = [
             "core/src/inject/build.rs",
             "core/src/model/",
             "core/src/policy/",
+            "diffusion/src/",
             "tests/tests/ranks.rs",
         ],
         never: &[],

@@ -12,7 +12,7 @@ enum Step<'a> {
     Activate(Activation),
     Xielu([f32; 4]),
     Gate(Activation, Option<Clamp>),
-    Modulate(Rows<'a>),
+    Modulate(ByItem<'a>),
     Limit(f32),
     Scale(f32, Option<f32>),
     Convert(Option<&'a [f32]>),
@@ -20,7 +20,7 @@ enum Step<'a> {
 
 /// What rows are modulated by.
 #[derive(Clone, Copy)]
-struct Rows<'a> {
+struct ByItem<'a> {
     scale: RawMat,
     shift: Option<RawMat>,
     /// Of every row that is modulated the row of `scale` and `shift`.
@@ -82,7 +82,7 @@ pub fn modulate(
         same_shape("modulate", shift, scale)?;
     }
     let base = if plus_one { 1.0 } else { 0.0 };
-    each_row(machine, x.as_raw(), x, Step::Modulate(Rows { scale, shift, rows, base }))
+    each_row(machine, x.as_raw(), x, Step::Modulate(ByItem { scale, shift, rows, base }))
 }
 
 /// `out = x`, or `x + bias`, rounded to `out`'s element type.
@@ -103,7 +103,7 @@ fn each_row(machine: &Machine, x: RawMat, out: RawMatMut, step: Step<'_>) -> Res
     })
 }
 
-impl Rows<'_> {
+impl ByItem<'_> {
     /// Modulates row `r`; false where it stays as it is.
     ///
     /// # Safety

@@ -29,8 +29,8 @@ pub struct ImageArgs {
     /// Steps from noise to picture; default: 50, of Stable Diffusion 3 and FLUX 28, of PixArt 20
     #[arg(long, value_name = "N", value_parser = positive)]
     pub steps: Option<usize>,
-    /// How much the prompt counts; 1 and below: what is not to be seen counts for nothing; default: 7.5, of XL
-    /// 5, of Stable Diffusion 3 7, of FLUX, which reads it, 3.5, of PixArt 4.5
+    /// How much the prompt counts; 1 and below: what is not to be seen counts for nothing; default: 7.5, of
+    /// XL 5, of Stable Diffusion 3 7, of FLUX, which reads it, 3.5, of PixArt 4.5
     #[arg(long, value_name = "G", value_parser = number)]
     pub guidance: Option<f64>,
     /// FLUX: how much the prompt counts against --negative, at twice the cost
@@ -74,8 +74,8 @@ pub struct ImageArgs {
     /// times)
     #[arg(long, value_name = "FILE[@SCALE]", value_parser = lora)]
     pub lora: Vec<Lora>,
-    /// A component to leave out: text_encoder_3 of Stable Diffusion 3, the largest of all (can be given several
-    /// times)
+    /// A component to leave out: text_encoder_3 of Stable Diffusion 3, the largest of all (can be given
+    /// several times)
     #[arg(long, value_name = "NAME")]
     pub without: Vec<String>,
     /// Backend: cpu, cuda[:index], wgpu[:part of an adapter's name]

@@ -10,13 +10,14 @@ mod builder;
 mod grid;
 mod lives;
 mod tensors;
+mod token_step;
 mod tokens;
 
 pub use builder::{Builder, Picture};
 pub use grid::{Grid, Stride, Window};
 pub use lives::Lives;
 pub use tensors::{Operand, Packing, Param, Tensors};
-pub use tokens::{Angles, Columns, Modulation, TokenStep};
+pub use token_step::{Angles, Columns, Modulation, TokenStep};
 
 use engraft_core::params::Act;
 

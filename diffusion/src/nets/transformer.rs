@@ -27,11 +27,15 @@ impl TransformerSpec {
     /// # Errors
     /// `Config` for a class or what is not known of it, naming the field.
     pub fn new(config: &Json) -> Result<Self> {
-        let class = config.get("_class_name").and_then(Json::as_str).unwrap_or("none");
-        match class {
+        let field = |name: &str| config.get(name).and_then(Json::as_str).unwrap_or("none");
+        match field("_class_name") {
             "SD3Transformer2DModel" => Sd3Spec::new(config).map(Self::Sd3),
             "FluxTransformer2DModel" => FluxSpec::new(config).map(Self::Flux),
             "PixArtTransformer2DModel" => PixArtSpec::new(config).map(Self::PixArt),
+            // The name in published folders of PixArt, which are older than their class.
+            "Transformer2DModel" if field("norm_type") == "ada_norm_single" => {
+                PixArtSpec::new(config).map(Self::PixArt)
+            }
             other => Err(Error::config("_class_name", other, Self::CLASSES.join(", "))),
         }
     }
@@ -139,6 +143,46 @@ impl TransformerSpec {
             Self::Sd3(spec) => spec.graph(tensors, at),
             Self::Flux(spec) => spec.graph(tensors, at),
             Self::PixArt(spec) => spec.graph(tensors, at),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn pixart_has_an_older_name_and_other_classes_are_named() {
+        let of = |class: &str, norm: &str| {
+            TransformerSpec::new(&json!({ "_class_name": class, "norm_type": norm, "sample_size": 128 }))
+        };
+        let new = of("PixArtTransformer2DModel", "ada_norm_single").map(|spec| format!("{spec:?}"));
+        let old = of("Transformer2DModel", "ada_norm_single");
+        assert!(old.as_ref().is_ok_and(TransformerSpec::reads_sizes));
+        assert_eq!(old.map(|spec| format!("{spec:?}")).ok(), new.ok());
+        for class in ["Transformer2DModel", "SanaTransformer2DModel"] {
+            let error = of(class, "layer_norm").map(|_| ()).map_err(|error| error.to_string());
+            assert!(error.is_err_and(|error| error.contains(class)), "{class}");
+        }
+    }
+
+    #[test]
+    fn what_a_configuration_cannot_mean_is_refused_by_its_field() {
+        for (class, field, value) in [
+            ("SD3Transformer2DModel", "qk_norm", json!("layer_norm")),
+            ("SD3Transformer2DModel", "dual_attention_layers", json!([18])),
+            ("SD3Transformer2DModel", "patch_size", json!(0)),
+            ("SD3Transformer2DModel", "unheard_of", json!(7)),
+            ("FluxTransformer2DModel", "axes_dims_rope", json!([16, 56, 55])),
+            ("FluxTransformer2DModel", "axes_dims_rope", json!([u64::MAX - 1, 2, 2])),
+            ("FluxTransformer2DModel", "patch_size", json!(2)),
+            ("PixArtTransformer2DModel", "cross_attention_dim", json!(1)),
+            ("PixArtTransformer2DModel", "activation_fn", json!("geglu")),
+        ] {
+            let error = TransformerSpec::new(&json!({ "_class_name": class, field: value }));
+            let error = error.map(|_| ()).map_err(|error| error.to_string());
+            assert!(error.is_err_and(|error| error.contains(field)), "{class} {field}");
         }
     }
 }

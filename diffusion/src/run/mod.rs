@@ -5,6 +5,7 @@
 mod cross;
 mod dry;
 mod nodes;
+mod ops;
 mod tokens;
 mod values;
 

@@ -1,25 +1,18 @@
 //! One node as ops.
 
 use super::cross::of_all;
-use super::tokens::Around;
+use super::ops::{Around, Ops};
 use super::{Executable, rows_at_once, values::lost};
 use crate::graph::{Node, Step, Weights};
 use crate::load::Loaded;
 use engraft_core::Result;
 use engraft_core::backend::{Backend, Mem};
-use engraft_core::mem::{BufRef, Mat, MatMut, MatRef};
+use engraft_core::mem::{BufRef, MatMut, MatRef};
 use engraft_core::ops::{
-    Activate, Add, AttendDense, Checked, Convert, GatherRows, GroupNorm, Linear, Norm, NormWeights, Op, Run,
+    Activate, Add, AttendDense, Checked, Convert, GatherRows, GroupNorm, Linear, Norm, NormWeights, Run as _,
     Scale,
 };
 use engraft_core::params::{Act, Heads, NormKind};
-
-/// What ops of a node run on.
-pub(super) struct Ops<'a, B: Backend> {
-    stream: &'a mut B::Stream,
-    pub(super) loaded: &'a Loaded<B>,
-    scratch: &'a mut Mat<Mem<B>>,
-}
 
 /// A convolution's input and which of its rows every output reads.
 struct Taps<'a, M> {
@@ -98,10 +91,6 @@ fn norm_of<B: Backend>(
 }
 
 impl<B: Backend> Ops<'_, B> {
-    pub(super) fn run<'o>(&mut self, op: impl Into<Op<'o, B::Device>>) -> Result<()> {
-        self.stream.run(Checked::new(op)?)
-    }
-
     fn linear(
         &mut self,
         x: MatRef<'_, Mem<B>>,

@@ -1,40 +1,13 @@
 //! What transformers do with tokens, as ops.
 
-use super::nodes::Ops;
-use super::values::{Values, lost};
-use crate::graph::{Angles, Columns, Graph, TokenStep, Value};
+use super::ops::{Around, Ops};
+use super::values::lost;
+use crate::graph::{Angles, Columns, TokenStep};
 use engraft_core::Result;
 use engraft_core::backend::{Backend, Mem};
-use engraft_core::mem::{Buf, BufRef, DeviceMem, MatLayout, MatMut, MatRef};
+use engraft_core::mem::{DeviceMem, MatLayout, MatMut, MatRef};
 use engraft_core::ops::{Convert, Embed, GatherRows, HeadNorm, Modulate, NormWeights, Rope, RopeView};
 use engraft_core::params::{NormKind, RopeStyle};
-
-/// What a node reads.
-pub(super) struct Around<'a, M> {
-    /// Its graph.
-    pub graph: &'a Graph,
-    /// The graph's values.
-    pub values: &'a Values<M>,
-    /// Which of them are its arguments.
-    pub args: &'a [Value],
-    /// Of every row of the result its item.
-    pub of_rows: BufRef<'a, M, u32>,
-    /// Those of the graph.
-    pub lists: &'a [Buf<M, u32>],
-    /// Tables of the graph's angles.
-    pub angles: &'a [Buf<M, f32>],
-}
-
-impl<M: DeviceMem> Around<'_, M> {
-    /// The argument of this number; the first one of a step in place is what the result holds.
-    fn arg(&self, n: usize) -> Result<MatRef<'_, M>> {
-        self.values.view(*self.args.get(n).ok_or_else(lost)?)
-    }
-
-    fn list(&self, n: usize) -> Result<BufRef<'_, M, u32>> {
-        self.lists.get(n).map(Buf::view).ok_or_else(lost)
-    }
-}
 
 /// These columns.
 fn columns_of<M: DeviceMem>(x: MatMut<'_, M>, Columns { first, count }: Columns) -> Result<MatMut<'_, M>> {
@@ -50,8 +23,8 @@ impl<B: Backend> Ops<'_, B> {
         out: MatMut<'_, Mem<B>>,
     ) -> Result<()> {
         match step {
-            TokenStep::HeadNorm { weights, columns, width, eps } => {
-                let weight = Some(self.loaded.operand(weights.weight)?);
+            TokenStep::HeadNorm { weight, columns, width, eps } => {
+                let weight = Some(self.loaded.operand(weight)?);
                 let norm = NormWeights { kind: NormKind::Rms, eps, weight, bias: None, plus_one: false };
                 self.run(HeadNorm { x: columns_of(out, columns)?, width, norm })
             }
