@@ -306,17 +306,35 @@ fn texts_have_priorities_too() {
         let first = server.open("/v1/completions", &long(1));
         running(1.0);
         let order = std::sync::Mutex::new(Vec::new());
+        let noted = |priority: i32| order.lock().unwrap().push(priority);
         let post = |path: &str, mut body: Value, priority: i32| {
             body["priority"] = json!(priority);
             let answer = server.post(path, &body);
-            order.lock().unwrap().push(priority);
+            noted(priority);
             assert_eq!(answer.status, 200, "{}", answer.text());
+        };
+        // Whoever comes second ends when the first has long been noted: a text counts from its first token
+        // where it is to come first, from its end where it is not.
+        let continued = || match priority < 0 {
+            true => post("/v1/completions", text.clone(), 0),
+            false => {
+                let mut streamed = text.clone();
+                (streamed["priority"], streamed["stream"]) = (json!(0), json!(true));
+                let mut reader = server.open("/v1/completions", &streamed);
+                let mut line = String::new();
+                while !line.starts_with("data:") {
+                    line.clear();
+                    assert!(reader.read_line(&mut line).unwrap() > 0, "no token came");
+                }
+                noted(0);
+                std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+            }
         };
         std::thread::scope(|scope| {
             scope.spawn(|| post(path, body, priority));
             eventually("a queue", || metric(&server, "vllm:num_requests_waiting") >= 1.0);
             let texts = metric(&server, "vllm:num_requests_waiting");
-            scope.spawn(|| post("/v1/completions", text.clone(), 0));
+            scope.spawn(continued);
             waiting(texts + 1.0);
             drop(first);
         });

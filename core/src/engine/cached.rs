@@ -39,6 +39,9 @@ impl<B: Backend> Engine<B> {
         let Some((row, rows, source)) = running else {
             return Err(Error::Request { id, what: "not running: its cache cannot be read".into() });
         };
+        // A block that reads another's keys and values has those.
+        let from = self.model().spec.blocks.get(layer).and_then(|block| block.kv_from);
+        let layer = from.unwrap_or(layer);
         let Some(layout) = self.kv().layer(layer).map(|slab| slab.layout()) else {
             return Err(Error::config("layer", layer, format!("below {}", self.kv().len())));
         };
