@@ -26,7 +26,8 @@ pub(super) enum Kept {
 
 impl<B: Backend> Engine<B> {
     /// Keys `[positions, kv_heads * k_dim]` and values `[positions, kv_heads * v_dim]` of a running request
-    /// in one layer, as f32, for every position that has been computed.
+    /// in one layer, as f32, for every position that has been computed. Of a layer that reads an earlier
+    /// one's they are those.
     ///
     /// # Errors
     /// `Request` for a request that is not running; `Config` for a layer that the model lacks; `Unsupported`
@@ -39,7 +40,6 @@ impl<B: Backend> Engine<B> {
         let Some((row, rows, source)) = running else {
             return Err(Error::Request { id, what: "not running: its cache cannot be read".into() });
         };
-        // A block that reads another's keys and values has those.
         let from = self.model().spec.blocks.get(layer).and_then(|block| block.kv_from);
         let layer = from.unwrap_or(layer);
         let Some(layout) = self.kv().layer(layer).map(|slab| slab.layout()) else {

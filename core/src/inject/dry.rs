@@ -1,11 +1,11 @@
-//! A device without memory: models of it are descriptions, made from a checkpoint's headers before a weight
-//! is read. Their `forward` gives the ops that the loaded model will run.
+//! Models on a device without memory: descriptions, made from a checkpoint's headers before a weight is read.
+//! Their `forward` gives the ops that the loaded model will run.
 
 use super::build::build;
 use super::survey::{Survey, survey};
 use crate::Result;
 use crate::checkpoint::Source;
-use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Weight, WeightFormat, WeightInfo, WeightUse};
+use crate::mem::{Buf, DryDevice, DryMem, DryWeight, Float, WeightFormat, WeightInfo, WeightUse};
 use crate::model::{Model, RopeTable, Sizes, State, slab_bytes, table_len};
 use crate::ops::Signature;
 use crate::policy::{ModelSpec, Rank, Resolved, Role, Shares, Slot};
@@ -14,38 +14,6 @@ use crate::weights::{
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
-
-/// The device.
-pub(super) struct Dry;
-
-/// Memory that is a size alone.
-pub(super) struct DryMem(usize);
-
-/// A weight that is what is known of it.
-pub(super) struct DryWeight(WeightInfo);
-
-impl DeviceMem for DryMem {
-    fn bytes(&self) -> usize {
-        self.0
-    }
-}
-
-impl Weight for DryWeight {
-    fn info(&self) -> &WeightInfo {
-        &self.0
-    }
-}
-
-impl Device for Dry {
-    type Mem = DryMem;
-    type Weight = DryWeight;
-    type AttnPlan = ();
-
-    fn kv_bytes(layout: &KvLayout) -> (usize, usize) {
-        let elements = layout.slots() * layout.kv_heads * layout.dtype.bytes();
-        (elements * layout.k_dim, elements * layout.v_dim)
-    }
-}
 
 /// What a step of a model will run, with activations and cache in `dtype`.
 pub(super) fn survey_of(
@@ -71,8 +39,8 @@ pub(super) fn survey_of(
     let own_spec = shares.spec(spec, rank);
     let operands = operands(source, spec, (&own_spec, &shares, rank), resolved, options)?;
     let sizes = Sizes::smallest(spec.family, dtype, dtype, false);
-    let state = State::new::<Dry>(&own_spec, &sizes, &alloc, &|_| Ok(()))?;
-    let model: Model<Dry> = build(own_spec, operands, ropes)?;
+    let state = State::new::<DryDevice>(&own_spec, &sizes, &alloc, &|_| Ok(()))?;
+    let model: Model<DryDevice> = build(own_spec, operands, ropes)?;
     survey(&model, state, &sizes, &alloc, &(), composed)
 }
 
@@ -102,8 +70,8 @@ pub fn scratch_bytes(spec: &ModelSpec, sizes: &Sizes) -> Result<u64> {
         total.set(total.get() + bytes as u64);
         Ok(DryMem(bytes))
     };
-    State::new::<Dry>(spec, sizes, &alloc, &|_| Ok(()))?;
-    Ok(total.get() - slab_bytes::<Dry>(spec, sizes)?)
+    State::new::<DryDevice>(spec, sizes, &alloc, &|_| Ok(()))?;
+    Ok(total.get() - slab_bytes::<DryDevice>(spec, sizes)?)
 }
 
 /// Every operand as it will be prepared.

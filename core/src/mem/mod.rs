@@ -26,6 +26,7 @@ macro_rules! copied {
 pub(crate) use copied;
 
 mod device;
+mod dry;
 pub mod dtype;
 mod groups;
 mod kv_layout;
@@ -35,6 +36,7 @@ mod view;
 mod weight;
 
 pub use device::{Device, DeviceMem, Weight};
+pub use dry::{DryDevice, DryMem, DryWeight};
 pub use dtype::{Block, Float, Stored, WeightFormat};
 pub use groups::{GroupBits, Groups};
 pub use kv_layout::KvLayout;

@@ -302,13 +302,15 @@ pub struct BlockSpec {
     pub sinks: bool,
     /// Norms of queries and keys.
     pub qk_norm: Option<QkNorm>,
-    /// Norm of the heads' values, which no file has values for (Gemma 4).
+    /// Norm of the heads' values, which no file has values for (Gemma 4); none with a filter or a latent, as
+    /// the two that follow.
     pub value_norm: Option<NormSpec>,
     /// Factor of the heads' values.
     pub value_factor: Option<f32>,
     /// Whether values are the keys, before their norm and rotation.
     pub keys_are_values: bool,
-    /// The earlier block whose keys and values this one reads; it has none of its own, then.
+    /// The earlier block whose keys and values this one reads; it has none of its own, then. Of decoders
+    /// alone, and none with a filter or a latent.
     pub kv_from: Option<usize>,
     /// Largest size of queries, keys and values, behind the norms and before the rotation (OLMo's
     /// `clip_qkv`); none with a latent, or with norms after the rotation.

@@ -9,46 +9,12 @@ use crate::graph::{Graph, Tensors};
 use crate::load::{Loaded, described};
 use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, Stream};
 use engraft_core::checkpoint::Source;
-use engraft_core::mem::{
-    BufMut, BufRef, Device, DeviceMem, Float, HostWeight, KvLayout, StepShape, Weight, WeightInfo,
-};
+use engraft_core::mem::{BufMut, BufRef, DryDevice, DryMem, DryWeight, Float, HostWeight, StepShape};
 use engraft_core::numerics::Numerics;
 use engraft_core::ops::{Checked, Operand, Run, Signature};
 use engraft_core::weights::Uses;
 use engraft_core::{Error, Result};
 use std::sync::{Arc, Mutex};
-
-/// Memory that is a size alone.
-pub(crate) struct DryMem(usize);
-
-/// An operand that is what is known of it.
-pub(crate) struct DryWeight(WeightInfo);
-
-/// The device.
-pub(crate) struct DryDevice;
-
-impl DeviceMem for DryMem {
-    fn bytes(&self) -> usize {
-        self.0
-    }
-}
-
-impl Weight for DryWeight {
-    fn info(&self) -> &WeightInfo {
-        &self.0
-    }
-}
-
-impl Device for DryDevice {
-    type Mem = DryMem;
-    type Weight = DryWeight;
-    type AttnPlan = ();
-
-    fn kv_bytes(layout: &KvLayout) -> (usize, usize) {
-        let elements = layout.slots() * layout.kv_heads * layout.dtype.bytes();
-        (elements * layout.k_dim, elements * layout.v_dim)
-    }
-}
 
 /// How an op of this signature would run.
 type Answer = dyn Fn(&Signature) -> Coverage<String> + Send + Sync;
