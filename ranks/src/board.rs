@@ -103,7 +103,7 @@ impl Shared {
             }
             std::hint::spin_loop();
         }
-        self.fate.wait(self.patience, Duration::MAX, || format!("exchange {number}"), missing)
+        self.fate.wait(self.patience, Duration::MAX, || format!("exchange {number}"), missing, |_| true)
     }
 }
 

@@ -73,17 +73,20 @@ impl Fate {
     }
 
     /// Waits until `missing` names no rank any more; what it names is looked at again whenever the group is
-    /// woken, and every `nap`. Time in which the process was stopped does not count as waiting.
+    /// woken, and every `nap`. `gone` says whether nothing that a rank has sent can still arrive: a group may
+    /// have ended in good order while a part is on its way. Time in which the process was stopped does not
+    /// count as waiting.
     ///
     /// # Errors
-    /// `Comm` with the failure of the group; after `patience` that of the rank that is missing, which did not
-    /// reach `what`.
+    /// `Comm` with the failure of the group; that the missing rank has left a group that has ended; after
+    /// `patience` that of the rank that is missing, which did not reach `what`.
     pub fn wait(
         &self,
         patience: Duration,
         nap: Duration,
         what: impl Fn() -> String,
         mut missing: impl FnMut() -> Option<usize>,
+        gone: impl Fn(usize) -> bool,
     ) -> engraft_core::Result<()> {
         let (mut state, mut slept) = (self.lock(), Duration::ZERO);
         loop {
@@ -92,7 +95,7 @@ impl Fate {
             if let Some(error) = error_of(&state, self.world) {
                 return Err(error);
             }
-            if *state == State::Ended {
+            if *state == State::Ended && gone(rank) {
                 return Err(self.comm(rank, "it has left the group"));
             }
             if slept > patience {

@@ -2,7 +2,9 @@
 //!
 //! A thread a link reads parts as they come, so that no two ranks wait for each other's reads; a rank sends
 //! its part to all, then takes theirs. No rank is ahead by more than an exchange, so a link holds at most two
-//! parts that nobody has taken.
+//! parts that nobody has taken. Rank 0 may say that the group has ended while a part of the last exchange is
+//! still on its way between two others: so a part is waited for until its link has ended, too, and who leaves
+//! a group that has ended says so on every link by an empty part.
 
 use crate::exchange::{Carrier, Kind, MOST_RANKS, Part, all_gather, all_reduce};
 use crate::fate::{Fate, State};
@@ -14,7 +16,7 @@ use engraft_core::{Error, Result};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -85,15 +87,16 @@ impl LinkedBoard {
 
     /// Takes the part of a rank.
     fn take(&self, rank: usize, peer: &Peer, number: u64) -> Result<Kind> {
-        let came = RefCell::new(None);
+        let came = RefCell::new(Err(TryRecvError::Empty));
         let missing = || {
             let mut came = came.borrow_mut();
-            if came.is_none() {
-                *came = peer.from.try_recv().ok();
+            if came.is_err() {
+                *came = peer.from.try_recv();
             }
-            came.is_none().then_some(rank)
+            came.is_err().then_some(rank)
         };
-        self.fate.wait(self.patience, Duration::MAX, || format!("exchange {}", number + 1), missing)?;
+        let gone = |_| matches!(*came.borrow(), Err(TryRecvError::Disconnected));
+        self.fate.wait(self.patience, Duration::MAX, || format!("exchange {}", number + 1), missing, gone)?;
         let bytes = came.into_inner().unwrap_or_default();
         let wrong = |what: String| {
             self.fate.fail(rank, &what);
@@ -139,7 +142,7 @@ fn listen(mut from: Link, rank: usize, say: &SyncSender<Vec<u8>>, fate: &Fate, p
             }
             return;
         }
-        if say.send(part).is_err() {
+        if part.is_empty() || say.send(part).is_err() {
             return;
         }
         fate.wake();
@@ -148,8 +151,16 @@ fn listen(mut from: Link, rank: usize, say: &SyncSender<Vec<u8>>, fate: &Fate, p
 
 impl Drop for LinkedBoard {
     fn drop(&mut self) {
-        // The threads end with their links; a wait for them would hold up the message that all ends well.
-        self.peers.iter().flatten().for_each(|peer| peer.to.borrow().shut());
+        let ended = self.fate.state() == State::Ended;
+        for peer in self.peers.iter().flatten() {
+            let mut link = peer.to.borrow_mut();
+            if ended {
+                // Who is gone already need not hear it.
+                let _ = send_bytes(&mut *link, &[]);
+            }
+            // The threads end with their links; a wait for them would hold up the message that all ends well.
+            link.shut();
+        }
     }
 }
 

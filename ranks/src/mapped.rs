@@ -125,7 +125,9 @@ impl MappedBoard {
                 _ => break,
             }
         }
-        self.fate.wait(self.patience, NAP, || format!("exchange {number}"), || self.missing(number))
+        let (what, missing) = (|| format!("exchange {number}"), || self.missing(number));
+        // What is written is seen by all at once.
+        self.fate.wait(self.patience, NAP, what, missing, |_| true)
     }
 
     /// What a rank has sent to exchange `number`, which all have reached.

@@ -248,3 +248,40 @@ fn a_rank_that_stalls_is_named() {
         assert_eq!(error, "rank 1 of 2: it did not reach exchange 1 within 100ms", "linked {linked}");
     }
 }
+
+/// Rank 0 may end a group while the last part is on its way between two others.
+#[test]
+fn a_part_that_is_on_its_way_outlives_the_end() {
+    let meeting = meeting(true);
+    let sums = thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let joined = join(&place(1, 2, &meeting, true)).unwrap();
+            // The other rank has heard of the end, and waits.
+            thread::sleep(Duration::from_millis(200));
+            let mut x = [2.0];
+            joined.board.all_reduce(&mut x, true).map(|()| x[0])
+        });
+        let joined = join(&place(0, 2, &meeting, true)).unwrap();
+        joined.fate.end();
+        let mut x = [1.0];
+        let own = joined.board.all_reduce(&mut x, true).map(|()| x[0]);
+        [own.unwrap(), other.join().unwrap().unwrap()]
+    });
+    assert_eq!(sums, [3.0, 3.0]);
+}
+
+/// Whoever leaves a group that has ended is not missed by others that have not heard of the end yet.
+#[test]
+fn who_leaves_in_good_order_has_not_failed() {
+    let meeting = meeting(true);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let joined = join(&place(1, 2, &meeting, true)).unwrap();
+            joined.fate.end();
+        });
+        let joined = join(&place(0, 2, &meeting, true)).unwrap();
+        thread::sleep(Duration::from_millis(600));
+        assert_eq!(joined.fate.state(), State::Running);
+        joined.fate.end();
+    });
+}
