@@ -8,7 +8,7 @@ use crate::device::{Counters, Gpu};
 use crate::encoding::Encoding;
 use crate::limits::Limits;
 use crate::pipelines::Pipelines;
-use crate::scores::{OfHeads, ScoreBuffers};
+use crate::scores::{FixedWords, OfHeads, ScoreBuffers};
 use crate::select::Select;
 use crate::{WgpuMem, WgpuWeight};
 use engraft_core::Result;
@@ -26,6 +26,7 @@ pub struct Wgpu {
     pub(crate) select: Select,
     pub(crate) pipelines: Pipelines,
     pub(crate) scores: ScoreBuffers,
+    pub(crate) fixed: FixedWords,
     pub(crate) of_heads: OfHeads,
     encoding: Mutex<Encoding>,
     nothing: WgpuMem,
@@ -69,6 +70,7 @@ impl Wgpu {
             encoding: Mutex::new(Encoding::new(&gpu, &pipelines)?),
             pipelines,
             scores: ScoreBuffers::default(),
+            fixed: FixedWords::default(),
             of_heads: OfHeads::default(),
             nothing: gpu.alloc("nothing", 16)?,
             gpu,

@@ -28,6 +28,27 @@ impl ScoreBuffers {
     }
 }
 
+/// Words that a kernel has no parameters left for, the same in every step.
+#[derive(Debug, Default)]
+pub(crate) struct FixedWords(Mutex<Vec<(Vec<u32>, WgpuMem)>>);
+
+impl FixedWords {
+    /// The buffer of these words, made when it is first asked for.
+    pub fn get(&self, gpu: &Gpu, words: &[u32]) -> Result<WgpuMem> {
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, mem)) = made.iter().find(|(of, _)| of == words) {
+            return Ok(mem.share());
+        }
+        let mem = gpu.alloc_filled("fixed words", bytemuck::cast_slice(words))?;
+        // As for scores: a model has two.
+        if made.len() >= 64 {
+            made.remove(0);
+        }
+        made.push((words.to_vec(), mem.share()));
+        Ok(mem)
+    }
+}
+
 /// Sinks and biases of heads that have both, one behind the other: shaders have one binding for them.
 #[derive(Debug, Default)]
 pub(crate) struct OfHeads(Mutex<Vec<([u64; 2], WgpuMem)>>);

@@ -1,6 +1,6 @@
 //! The closed set: every variant that the backend may ask for, so that tests see the same set.
 
-use crate::{Attention, Elem, Elementwise, Kernel, Kv, Limit, Moe, Norm, Packing, Reduce, moves};
+use crate::{Attention, Elem, Elementwise, Index, Kernel, Kv, Limit, Moe, Norm, Packing, Reduce, moves};
 
 impl Kernel {
     /// Every kernel that the backend may ask for, with value columns up to `64 * columns` in attention.
@@ -32,7 +32,7 @@ impl Kernel {
             let types = if found.of_elements { &Elem::ALL[..] } else { &[Elem::F32] };
             all.extend(types.iter().map(|x| Kernel::Rows(found.name, *x)));
         }
-        all.push(Kernel::Sample);
+        all.extend([Kernel::Sample, Kernel::Index(Index::Choose, Elem::F32, Elem::F32)]);
         all
     }
 }
@@ -86,7 +86,7 @@ fn of_element(all: &mut Vec<Kernel>, x: Elem) {
 
 /// Rows of one element type and a slab of another.
 fn of_slab(all: &mut Vec<Kernel>, x: Elem, kv: Elem, columns: u32) {
-    all.push(Kernel::RopeAppend(x, kv));
+    all.extend([Kernel::RopeAppend(x, kv), Kernel::Index(Index::Scores, x, kv)]);
     all.extend(Reduce::ALL.map(|reduce| Kernel::RopeAppendNorm(x, kv, reduce)));
     all.extend([Kv::Append, Kv::Read].map(|how| Kernel::Kv(how, x, kv)));
     for (columns, bits) in (1..=columns).flat_map(|c| [0, 1, 2, 3].map(|bits| (c, bits))) {

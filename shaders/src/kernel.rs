@@ -80,6 +80,8 @@ pub enum Kernel {
     RopeAppendNorm(Elem, Elem, Reduce),
     /// Paged keys and values: rows, slab.
     Kv(Kv, Elem, Elem),
+    /// An index of keys: queries, keys.
+    Index(Index, Elem, Elem),
     /// Attention: queries and outputs, keys and values.
     Attention(Attention, Elem, Elem),
     /// Attention over pages for `ATTENTION_SLOTS` queries that read the same keys: units of value columns,
@@ -162,6 +164,10 @@ entries! {
     Kv: Append = "append", Copy = "copy", Read = "read"
 }
 entries! {
+    /// What is done with an index of keys.
+    Index: Scores = "scores", Choose = "choose"
+}
+entries! {
     /// What is measured: memory read, multiply-adds.
     Limit: Read = "read", Multiply = "multiply"
 }
@@ -193,6 +199,7 @@ impl Kernel {
             Kernel::RopeAppend(..) => "rope_append",
             Kernel::RopeAppendNorm(..) => "rope_append_norm",
             Kernel::Kv(..) => "kv",
+            Kernel::Index(..) => "index",
             Kernel::Attention(..) => "attention",
             Kernel::AttentionTile(..) => "attention_tile",
             Kernel::Rows(..) => "rows",
@@ -249,6 +256,7 @@ impl Kernel {
             Kernel::RopeAppendNorm(x, kv, reduce) => {
                 format!("rope_append_norm_{}_{}_{}", x.name(), kv.name(), reduce.name())
             }
+            Kernel::Index(how, x, kv) => format!("index_{}_{}_{}", how.name(), x.name(), kv.name()),
             Kernel::Kv(how, x, kv) => format!("kv_{}_{}_{}", how.name(), x.name(), kv.name()),
             Kernel::Attention(how, x, kv) => {
                 let Attention { dense, columns, capped, subgroups } = how;

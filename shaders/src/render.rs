@@ -3,7 +3,7 @@
 use crate::{ATTENTION_SLOTS, Attention, Dialect, Elem, Kernel, Packing};
 use minijinja::{Environment, Value, context};
 
-const TEMPLATES: [(&str, &str); 25] = [
+const TEMPLATES: [(&str, &str); 26] = [
     ("prelude.wgsl", include_str!("../wgsl/prelude.wgsl")),
     ("math.wgsl", include_str!("../wgsl/math.wgsl")),
     ("packed.wgsl", include_str!("../wgsl/packed.wgsl")),
@@ -19,6 +19,7 @@ const TEMPLATES: [(&str, &str); 25] = [
     ("rope.wgsl", include_str!("../wgsl/rope.wgsl")),
     ("rope_append.wgsl", include_str!("../wgsl/rope_append.wgsl")),
     ("rope_append_norm.wgsl", include_str!("../wgsl/rope_append_norm.wgsl")),
+    ("index.wgsl", include_str!("../wgsl/index.wgsl")),
     ("kv.wgsl", include_str!("../wgsl/kv.wgsl")),
     ("attention.wgsl", include_str!("../wgsl/attention.wgsl")),
     ("attention_tile.wgsl", include_str!("../wgsl/attention_tile.wgsl")),
@@ -186,6 +187,7 @@ fn options(kernel: &Kernel, f16: bool) -> Value {
         Kernel::RopeAppendNorm(x, kv, reduce) => {
             context! { x => elem(x), kv => elem(kv), reduce => reduce.name() }
         }
+        Kernel::Index(how, x, kv) => context! { how => how.name(), x => elem(x), kv => elem(kv) },
         Kernel::Kv(how, x, kv) => context! { how => how.name(), x => elem(x), kv => elem(kv) },
         Kernel::Attention(how, x, kv) => {
             let Attention { dense, columns, capped, subgroups } = how;

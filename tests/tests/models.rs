@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 81] = [
+const DECODERS: [&str; 83] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -104,6 +104,8 @@ const DECODERS: [&str; 81] = [
     "gemma4",
     "gemma4_moe",
     "mimo_v2_flash",
+    "deepseek_v32",
+    "glm_moe_dsa",
 ];
 
 const ENCODERS: [&str; 14] = [

@@ -14,6 +14,7 @@ pub mod attention;
 pub mod elementwise;
 pub mod embed;
 pub mod experts;
+pub mod index;
 pub mod kv;
 pub mod linear;
 pub mod moe;

@@ -7,6 +7,7 @@
 mod attention;
 mod elementwise;
 mod embed;
+mod index;
 mod kv;
 mod linear;
 mod moe;
@@ -31,9 +32,12 @@ pub(crate) fn select(signature: &Signature, isa: Isa) -> Choice {
         OpKind::Moe(kind) => moe::select(kind, signature, isa),
         OpKind::Rope(kind) => rope::select(kind, signature, isa),
         OpKind::Attention(_) => attention::select(signature, isa),
-        OpKind::Embed(_) | OpKind::Elementwise(_) | OpKind::Kv(_) | OpKind::Rows(_) | OpKind::Sample(_) => {
-            Choice::eight(signature, isa)
-        }
+        OpKind::Embed(_)
+        | OpKind::Elementwise(_)
+        | OpKind::Kv(_)
+        | OpKind::Index(_)
+        | OpKind::Rows(_)
+        | OpKind::Sample(_) => Choice::eight(signature, isa),
     }
 }
 
@@ -53,6 +57,7 @@ impl Run<Cpu> for CpuStream {
             Op::Rope(op) => rope::run(self, op),
             Op::Kv(op) => kv::run(self, op),
             Op::Attention(op) => attention::run(self, op),
+            Op::Index(op) => index::run(self, op),
             Op::Rows(op) => rows::run(self, op),
             Op::Sample(op) => sample::run(self, op),
         }

@@ -4,6 +4,7 @@
 mod attention;
 mod elementwise;
 mod embed;
+mod index;
 mod kv;
 mod linear;
 mod moe;
@@ -34,6 +35,7 @@ impl Run<Wgpu> for WgpuStream {
             Op::Rope(op) => rope::run(self, op, variant),
             Op::Kv(op) => kv::run(self, op),
             Op::Attention(op) => attention::run(self, op, variant),
+            Op::Index(op) => index::run(self, op),
             Op::Rows(op) => rows::run(self, op),
             Op::Sample(op) => sample::run(self, op),
         }

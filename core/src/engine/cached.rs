@@ -20,8 +20,8 @@ use half::{bf16, f16};
 pub(super) enum Kept {
     /// Keys and values.
     Keys(usize),
-    /// What the filter keeps, in slots of one position.
-    Filter(usize),
+    /// What is kept next to them, in slots of one position.
+    NextTo(usize),
 }
 
 impl<B: Backend> Engine<B> {
@@ -128,8 +128,8 @@ impl<B: Backend> Runner<B> {
         let kv = &self.state.kv;
         let of = move |layer: usize| {
             let keys = kv.layer(layer).map(|slab| (Kept::Keys(layer), slab.layout()));
-            let filter = kv.filter(layer).map(|slab| (Kept::Filter(layer), slab.layout()));
-            keys.into_iter().chain(filter)
+            let more = kv.next_to(layer).map(|slab| (Kept::NextTo(layer), slab.layout()));
+            keys.into_iter().chain(more)
         };
         (0..kv.len()).flat_map(of)
     }
@@ -178,7 +178,7 @@ impl<B: Backend> Runner<B> {
         let Staging { keys, values, places } = staging;
         let kv = match slab {
             Kept::Keys(layer) => state.kv.layer(layer),
-            Kept::Filter(layer) => state.kv.filter(layer),
+            Kept::NextTo(layer) => state.kv.next_to(layer),
         };
         let kv = kv.ok_or_else(|| lost("a layer's slab"))?;
         stream.upload(&pages, places.view_mut().slice(0..pages.len())?)?;
@@ -224,7 +224,7 @@ impl<B: Backend> Runner<B> {
         }
         let kv = match slab {
             Kept::Keys(layer) => state.kv.layer_mut(layer),
-            Kept::Filter(layer) => state.kv.filter_mut(layer),
+            Kept::NextTo(layer) => state.kv.next_to_mut(layer),
         };
         let kv = kv.ok_or_else(|| lost("a layer's slab"))?;
         let [k_cols, v_cols] = columns(&layout);

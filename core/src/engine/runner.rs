@@ -107,6 +107,10 @@ impl<B: Backend> Runner<B> {
         if let Some(ones) = state.scratch.experts.as_mut().and_then(|experts| experts.ones()) {
             stream.upload(&vec![1.0f32; ones.rows() * ones.cols()], ones.into_f32()?)?;
         }
+        if let Some(index) = &mut state.scratch.index {
+            let (words, to) = index.first_words();
+            stream.upload(&words, to.view_mut())?;
+        }
         let words = sizes.step.words().max(1);
         let source = match model.encoder {
             Some(_) => Some(Buf::new(backend.alloc(words * 4)?, words)?),
@@ -223,8 +227,7 @@ impl<B: Backend> Runner<B> {
         Ok(())
     }
 
-    /// Copies pages `(from, to)` in every slab; what filters keep has a page slot for every position of a
-    /// page.
+    /// Copies pages `(from, to)` in every slab; some have a slot for every position of a page.
     pub(super) fn copy_pages(&mut self, pages: &[(u32, u32)]) -> Result<()> {
         if pages.is_empty() {
             return Ok(());
@@ -234,12 +237,14 @@ impl<B: Backend> Runner<B> {
             pages.iter().flat_map(|(from, to)| (0..size).flat_map(move |i| [from * size + i, to * size + i]));
         let slots = self.words(&slots.collect::<Vec<u32>>())?;
         let pages = self.words(&pages.iter().flat_map(|(from, to)| [*from, *to]).collect::<Vec<u32>>())?;
-        let Self { state, stream, .. } = self;
+        let Self { state, stream, page_size, .. } = self;
         for layer in 0..state.kv.len() {
             if let Some(kv) = state.kv.layer_mut(layer) {
-                stream.run(Checked::new(KvCopyPages { pairs: pages.view(), kv })?)?;
+                let whole = kv.layout().page_size == *page_size;
+                let pairs = if whole { pages.view() } else { slots.view() };
+                stream.run(Checked::new(KvCopyPages { pairs, kv })?)?;
             }
-            if let Some(kv) = state.kv.filter_mut(layer) {
+            if let Some(kv) = state.kv.next_to_mut(layer) {
                 stream.run(Checked::new(KvCopyPages { pairs: slots.view(), kv })?)?;
             }
         }

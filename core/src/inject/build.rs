@@ -3,13 +3,14 @@
 use crate::backend::{Backend, Mem, Stream};
 use crate::mem::{Buf, Device, Weight};
 use crate::model::{
-    Apart, Block, Cross, Embedding, Experts, Filter, Fused, Head, HeadNorms, InputOfLayer, InputsOfLayers,
-    Latent, Mlp, Model, Norm, Pooler, Positions, Projection, RopeTable, RowParallel, Stem, Transform, angles,
+    Apart, Block, Cross, Embedding, Experts, Filter, Fused, Head, HeadNorms, Index, InputOfLayer,
+    InputsOfLayers, Latent, Mlp, Model, Norm, Pooler, Positions, Projection, RopeTable, RowParallel, Stem,
+    Transform, angles,
 };
 use crate::params::ExpertShare;
 use crate::policy::{
-    BlockSpec, ConvSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, Join, LatentSpec, LayerInput,
-    ModelSpec, MoeSpec, NormSpec, Part, PositionConv, QkNorm, QkSpan, Role, Slot, StemSpec,
+    BlockSpec, ConvSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, IndexSpec, Join, LatentSpec,
+    LayerInput, ModelSpec, MoeSpec, NormSpec, Part, PositionConv, QkNorm, QkSpan, Role, Slot, StemSpec,
 };
 use crate::weights::Operands;
 use crate::{Error, Result};
@@ -242,6 +243,7 @@ fn build_block<D: Device>(
         attn_norm: t.norm_opt(spec.attn_norm, l, Slot::AttnNorm)?,
         filter: spec.filter.map(|filter| build_filter(filter, l, heads, t)).transpose()?,
         latent: spec.latent.map(|latent| build_latent(latent, layer, heads, t)).transpose()?,
+        index: build_index(spec, l, t)?,
         qkv: match heads && spec.latent.is_none() {
             true => t.fused(l, Slot::Qkv)?,
             false => Fused::new(Vec::new()),
@@ -349,6 +351,19 @@ fn build_latent<D: Device>(
         key_up,
         value_up,
     })
+}
+
+fn build_index<D: Device>(spec: &BlockSpec, l: Option<usize>, t: &mut Taker<D>) -> Result<Option<Index<D>>> {
+    let rank = spec.latent.and_then(|latent| latent.query_rank);
+    let Some((index, query_rank)) = spec.index.and_then(IndexSpec::own).zip(rank) else { return Ok(None) };
+    Ok(Some(Index {
+        spec: index,
+        query_rank,
+        query: t.linear(l, Slot::IndexQuery)?,
+        key: t.linear(l, Slot::IndexKey)?,
+        norm: t.norm(index.norm, l, Slot::IndexKeyNorm)?,
+        factors: t.linear(l, Slot::IndexFactors)?,
+    }))
 }
 
 fn build_head_norms<D: Device>(

@@ -1,9 +1,10 @@
 //! One block: attention and the feed-forward part, and how each joins the residual stream and its norms.
 
+use super::index::read_by;
 use super::input::Input;
 use super::parts::of_rank;
 use super::{
-    Cross, Exec, Experts, Filter, Fused, InputOfLayer, Latent, Norm, Projection, RowParallel, Scratch,
+    Cross, Exec, Experts, Filter, Fused, Index, InputOfLayer, Latent, Norm, Projection, RowParallel, Scratch,
     StepInputs,
 };
 use crate::mem::{Device, Mat, MatMut, MatRef, copied};
@@ -26,6 +27,8 @@ pub struct Block<D: Device> {
     pub filter: Option<Filter<D>>,
     /// Queries, keys and values of one row for all heads; there is no `qkv`, then.
     pub latent: Option<Latent<D>>,
+    /// What chooses the keys that queries read.
+    pub index: Option<Index<D>>,
     /// Fused q | k | v; behind a filter q | k.
     pub qkv: Fused<D>,
     /// Norms of queries and keys.
@@ -84,8 +87,8 @@ pub(super) struct At<'a, M> {
     pub layer: usize,
     /// Where norms stand.
     pub placement: Placement,
-    /// The rotary table of this layer.
-    pub rope: Option<RopeView<'a, M>>,
+    /// The rotary tables of this layer and of its index.
+    pub ropes: [Option<RopeView<'a, M>>; 2],
 }
 
 copied!([M] At<'_, M>);
@@ -233,7 +236,10 @@ impl<D: Device> Block<D> {
             return self.attn_out.run(x, None, nodes, partial.view_mut(tokens)?);
         }
         match (&self.filter, &self.latent) {
-            (_, Some(latent)) => latent.forward(x, tokens, heads, input, s)?,
+            (_, Some(latent)) => {
+                latent.forward(x, tokens, heads, input, s)?;
+                self.choose_keys(x, step, (at.layer, at.ropes[1]), input, s)?;
+            }
             (Some(filter), _) => filter.forward(x, step, at.layer, heads, (input, &self.qkv), s)?,
             (None, None) => {
                 let input = input.read(&s.residual, &s.normed, tokens)?;
@@ -276,7 +282,7 @@ impl<D: Device> Block<D> {
         s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
         let (shape, heads) = (step.view.shape, self.spec.heads);
-        self.turn(x, step, at.rope, !normed, s)?;
+        self.turn(x, step, at.ropes[0], !normed, s)?;
         let qkv = s.qkv.shaped(shape.tokens, heads.qkv_cols())?;
         let out = self.values_of_heads(shape.tokens, &mut s.attn, &mut s.gate_up)?;
         let rows = (step.view.bounds, shape.max_query);
@@ -289,7 +295,7 @@ impl<D: Device> Block<D> {
         &self,
         x: &mut Exec<'_, D>,
         step: &mut StepInputs<'_, D>,
-        At { layer, rope, .. }: At<'_, D::Mem>,
+        At { layer, ropes: [rope, _], .. }: At<'_, D::Mem>,
         normed: bool,
         s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
@@ -313,7 +319,7 @@ impl<D: Device> Block<D> {
                 kv: step.kv.layer_mut(layer).ok_or_else(missing)?,
             })?;
         }
-        let Scratch { qkv, attn, growth, gate_up, .. } = s;
+        let Scratch { qkv, attn, growth, gate_up, index, .. } = s;
         let q = qkv.shaped(tokens, heads.qkv_cols())?.columns(0..heads.q_cols())?;
         let q = match growth.as_mut().filter(|_| self.spec.query_growth.is_some()) {
             Some(growth) => {
@@ -323,6 +329,7 @@ impl<D: Device> Block<D> {
             }
             None => q,
         };
+        let (seqs, table) = read_by(self.spec.index.as_ref(), step, index.as_ref())?;
         x.run(ops::Attend {
             plan: step.plan,
             q,
@@ -331,8 +338,8 @@ impl<D: Device> Block<D> {
             scores: &self.spec.scores,
             sinks: self.sinks.as_ref(),
             bias: self.bias.as_deref(),
-            seqs: view.into(),
-            table: step.table,
+            seqs,
+            table,
             out: self.values_of_heads(tokens, attn, gate_up)?,
         })
     }

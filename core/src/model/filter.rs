@@ -46,15 +46,15 @@ impl<D: Device> Filter<D> {
             return Err(missing());
         };
         let input = input.read(residual, normed, tokens)?;
-        let (hidden, middle) = (input.cols(), kv.filter(layer).ok_or_else(missing)?.layout().v_dim);
+        let (hidden, middle) = (input.cols(), kv.next_to(layer).ok_or_else(missing)?.layout().v_dim);
         let (early, now) = (0..middle, middle..2 * middle);
 
         // The input first: the row before may be one of this very step. What goes next to it is written again
         // below.
         let v = between.shaped(tokens, 2 * middle)?.columns(now.clone())?;
-        let slab = kv.filter_mut(layer).ok_or_else(missing)?;
+        let slab = kv.next_to_mut(layer).ok_or_else(missing)?;
         x.run(KvAppend { k: input, v, slots: view.slots, kv: slab })?;
-        let [inputs, _] = kv.filter(layer).ok_or_else(missing)?.rows()?;
+        let [inputs, _] = kv.next_to(layer).ok_or_else(missing)?.rows()?;
         let out = pair.shaped_mut(tokens, 2 * hidden)?.columns(0..hidden)?;
         x.run(GatherRows { x: inputs, rows: view.before, out })?;
         let out = pair.shaped_mut(tokens, 2 * hidden)?.columns(hidden..2 * hidden)?;
@@ -63,9 +63,9 @@ impl<D: Device> Filter<D> {
         x.run(self.first.linear(pair.shaped(tokens, 2 * hidden)?, out))?;
 
         let v = between.shaped(tokens, 2 * middle)?.columns(now)?;
-        let slab = kv.filter_mut(layer).ok_or_else(missing)?;
+        let slab = kv.next_to_mut(layer).ok_or_else(missing)?;
         x.run(KvAppend { k: input, v, slots: view.slots, kv: slab })?;
-        let [_, middles] = kv.filter(layer).ok_or_else(missing)?.rows()?;
+        let [_, middles] = kv.next_to(layer).ok_or_else(missing)?.rows()?;
         let out = between.shaped_mut(tokens, 2 * middle)?.columns(early)?;
         x.run(GatherRows { x: middles, rows: view.before, out })?;
         // Both inputs have been read: what the filter gives takes their place.

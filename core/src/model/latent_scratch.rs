@@ -1,7 +1,7 @@
 //! Buffers of blocks whose heads read one row of a position.
 
 use crate::Result;
-use crate::mem::{DeviceMem, Float, Mat};
+use crate::mem::{DeviceMem, Float, Mat, MatRef};
 use crate::policy::{BlockSpec, LatentSpec, ModelSpec};
 
 /// Buffers of such blocks.
@@ -16,6 +16,11 @@ pub struct LatentScratch<M> {
 }
 
 impl<M: DeviceMem> LatentScratch<M> {
+    /// What lies between the two matmuls of queries `[tokens, columns]`.
+    pub(super) fn query_rows(&self, tokens: usize, columns: usize) -> Result<MatRef<'_, M>> {
+        self.low.shaped(tokens, columns)
+    }
+
     /// Buffers for steps of up to `tokens` rows; none where no block needs them.
     pub(super) fn new(
         spec: &ModelSpec,

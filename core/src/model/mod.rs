@@ -13,6 +13,8 @@ mod expert_scratch;
 mod experts;
 mod filter;
 mod head;
+mod index;
+mod index_scratch;
 mod input;
 mod latent;
 mod latent_scratch;
@@ -35,6 +37,8 @@ pub use exec::{Exec, Executor};
 pub use experts::Experts;
 pub use filter::Filter;
 pub use head::{Head, Pooler, Transform};
+pub use index::Index;
+pub use index_scratch::IndexScratch;
 pub use latent::Latent;
 pub use latent_scratch::LatentScratch;
 pub use layer_input::{InputOfLayer, InputsOfLayers};
@@ -135,14 +139,16 @@ impl<D: Device> Model<D> {
         self.norm_before(0, x, tokens, scratch)?;
         for (i, block) in self.blocks.iter().enumerate() {
             x.enter(Some(i));
-            let rope = block.spec.rope.and_then(|r| self.ropes.get(r)).map(RopeTable::view);
+            let rope_of = |number: Option<usize>| number.and_then(|r| self.ropes.get(r)).map(RopeTable::view);
+            let ropes = [rope_of(block.spec.rope), rope_of(block.spec.index.map(|index| index.rope))];
             match self.own.get(i).and_then(Option::as_ref) {
                 None => {
-                    let at = At { layer: i, placement, rope };
+                    let at = At { layer: i, placement, ropes };
                     block.forward(x, step, at, self.norm_of(i + 1), scratch)?;
                 }
                 Some(own) => {
-                    let place = Place { layer: i, tokens, block, step, rope, scratch, placement };
+                    let rope = ropes[0];
+                    let place = Place { layer: i, tokens, block, step, rope, scratch, ropes, placement };
                     own.block.forward(x, place)?;
                     self.norm_before(i + 1, x, tokens, scratch)?;
                 }

@@ -64,6 +64,7 @@ pub struct Place<'a, 's, D: Device> {
     pub rope: Option<RopeView<'a, D::Mem>>,
     /// The residual stream, and buffers that nothing else needs while this block runs.
     pub scratch: &'a mut Scratch<D::Mem>,
+    pub(super) ropes: [Option<RopeView<'a, D::Mem>>; 2],
     pub(super) placement: Placement,
 }
 
@@ -73,7 +74,7 @@ impl<D: Device> Place<'_, '_, D> {
     /// # Errors
     /// What its ops raise.
     pub fn standard(&mut self, x: &mut Exec<'_, D>) -> Result<()> {
-        let at = At { layer: self.layer, placement: self.placement, rope: self.rope };
+        let at = At { layer: self.layer, placement: self.placement, ropes: self.ropes };
         self.block.forward(x, self.step, at, None, self.scratch)
     }
 }

@@ -2,6 +2,7 @@
 //! graph.
 
 use super::expert_scratch::ExpertScratch;
+use super::index_scratch::IndexScratch;
 use super::latent_scratch::LatentScratch;
 use super::layer_scratch::LayerScratch;
 use super::stem_scratch::StemScratch;
@@ -54,6 +55,8 @@ pub struct Scratch<M> {
     pub middle_pair: Option<Mat<M>>,
     /// Of blocks whose heads read one row of a position.
     pub latent: Option<LatentScratch<M>>,
+    /// Of blocks with an index of keys, of a decoder's [`State`](super::State).
+    pub index: Option<IndexScratch<M>>,
     /// Of models whose queries grow with their position.
     pub growth: Option<GrowthScratch<M>>,
     /// Of models whose blocks have inputs of their own.
@@ -187,6 +190,7 @@ impl<M: DeviceMem> Scratch<M> {
             pair: if middle > 0 { Some(mat(tokens, 2 * spec.hidden, dtype)?) } else { None },
             middle_pair: if middle > 0 { Some(mat(tokens, 2 * middle, dtype)?) } else { None },
             latent,
+            index: None,
             growth: GrowthScratch::new(tokens, grown, dtype, &mut mat)?,
             layers,
             experts,

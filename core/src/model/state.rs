@@ -4,11 +4,12 @@
 //! Allocated once, by whoever runs the model: the engine for real, and with the smallest sizes by the dry
 //! runs that only look at ops.
 
+use super::index_scratch::IndexScratch;
 use super::{Exec, Model, Scratch, StepInputs};
 use crate::kv::PagedKv;
 use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Mat, Slab, StepShape, StepView, Table};
 use crate::ops::{FeedTokens, Sample, Scatter};
-use crate::policy::{Family, FilterSpec, ModelSpec};
+use crate::policy::{Family, IndexSpec, ModelSpec};
 use crate::sample::SampleRow;
 use crate::{Error, Result};
 
@@ -114,6 +115,8 @@ impl<M: DeviceMem> State<M> {
             true => slabs::<D>(spec, sizes, alloc, fits)?,
             false => PagedKv::new(Vec::new()),
         };
+        let mut scratch = Scratch::new(spec, [tokens, seqs], sizes.step.rows, sizes.dtype, alloc)?;
+        scratch.index = IndexScratch::new(spec, sizes, alloc)?;
         Ok(Self {
             kv,
             table: words(rows * stride)?,
@@ -124,7 +127,7 @@ impl<M: DeviceMem> State<M> {
             prompt: words(sizes.context)?,
             tokens: words(sizes.step.rows)?,
             ids: if sizes.feeds && spec.samples() { Some(words(sizes.step.tokens)?) } else { None },
-            scratch: Scratch::new(spec, [tokens, seqs], sizes.step.rows, sizes.dtype, alloc)?,
+            scratch,
             encoder: EncoderState::new(spec, sizes, alloc)?,
         })
     }
@@ -136,32 +139,33 @@ pub fn table_rows(spec: &ModelSpec) -> usize {
     1 + usize::from(spec.encoder.is_some())
 }
 
-/// Of every layer the layout of its keys and values, and of what its filter keeps: as many slots, in the
-/// element type of activations.
+/// Of every layer the layout of its keys and values, and of what it keeps next to them: as many slots, of a
+/// filter in the element type of activations. Queries that choose their keys read slots of one position.
 fn layouts<'s>(
     spec: &'s ModelSpec,
     sizes: &'s Sizes,
 ) -> impl Iterator<Item = (KvLayout, Option<KvLayout>)> + 's {
     spec.blocks.iter().map(|block| {
         let heads = block.heads;
+        let (slots, chosen) = (sizes.pages.saturating_mul(sizes.page_size), block.index.is_some());
         let layout = KvLayout {
-            pages: sizes.pages,
-            page_size: sizes.page_size,
+            pages: if chosen { slots } else { sizes.pages },
+            page_size: if chosen { 1 } else { sizes.page_size },
             // A block that reads another's keys and values has none.
             kv_heads: if block.kv_from.is_some() { 0 } else { heads.kv_heads },
             k_dim: heads.k_dim,
             v_dim: heads.v_dim,
             dtype: sizes.kv_dtype,
         };
-        let kept = |filter: FilterSpec| KvLayout {
-            pages: layout.slots(),
-            page_size: 1,
-            kv_heads: 1,
-            k_dim: spec.hidden,
-            v_dim: filter.middle,
-            dtype: sizes.dtype,
+        let kept = |[k_dim, v_dim]: [usize; 2], dtype| {
+            Some(KvLayout { pages: slots, page_size: 1, kv_heads: 1, k_dim, v_dim, dtype })
         };
-        (layout, block.filter.map(kept))
+        let next_to = match (block.filter, block.index.and_then(IndexSpec::own)) {
+            (Some(filter), _) => kept([spec.hidden, filter.middle], sizes.dtype),
+            (None, Some(index)) => kept(index.halves(), sizes.kv_dtype),
+            (None, None) => None,
+        };
+        (layout, next_to)
     })
 }
 
@@ -174,27 +178,27 @@ pub fn slab_bytes<D: Device>(spec: &ModelSpec, sizes: &Sizes) -> Result<u64> {
         return Ok(0);
     }
     let of = |layout: KvLayout| Slab::<D::Mem>::bytes::<D>(&layout).map(|(k, v)| (k + v) as u64);
-    layouts(spec, sizes).flat_map(|(layer, filter)| [Some(layer), filter]).flatten().map(of).sum()
+    layouts(spec, sizes).flat_map(|(layer, next_to)| [Some(layer), next_to]).flatten().map(of).sum()
 }
 
-/// Slabs of keys and values, and of what filters keep.
+/// Slabs of keys and values, and of what is kept next to them.
 fn slabs<D: Device>(
     spec: &ModelSpec,
     sizes: &Sizes,
     alloc: &dyn Fn(usize) -> Result<D::Mem>,
     fits: &dyn Fn(u64) -> Result<()>,
 ) -> Result<PagedKv<D::Mem>> {
-    let (mut layers, mut filters) = (Vec::with_capacity(spec.blocks.len()), Vec::new());
+    let (mut layers, mut others) = (Vec::with_capacity(spec.blocks.len()), Vec::new());
     let slab = |layout: KvLayout| {
         let (k, v) = Slab::<D::Mem>::bytes::<D>(&layout)?;
         fits(k.max(v) as u64)?;
         Slab::new::<D>(alloc(k)?, alloc(v)?, layout)
     };
-    for (layer, filter) in layouts(spec, sizes) {
+    for (layer, next_to) in layouts(spec, sizes) {
         layers.push(if layer.kv_heads > 0 { Some(slab(layer)?) } else { None });
-        filters.push(filter.map(slab).transpose()?);
+        others.push(next_to.map(slab).transpose()?);
     }
-    Ok(PagedKv::new(layers).with_filters(filters))
+    Ok(PagedKv::new(layers).with(others))
 }
 
 impl<D: Device> Model<D> {

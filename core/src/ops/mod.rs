@@ -21,6 +21,7 @@ mod attention;
 mod check;
 mod elementwise;
 mod embed;
+mod index;
 mod kv;
 mod linear;
 mod moe;
@@ -34,6 +35,7 @@ mod stem;
 pub use attention::*;
 pub use elementwise::*;
 pub use embed::*;
+pub use index::*;
 pub use kv::*;
 pub use linear::*;
 pub use moe::*;
@@ -100,6 +102,7 @@ stems!(
     Rope(RopeOp, RopeOpKind),
     Kv(KvOp, KvOpKind),
     Attention(AttentionOp, AttentionOpKind),
+    Index(IndexOp, IndexOpKind),
     Rows(RowsOp, RowsOpKind),
     Sample(Sample, SampleOpKind),
 );

@@ -3,7 +3,7 @@
 /// A word, and the values of `model_type` that need it before anything else.
 const WORDS: [(&str, &[&str]); 6] = [
     ("experts without weights", &["longcat_flash"]),
-    ("a choice of keys by an index of its own", &["deepseek_v32", "deepseek_v4", "glm_moe_dsa"]),
+    ("keys that stand for several positions", &["deepseek_v4"]),
     (
         "a recurrent state next to keys and values",
         &[

@@ -19,6 +19,7 @@ mod fields;
 mod gguf;
 mod group;
 mod ignoring;
+mod index_spec;
 mod labels;
 mod lacking;
 mod layer_inputs;
@@ -62,6 +63,7 @@ pub use families::{
     STARCODER2, YUAN,
 };
 pub use group::{Group, GroupBlock, Rank};
+pub use index_spec::IndexSpec;
 pub use layer_inputs::{LayerInput, LayerInputs};
 pub use moe_spec::{ApartSpec, Join, MoeSpec};
 pub use names::{ExpertLayout, Names, QkvLayout};

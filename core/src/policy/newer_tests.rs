@@ -2,7 +2,7 @@
 
 use super::tests::Case;
 use super::{HeadGate, Join, QkSpan, RopeScaling};
-use crate::params::{Act, NormKind, RouterScore};
+use crate::params::{Act, NormKind, RopeStyle, RouterScore};
 use serde_json::{Value, json};
 
 #[test]
@@ -193,4 +193,38 @@ fn gemma_4_is_found_in_files_with_images() {
         .set("num_hidden_layers", Value::Null);
     let plain = Case::load("gemma4").spec().unwrap();
     assert_eq!(case.resolve().unwrap().0, plain);
+}
+
+/// DeepSeek 3.2 and GLM 5 differ in how the index rotates and in which blocks have one.
+#[test]
+fn an_index_chooses_keys() {
+    let of = |mut case: Case| case.spec().unwrap();
+    let (deepseek, glm) = (of(Case::load("deepseek_v32")), of(Case::load("glm_moe_dsa")));
+    let index = |spec: &super::ModelSpec, i: usize| spec.blocks[i].index.unwrap();
+    let sizes = |index: super::IndexSpec| (index.heads, index.width, index.count, index.shared);
+    for i in 0..3 {
+        assert_eq!(sizes(index(&deepseek, i)), (14, 8, 4, false));
+        assert_eq!(sizes(index(&glm, i)), (14, 8, 4, i == 2));
+    }
+    let style = |spec: &super::ModelSpec| spec.ropes[index(spec, 0).rope].style;
+    assert_eq!((style(&deepseek), style(&glm)), (RopeStyle::Half, RopeStyle::Interleaved));
+    assert_eq!((deepseek.ropes.len(), glm.ropes.len()), (2, 1));
+    // Of a configuration that lists nothing: a pattern of letters, or every so many.
+    let bare = || Case::load("glm_moe_dsa").set("indexer_types", Value::Null);
+    let shared = |case: Case| of(case).blocks.iter().map(|b| b.index.unwrap().shared).collect::<Vec<_>>();
+    assert_eq!(shared(bare().set("index_topk_pattern", json!("FSS"))), [false, true, true]);
+    let every = bare().set("index_topk_freq", json!(2)).set("index_skip_topk_offset", json!(1));
+    assert_eq!(shared(every), [false, true, false]);
+    for (field, bad) in [
+        ("indexer_types", json!(["shared", "full", "full"])),
+        ("indexer_types", json!(["full", "odd", "full"])),
+        ("index_topk_pattern", json!("FS")),
+        ("index_head_dim", json!(2)),
+        ("index_head_dim", json!(9)),
+        ("q_lora_rank", Value::Null),
+        ("layer_types", json!(["indexed_attention", "full_attention", "indexed_attention"])),
+    ] {
+        let error = bare().set(field, bad.clone()).error();
+        assert!(error.contains(field), "{field} {bad}: {error}");
+    }
 }

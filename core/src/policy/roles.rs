@@ -143,6 +143,7 @@ impl ModelSpec {
             Slot::FilterNorm => (block()?.filter?.norm, self.hidden),
             Slot::QueryDownNorm => (block()?.latent?.norm, block()?.latent?.query_rank?),
             Slot::LatentNorm => (block()?.latent?.norm, block()?.heads.v_dim),
+            Slot::IndexKeyNorm => (block()?.index?.own()?.norm, block()?.index?.width),
             Slot::KNorm if block()?.kv_from.is_some() => return None,
             Slot::QNorm | Slot::KNorm => {
                 let (norm, heads) = (block()?.qk_norm?, block()?.heads);
@@ -306,6 +307,12 @@ fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usiz
         Slot::LatentDown => (b.latent.map(|_| b.heads.k_dim)?, hidden, b.bias[0]),
         Slot::KeyUp => (b.heads.heads * b.heads.v_dim, b.latent?.plain, false),
         Slot::ValueUp => (b.heads.heads * b.latent?.value, b.heads.v_dim, false),
+        Slot::IndexQuery => {
+            let index = b.index?.own()?;
+            (index.heads * index.width, b.latent?.query_rank?, false)
+        }
+        Slot::IndexKey => (b.index?.own()?.width, hidden, false),
+        Slot::IndexFactors => (b.index?.own()?.heads, hidden, false),
         Slot::Qkv if b.latent.is_some() => return None,
         Slot::Qkv => (b.qkv_cols(), hidden, b.bias[0]),
         Slot::LayerGate => (b.input?.width, hidden, false),

@@ -88,6 +88,14 @@ slots! {
     KeyUp = "key_up" in block,
     /// From a row to the values of every head.
     ValueUp = "value_up" in block,
+    /// Queries of an index of keys, of what the first matmul of queries gives.
+    IndexQuery = "index_query" in block,
+    /// Its keys.
+    IndexKey = "index_key" in block,
+    /// Norm of its keys.
+    IndexKeyNorm = "index_key_norm" in block is norm,
+    /// Factors of its heads.
+    IndexFactors = "index_factors" in block,
     /// Fused q | k | v; behind a filter q | k.
     Qkv = "qkv" in block,
     /// v, where q and k read what a filter gives.
@@ -171,7 +179,7 @@ slots! {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 64] = [
+    pub const ALL: [Slot; 68] = [
         Slot::TokenEmbed,
         Slot::PatchEmbed,
         Slot::Conv,
@@ -197,6 +205,10 @@ impl Slot {
         Slot::LatentNorm,
         Slot::KeyUp,
         Slot::ValueUp,
+        Slot::IndexQuery,
+        Slot::IndexKey,
+        Slot::IndexKeyNorm,
+        Slot::IndexFactors,
         Slot::Qkv,
         Slot::Value,
         Slot::QNorm,

@@ -4,6 +4,7 @@
 //! means for a step is in `model`. A family that needs a word that is not here adds it here first.
 
 use super::group::Group;
+use super::index_spec::IndexSpec;
 use super::layer_inputs::{LayerInput, LayerInputs};
 use super::moe_spec::MoeSpec;
 use super::norm_spec::NormSpec;
@@ -321,6 +322,8 @@ pub struct BlockSpec {
     pub filter: Option<FilterSpec>,
     /// Keys and values of one row for all heads; queries, keys and values have matmuls of their own, then.
     pub latent: Option<LatentSpec>,
+    /// Which keys queries read, of latent attention with two matmuls of queries.
+    pub index: Option<IndexSpec>,
     /// Index into [`ModelSpec::ropes`].
     pub rope: Option<usize>,
     /// Factors of queries by position; one description for all blocks that have any.
@@ -391,6 +394,7 @@ impl BlockSpec {
             attn_gate: None,
             filter: None,
             latent: None,
+            index: None,
             rope: None,
             query_growth: None,
             attn_norm: Some(norm),

@@ -17,6 +17,7 @@ pub mod elementwise;
 pub mod embed;
 pub mod flash;
 pub mod gemm;
+pub mod index;
 pub mod int8;
 pub mod kv;
 pub mod linear;

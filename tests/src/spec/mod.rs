@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod elementwise;
 pub mod embed;
+pub mod index;
 pub mod int8;
 pub mod kv;
 pub mod linear;

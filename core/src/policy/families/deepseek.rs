@@ -24,7 +24,7 @@ pub(super) const EXPERTS: [(Slot, &str); 6] = [
 /// Those names over LLaMA's.
 pub(super) const NAMES: Names<'_> = Names { slots: &EXPERTS, base: llama::NAMES.slots, ..llama::NAMES };
 
-/// The same with latent attention; the last matrix makes keys and values.
+/// The same with latent attention, whose last matrix makes keys and values, and an index of keys.
 pub(super) const LATENT_NAMES: Names<'_> = Names {
     slots: &[
         (Slot::QueryDown, "self_attn.q_a_proj"),
@@ -34,6 +34,10 @@ pub(super) const LATENT_NAMES: Names<'_> = Names {
         (Slot::LatentNorm, "self_attn.kv_a_layernorm"),
         (Slot::KeyUp, "self_attn.kv_b_proj"),
         (Slot::ValueUp, "self_attn.kv_b_proj"),
+        (Slot::IndexQuery, "self_attn.indexer.wq_b"),
+        (Slot::IndexKey, "self_attn.indexer.wk"),
+        (Slot::IndexKeyNorm, "self_attn.indexer.k_norm"),
+        (Slot::IndexFactors, "self_attn.indexer.weights_proj"),
         EXPERTS[0],
         EXPERTS[1],
         EXPERTS[2],
@@ -140,9 +144,21 @@ fn by_bias(config: &ModelConfig) -> Result<()> {
     }
 }
 
-fn deepseek_v3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+/// Latent attention, and a choice of experts that DeepSeek 3's is.
+///
+/// # Errors
+/// `Config`, naming a field.
+pub(super) fn latent_by_bias(
+    config: &ModelConfig,
+    catalog: Catalog<'_>,
+    defaults: Switches,
+) -> Result<ModelSpec> {
     by_bias(config)?;
-    let mut spec = latent(config, catalog, Switches { positions: 4096, ..LLAMA_LIKE })?;
+    latent(config, catalog, defaults)
+}
+
+fn deepseek_v3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
+    let mut spec = latent_by_bias(config, catalog, Switches { positions: 4096, ..LLAMA_LIKE })?;
     let (shared, in_groups) = (shared_columns(config, 1)?, [8, 4]);
     let own = Routing { shared, in_groups, scale: 2.5, dense: 3, ..BY_BIASED_SIGMOID };
     routed(config, &mut spec, own)?;
@@ -150,8 +166,7 @@ fn deepseek_v3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> 
 }
 
 fn glm4_moe_lite(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    by_bias(config)?;
-    let mut spec = latent(config, catalog, Switches { eps: 1e-5, positions: 202_752, ..LLAMA_LIKE })?;
+    let mut spec = latent_by_bias(config, catalog, Switches { eps: 1e-5, positions: 202_752, ..LLAMA_LIKE })?;
     let shared = shared_columns(config, 1)?;
     routed(config, &mut spec, Routing { shared, scale: 1.8, dense: 1, ..BY_BIASED_SIGMOID })?;
     Ok(spec)

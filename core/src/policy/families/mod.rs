@@ -11,6 +11,7 @@ mod chatglm;
 mod clip;
 mod cohere;
 mod deepseek;
+mod deepseek_index;
 mod distilbert;
 mod electra;
 mod ernie;
@@ -83,6 +84,7 @@ families!(
     seed_oss: SEED_OSS;
     glm: GLM, GLM4, GLM4_MOE;
     deepseek: DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, DOTS1;
+    deepseek_index: DEEPSEEK_V32, GLM_MOE_DSA;
     minimax: MINIMAX_M2;
     exaone: EXAONE_MOE;
     afmoe: AFMOE;
