@@ -6,7 +6,7 @@ use crate::Result;
 use crate::checkpoint::ModelFiles;
 use crate::mem::Float;
 use crate::policy::{
-    BlockSpec, Catalog, Family, Group, ModelSpec, Part, Rank, Registry, Role, Slot, resolve,
+    BlockSpec, Catalog, Family, Group, IndexSpec, ModelSpec, Part, Rank, Registry, Role, Slot, resolve,
 };
 use crate::weights::LoadOptions;
 use std::collections::BTreeMap;
@@ -105,7 +105,10 @@ impl RankPlan {
         let own_kv = |(layer, block): (usize, &BlockSpec)| match spec.owner(layer) == layer
             && block.kv_from.is_none()
         {
-            true => block.heads.k_cols() + block.heads.v_cols(),
+            true => {
+                let index = block.index.and_then(IndexSpec::own).map_or(0, |index| index.width);
+                block.heads.k_cols() + block.heads.v_cols() + index
+            }
             false => 0,
         };
         let group = spec.group.as_ref();
@@ -138,6 +141,9 @@ fn why(role: &Role) -> &'static str {
         }
         (Slot::LatentDown | Slot::LatentNorm, _) => "every rank keeps the rows that all heads read",
         (Slot::QueryDown | Slot::QueryDownNorm, _) => "every rank makes its queries of the same rows",
+        (Slot::IndexQuery | Slot::IndexKey | Slot::IndexKeyNorm | Slot::IndexFactors, _) => {
+            "every rank chooses the keys that its heads read"
+        }
         (Slot::AttnOut | Slot::Down | Slot::ExpertDown, Part::Bias) => {
             "added after the exchange, by every rank to its copy"
         }

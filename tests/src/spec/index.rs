@@ -378,4 +378,12 @@ pub const LAWFUL: &[Lawful] = &[
     Lawful::new("index_choose", "scores", Field::Cols, "keys behind them are not chosen"),
     Lawful::new("index_choose", "first", Field::Size, "other rows"),
     Lawful::new("index_choose", "page_size", Field::Size, "other slots"),
+    Lawful::new("index_scores", "table", Field::Len, "any whole rows"),
+    Lawful::new("index_scores", "stride", Field::Size, "rows of another length that fill the table"),
+    Lawful::new("index_scores", "most queries", Field::Size, "launches are sized by other numbers"),
+    Lawful::new("index_scores", "most keys", Field::Size, "launches are sized by other numbers"),
+    Lawful::new("index_choose", "table", Field::Len, "any whole rows"),
+    Lawful::new("index_choose", "stride", Field::Size, "rows of another length that fill the table"),
+    Lawful::new("index_choose", "most queries", Field::Size, "launches are sized by other numbers"),
+    Lawful::new("index_choose", "most keys", Field::Size, "launches are sized by other numbers"),
 ];
