@@ -106,4 +106,4 @@ macro_rules! stems {
     };
 }
 
-stems!(norm, linear, int8, embed, packed, elementwise, moe, rope, kv, attention, rows, sample);
+stems!(norm, linear, int8, embed, packed, elementwise, moe, rope, kv, attention, picture, rows, sample);

@@ -8,6 +8,7 @@ mod kv;
 mod linear;
 mod moe;
 mod norm;
+mod picture;
 mod rope;
 mod rows;
 mod sample;
@@ -34,6 +35,7 @@ impl Run<Wgpu> for WgpuStream {
             Op::Rope(op) => rope::run(self, op, variant),
             Op::Kv(op) => kv::run(self, op),
             Op::Attention(op) => attention::run(self, op, variant),
+            Op::Picture(op) => picture::run(self, op),
             Op::Rows(op) => rows::run(self, op),
             Op::Sample(op) => sample::run(self, op),
         }

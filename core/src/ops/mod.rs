@@ -26,6 +26,7 @@ mod linear;
 mod moe;
 mod norm;
 mod operand;
+mod picture;
 mod rope;
 mod rows;
 mod sample;
@@ -39,6 +40,7 @@ pub use linear::*;
 pub use moe::*;
 pub use norm::*;
 pub use operand::{Operand, Operands};
+pub use picture::*;
 pub use rope::*;
 pub use rows::*;
 pub use sample::*;
@@ -100,6 +102,7 @@ stems!(
     Rope(RopeOp, RopeOpKind),
     Kv(KvOp, KvOpKind),
     Attention(AttentionOp, AttentionOpKind),
+    Picture(PictureOp, PictureOpKind),
     Rows(RowsOp, RowsOpKind),
     Sample(Sample, SampleOpKind),
 );
