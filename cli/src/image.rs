@@ -101,6 +101,7 @@ fn request(
         guidance: args.guidance,
         true_guidance: args.true_guidance,
         text_tokens: args.text_tokens,
+        instruction: args.instruction.clone(),
         guidance_rescale: args.guidance_rescale,
         clip_skip: args.clip_skip,
         scheduler: scheduler(args, model.scheduler())?,

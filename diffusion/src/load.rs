@@ -74,10 +74,15 @@ pub(crate) fn described(source: &dyn Source, tensors: &Tensors) -> Result<Vec<We
         let format = formats.first().filter(|one| formats.iter().all(|other| other == *one));
         let format = format.copied().unwrap_or(wide);
         let (rows, cols, format, used_for) = match operand.packing {
-            Packing::Matrix | Packing::Taps(_) => (rows, cols, format, WeightUse::MATMUL),
+            Packing::Matrix | Packing::GateFirst | Packing::Taps(_) => {
+                (rows, cols, format, WeightUse::MATMUL)
+            }
             Packing::Table => (rows, cols, format, WeightUse::Embedding),
             Packing::Gated => (rows, cols, format, WeightUse::GatedLinear { grain: 1 }),
-            Packing::Vector | Packing::GatedVector => (1, elements, wide, WeightUse::Vector),
+            Packing::Vector | Packing::GatedVector | Packing::Grouped { .. } => {
+                (1, elements, wide, WeightUse::Vector)
+            }
+            Packing::Shares(of) => (1, of.inputs * of.cols, wide, WeightUse::Vector),
         };
         let name = operand.tensors.first().cloned().unwrap_or_default();
         Ok(WeightInfo { name, rows, cols, format, used_for })
@@ -102,6 +107,9 @@ fn matrix<'a>(tensor: &TensorInfo, bytes: Cow<'a, [u8]>, packing: Packing) -> Re
 
 /// An operand's rows, and what they are used for.
 fn host<'a>(source: &'a dyn Source, operand: &Operand) -> Result<(HostMatrix<'a>, WeightUse)> {
+    if let Packing::Shares(of) = operand.packing {
+        return Ok((HostMatrix::of_f32("shares", &of.values()), WeightUse::Vector));
+    }
     let parts = operand.tensors.iter().map(|name| {
         let tensor = found(source, name)?;
         matrix(tensor, source.bytes(name)?, operand.packing)
@@ -114,14 +122,29 @@ fn host<'a>(source: &'a dyn Source, operand: &Operand) -> Result<(HostMatrix<'a>
         Packing::Table => (all, WeightUse::Embedding),
         Packing::Taps(taps) => (all.taps_apart(taps)?, WeightUse::MATMUL),
         Packing::Gated => (all.take_outputs(&gate_first)?, WeightUse::GatedLinear { grain: 1 }),
-        Packing::Vector => (all.into_f32()?, WeightUse::Vector),
+        Packing::GateFirst => (all.take_outputs(&gate_first)?, WeightUse::MATMUL),
+        Packing::Grouped { taps, gate_first } => (in_groups(&all, taps, gate_first)?, WeightUse::Vector),
+        Packing::Vector | Packing::Shares(_) => (all.into_f32()?, WeightUse::Vector),
         Packing::GatedVector => (all.into_f32()?.take_outputs(&gate_first)?, WeightUse::Vector),
     })
+}
+
+/// A convolution in groups `[outputs, inputs * taps]` as values `[taps * inputs, outputs]`.
+fn in_groups(of: &HostMatrix<'_>, taps: usize, gate_first: bool) -> Result<HostMatrix<'static>> {
+    let (values, outputs, cols) = (of.to_f32()?, of.rows, of.cols);
+    let (inputs, half) = ((cols / taps.max(1)).max(1), outputs / 2);
+    let from = |output: usize| if gate_first { (output + half) % outputs } else { output };
+    let mut all = Vec::with_capacity(values.len());
+    for k in 0..cols {
+        let at = k % inputs * taps + k / inputs;
+        all.extend((0..outputs).map(|output| values[from(output) * cols + at]));
+    }
+    Ok(HostMatrix::of_f32(&of.name, &all))
 }
 
 fn part_of(packing: Packing) -> Part {
     match packing {
         Packing::Vector | Packing::GatedVector => Part::Bias,
-        Packing::Matrix | Packing::Gated | Packing::Taps(_) | Packing::Table => Part::Weight,
+        _ => Part::Weight,
     }
 }

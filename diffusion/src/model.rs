@@ -219,7 +219,7 @@ pub struct Vae<B: Backend> {
 }
 
 impl<B: Backend> Vae<B> {
-    /// Loads a folder of class `AutoencoderKL` or `AutoencoderTiny`.
+    /// Loads a folder of class `AutoencoderKL`, `AutoencoderTiny` or `AutoencoderDC`.
     ///
     /// # Errors
     /// As [`Unet::load`].
@@ -234,9 +234,10 @@ impl<B: Backend> Vae<B> {
     /// # Errors
     /// As [`Unet::load`].
     pub(crate) fn check(backend: &Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Known<VaeSpec>> {
-        let class = check_class(files, &["AutoencoderKL", "AutoencoderTiny"])?;
+        let class = check_class(files, &["AutoencoderKL", "AutoencoderTiny", "AutoencoderDC"])?;
         let spec = match class {
             "AutoencoderTiny" => VaeSpec::of_tiny(&files.config)?,
+            "AutoencoderDC" => VaeSpec::of_deep(&files.config)?,
             _ => VaeSpec::new(&files.config)?,
         };
         let graphs = |spec: &VaeSpec, tensors: &mut Tensors| {
@@ -254,7 +255,7 @@ impl<B: Backend> Vae<B> {
 
     /// Mean and logarithm of the variance, as it is stored (the reference holds it within -30 and 20): of
     /// `[items * height * width, channels]`, -1 to 1, the rows `[items * latents, mean | logarithm]`; of
-    /// class `AutoencoderTiny`, which has no variance, the latents.
+    /// classes `AutoencoderTiny` and `AutoencoderDC`, which have no variance, the latents.
     ///
     /// # Errors
     /// `Config` for another number of values and a picture that is too small; what the backend raises.

@@ -7,7 +7,7 @@ use engraft_kernels::pack::Encoding;
 use engraft_kernels::params::kv::KvView;
 use engraft_kernels::params::{
     Elem, Format, MatView, attention, elementwise, embed, flash, gemm, index, int8, kv, linear, moe, norm,
-    rope, rows, sample,
+    picture, rope, rows, sample,
 };
 use engraft_kernels::{Launch, MODULES, Module, entries, param_bytes, single, waits_for_others};
 use serde_json::Value;
@@ -117,6 +117,8 @@ fn named() -> BTreeSet<String> {
         add(&[elementwise::Modulate::entry(elem)]);
         add(&Elem::ALL.map(|to| elementwise::Convert::entry(elem, to)));
         add(rows::Gather::entries(elem));
+        add(picture::Linear::entries(elem));
+        add(&[picture::Conv::entry(elem)]);
         add(&[norm::GroupNorm::entry(elem)]);
         for (width, strict) in [(512, false), (512, true), (513, false), (513, true)] {
             add(&[norm::Norm::entry(elem, width, strict)]);

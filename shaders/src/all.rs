@@ -1,6 +1,8 @@
 //! The closed set: every variant that the backend may ask for, so that tests see the same set.
 
-use crate::{Attention, Elem, Elementwise, Index, Kernel, Kv, Limit, Moe, Norm, Packing, Reduce, moves};
+use crate::{
+    Attention, Elem, Elementwise, Index, Kernel, Kv, Limit, Moe, Norm, Packing, Picture, Reduce, moves,
+};
 
 impl Kernel {
     /// Every kernel that the backend may ask for, with value columns up to `64 * columns` in attention.
@@ -79,6 +81,7 @@ fn of_element(all: &mut Vec<Kernel>, x: Elem) {
     all.extend(
         [Add, Activate, Xielu, Gate, Modulate, Limit, Scale].map(|how| Kernel::Elementwise(how, x, x)),
     );
+    all.extend([Picture::Conv, Picture::Sums, Picture::Read].map(|how| Kernel::Picture(how, x)));
     for how in [Convert, AddBias] {
         all.extend(Elem::ALL.map(|out| Kernel::Elementwise(how, x, out)));
     }

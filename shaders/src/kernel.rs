@@ -72,6 +72,8 @@ pub enum Kernel {
     Norm(Norm, Elem, Reduce),
     /// Element by element, from `x` to `out`.
     Elementwise(Elementwise, Elem, Elem),
+    /// Convolutions in groups, attention without a softmax.
+    Picture(Picture, Elem),
     /// Rotary embedding in place.
     Rope(Elem),
     /// Rotary embedding in place, and keys and values into their pages: rows, slab.
@@ -156,6 +158,10 @@ entries! {
     Modulate = "modulate", Limit = "limit", Scale = "scale", Convert = "convert", AddBias = "add_bias"
 }
 entries! {
+    /// A convolution; sums of keys and values, and what queries make of them.
+    Picture: Conv = "conv", Sums = "sums", Read = "read"
+}
+entries! {
     /// What is done with experts; `Group` is the second half of `route`.
     Moe: Route = "route", RouteByScore = "route_by_score", Group = "group", Combine = "combine", CombineNode = "combine_node"
 }
@@ -195,6 +201,7 @@ impl Kernel {
             Kernel::NormGroups(_) => "norm_groups",
             Kernel::Norm(..) => "norm",
             Kernel::Elementwise(..) => "elementwise",
+            Kernel::Picture(..) => "picture",
             Kernel::Rope(_) => "rope",
             Kernel::RopeAppend(..) => "rope_append",
             Kernel::RopeAppendNorm(..) => "rope_append_norm",
@@ -269,6 +276,7 @@ impl Kernel {
                 let capped = if capped { "_capped" } else { "" };
                 format!("attention_tile{capped}_{}_{}_c{columns}", x.name(), kv.name())
             }
+            Kernel::Picture(how, x) => format!("picture_{}_{}", how.name(), x.name()),
             Kernel::Moe(how, x) => format!("moe_{}_{}", how.name(), x.name()),
             Kernel::Rows(how, x) => format!("rows_{how}_{}", x.name()),
             Kernel::Quantize(x) | Kernel::NormGroups(x) | Kernel::Rope(x) => format!("{stem}_{}", x.name()),

@@ -16,6 +16,7 @@ const TEMPLATES: [(&str, &str); 26] = [
     ("norm.wgsl", include_str!("../wgsl/norm.wgsl")),
     ("norm_groups.wgsl", include_str!("../wgsl/norm_groups.wgsl")),
     ("elementwise.wgsl", include_str!("../wgsl/elementwise.wgsl")),
+    ("picture.wgsl", include_str!("../wgsl/picture.wgsl")),
     ("rope.wgsl", include_str!("../wgsl/rope.wgsl")),
     ("rope_append.wgsl", include_str!("../wgsl/rope_append.wgsl")),
     ("rope_append_norm.wgsl", include_str!("../wgsl/rope_append_norm.wgsl")),
@@ -182,6 +183,7 @@ fn options(kernel: &Kernel, f16: bool) -> Value {
         Kernel::Elementwise(how, x, out) => {
             context! { how => how.name(), x => elem(x), out => elem(out) }
         }
+        Kernel::Picture(how, x) => context! { how => how.name(), x => elem(x) },
         Kernel::Quantize(x) | Kernel::NormGroups(x) | Kernel::Rope(x) => context! { x => elem(x) },
         Kernel::RopeAppend(x, kv) => context! { x => elem(x), kv => elem(kv) },
         Kernel::RopeAppendNorm(x, kv, reduce) => {

@@ -106,4 +106,19 @@ macro_rules! stems {
     };
 }
 
-stems!(norm, linear, int8, embed, packed, elementwise, moe, rope, kv, attention, index, rows, sample);
+stems!(
+    norm,
+    linear,
+    int8,
+    embed,
+    packed,
+    elementwise,
+    moe,
+    rope,
+    kv,
+    attention,
+    index,
+    picture,
+    rows,
+    sample
+);

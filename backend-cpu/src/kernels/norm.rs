@@ -382,6 +382,7 @@ mod tests {
             for (kind, bias, plus_one) in [
                 (NormKind::Rms, None, false),
                 (NormKind::Rms, None, true),
+                (NormKind::Rms, Some(&b[..]), false),
                 (NormKind::Layer, Some(&b[..]), false),
                 (NormKind::Layer, Some(&b[..]), true),
             ] {

@@ -12,6 +12,7 @@ mod kv;
 mod linear;
 mod moe;
 mod norm;
+mod picture;
 mod rope;
 mod rows;
 mod sample;
@@ -28,7 +29,7 @@ use engraft_core::ops::{Checked, Op, OpKind, Run, Signature};
 pub(crate) fn select(signature: &Signature, isa: Isa) -> Choice {
     match signature.op {
         OpKind::Linear(_) => linear::select(signature, isa),
-        OpKind::Norm(_) => Choice::sixteen(signature, isa),
+        OpKind::Norm(_) | OpKind::Picture(_) => Choice::sixteen(signature, isa),
         OpKind::Moe(kind) => moe::select(kind, signature, isa),
         OpKind::Rope(kind) => rope::select(kind, signature, isa),
         OpKind::Attention(_) => attention::select(signature, isa),
@@ -58,6 +59,7 @@ impl Run<Cpu> for CpuStream {
             Op::Kv(op) => kv::run(self, op),
             Op::Attention(op) => attention::run(self, op),
             Op::Index(op) => index::run(self, op),
+            Op::Picture(op) => picture::run(self, op),
             Op::Rows(op) => rows::run(self, op),
             Op::Sample(op) => sample::run(self, op),
         }

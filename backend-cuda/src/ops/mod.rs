@@ -12,6 +12,7 @@ mod linear;
 mod moe;
 mod names;
 mod norm;
+mod picture;
 mod rope;
 mod rows;
 mod sample;
@@ -42,6 +43,7 @@ impl Run<Cuda> for CudaStream {
             Op::Kv(op) => kv::run(self, op),
             Op::Attention(op) => attention::run(self, op, &signature),
             Op::Index(op) => index::run(self, op, &signature),
+            Op::Picture(op) => picture::run(self, op),
             Op::Rows(op) => rows::run(self, op),
             Op::Sample(op) => sample::run(self, op),
         }
@@ -60,6 +62,7 @@ pub(crate) fn coverage(terms: Terms, signature: &Signature) -> Coverage<Kernel> 
         OpKind::Kv(op) => Ok(kv::kernel(op)),
         OpKind::Attention(op) => attention::kernel(terms, op, signature),
         OpKind::Index(op) => index::kernel(op, signature),
+        OpKind::Picture(op) => Ok(picture::kernel(op, signature)),
         OpKind::Rows(op) => Ok(rows::kernel(op, signature)),
         OpKind::Sample(_) => Ok(sample::kernel()),
     };

@@ -9,6 +9,7 @@ mod kv;
 mod linear;
 mod moe;
 mod norm;
+mod picture;
 mod rope;
 mod rows;
 mod sample;
@@ -36,6 +37,7 @@ impl Run<Wgpu> for WgpuStream {
             Op::Kv(op) => kv::run(self, op),
             Op::Attention(op) => attention::run(self, op, variant),
             Op::Index(op) => index::run(self, op),
+            Op::Picture(op) => picture::run(self, op),
             Op::Rows(op) => rows::run(self, op),
             Op::Sample(op) => sample::run(self, op),
         }

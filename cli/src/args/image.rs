@@ -30,15 +30,19 @@ pub struct ImageArgs {
     #[arg(long, value_name = "N", value_parser = positive)]
     pub steps: Option<usize>,
     /// How much the prompt counts; 1 and below: what is not to be seen counts for nothing; default: 7.5, of
-    /// XL 5, of Stable Diffusion 3 7, of FLUX, which reads it, 3.5, of PixArt 4.5
+    /// XL 5, of Stable Diffusion 3 7, of FLUX, which reads it, 3.5, of PixArt and Sana 4.5
     #[arg(long, value_name = "G", value_parser = number)]
     pub guidance: Option<f64>,
     /// FLUX: how much the prompt counts against --negative, at twice the cost
     #[arg(long, value_name = "G", value_parser = number)]
     pub true_guidance: Option<f64>,
-    /// Tokens of a text that T5 reads, at most 512; default: 256, of FLUX 512, of PixArt 300 (alpha: 120)
+    /// Tokens of a text that T5 reads, at most 512; default: 256, of FLUX 512, of PixArt 300 (alpha: 120), of
+    /// Sana, which has a Gemma instead, 300
     #[arg(long, value_name = "N", value_parser = positive)]
     pub text_tokens: Option<usize>,
+    /// Sana: what prompts stand behind, as the model was trained with
+    #[arg(long, value_name = "TEXT")]
+    pub instruction: Option<String>,
     /// Share of guided outputs that is brought back to the deviation of those by the prompt, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     pub guidance_rescale: f64,

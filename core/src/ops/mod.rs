@@ -27,6 +27,7 @@ mod linear;
 mod moe;
 mod norm;
 mod operand;
+mod picture;
 mod rope;
 mod rows;
 mod sample;
@@ -41,6 +42,7 @@ pub use linear::*;
 pub use moe::*;
 pub use norm::*;
 pub use operand::{Operand, Operands};
+pub use picture::*;
 pub use rope::*;
 pub use rows::*;
 pub use sample::*;
@@ -103,6 +105,7 @@ stems!(
     Kv(KvOp, KvOpKind),
     Attention(AttentionOp, AttentionOpKind),
     Index(IndexOp, IndexOpKind),
+    Picture(PictureOp, PictureOpKind),
     Rows(RowsOp, RowsOpKind),
     Sample(Sample, SampleOpKind),
 );

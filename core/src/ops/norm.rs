@@ -15,7 +15,7 @@ pub struct NormWeights<'a, D: Device> {
     pub eps: f32,
     /// `[width]`; none multiplies by one.
     pub weight: Option<&'a D::Weight>,
-    /// `[width]`, layer norm only.
+    /// `[width]`; most RMS norms have none.
     pub bias: Option<&'a D::Weight>,
     /// Multiply by `1 + weight`, rounded to f32 first (Gemma).
     pub plus_one: bool,
@@ -30,7 +30,7 @@ impl<'a, D: Device> NormWeights<'a, D> {
         {
             vector.map_or(Ok(()), |vector| check.vector(what, vector, width))?;
         }
-        check.absent("bias of an RMS norm", self.bias.is_some() && self.kind == params::NormKind::Rms)
+        Ok(())
     }
 }
 

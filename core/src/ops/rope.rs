@@ -5,7 +5,7 @@ use super::stem::stem;
 use super::{HeadNorm, KvAppend, NormWeights, Rules, Run, Signature, groups, rules, send};
 use crate::Result;
 use crate::mem::{BufRef, Device, KvMut, MatMut, copied};
-use crate::params::{Heads, RopeStyle};
+use crate::params::{Heads, NormKind, RopeStyle};
 
 /// Rotary tables: `cos` and `sin` `[positions, pairs]` f32, one after the other in one buffer.
 #[derive(Debug)]
@@ -97,6 +97,7 @@ impl<'a, D: Device> Rules<'a, D> for QkvRopeAppend<'a, D> {
         check.same("value width of the slab", kv.v_dim, h.v_dim)?;
         for norm in [&self.q_norm, &self.k_norm].into_iter().flatten() {
             norm.check(check, h.k_dim)?;
+            check.absent("bias of an RMS norm", norm.bias.is_some() && norm.kind == NormKind::Rms)?;
         }
         self.rope.as_ref().map_or(Ok(()), |rope| rope.check(check, h.k_dim))
     }

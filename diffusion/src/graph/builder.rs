@@ -1,7 +1,7 @@
 //! Builds graphs: a function per kind of node, each of which names the tensors that it takes.
 
 use super::{Graph, Grid, Kept, Node, Packing, Size, Step, Stride, Tensors, Value, Weights, Window};
-use engraft_core::params::Act;
+use engraft_core::params::{Act, NormKind};
 use engraft_core::{Error, Result};
 
 /// A value whose rows are pixels of a grid.
@@ -72,13 +72,17 @@ impl<'t> Builder<'t> {
 
     /// Weight and bias of `names`, one below the other, and their outputs: matrices of `inputs` columns, or
     /// convolutions of as many channels and the kernel that is expected.
-    fn weights(
+    pub(super) fn weights(
         &mut self,
         names: &[String],
         inputs: usize,
-        kernel: Option<usize>,
-        gated: bool,
+        packing: Packing,
     ) -> Result<(Weights, usize)> {
+        let gated = matches!(packing, Packing::Gated | Packing::GateFirst);
+        let kernel = match packing {
+            Packing::Taps(taps) => Some(taps.isqrt()),
+            _ => None,
+        };
         let mut outputs = 0;
         for name in names {
             let weight = format!("{name}.weight");
@@ -101,11 +105,6 @@ impl<'t> Builder<'t> {
             self.check_bias(name, rows)?;
             outputs += rows;
         }
-        let packing = match (kernel, gated) {
-            (Some(kernel), _) => Packing::Taps(kernel * kernel),
-            (None, true) => Packing::Gated,
-            (None, false) => Packing::Matrix,
-        };
         let biased = names.iter().filter(|name| self.tensors.has(&format!("{name}.bias"))).count();
         if biased != 0 && biased != names.len() {
             let what = "is missing: those next to it have one".to_string();
@@ -120,7 +119,7 @@ impl<'t> Builder<'t> {
         Ok((Weights { weight, bias }, outputs))
     }
 
-    fn check_bias(&self, name: &str, outputs: usize) -> Result<()> {
+    pub(super) fn check_bias(&self, name: &str, outputs: usize) -> Result<()> {
         let bias = format!("{name}.bias");
         match self.tensors.shape(&bias) {
             Ok(shape) if shape != [outputs] => {
@@ -156,7 +155,7 @@ impl<'t> Builder<'t> {
     /// # Errors
     /// As [`Builder::linear`].
     pub fn linears(&mut self, x: Value, names: &[String], act: Option<Act>) -> Result<Value> {
-        let (weights, outputs) = self.weights(names, self.cols(x), None, false)?;
+        let (weights, outputs) = self.weights(names, self.cols(x), Packing::Matrix)?;
         Ok(self.node(Step::Linear(weights, act), &[x], self.rows(x), outputs))
     }
 
@@ -165,7 +164,7 @@ impl<'t> Builder<'t> {
     /// # Errors
     /// As [`Builder::linear`].
     pub fn gated(&mut self, x: Value, name: &str, act: Act) -> Result<Value> {
-        let (weights, outputs) = self.weights(&[name.to_string()], self.cols(x), None, true)?;
+        let (weights, outputs) = self.weights(&[name.to_string()], self.cols(x), Packing::Gated)?;
         Ok(self.node(Step::Gated(weights, act), &[x], self.rows(x), outputs / 2))
     }
 
@@ -193,13 +192,9 @@ impl<'t> Builder<'t> {
         if kernel == 1 && grid == x.grid && seen == x.grid {
             return Ok(Picture { value: self.linear(x.value, name, act)?, grid });
         }
-        let (weights, outputs) =
-            self.weights(&[name.to_string()], self.cols(x.value), Some(kernel), false)?;
-        let known = self.graph.windows.iter().position(|known| *known == window);
-        let number = known.unwrap_or_else(|| {
-            self.graph.windows.push(window);
-            self.graph.windows.len() - 1
-        });
+        let taps = Packing::Taps(kernel * kernel);
+        let (weights, outputs) = self.weights(&[name.to_string()], self.cols(x.value), taps)?;
+        let number = self.window(window);
         let rows = self.graph.items * grid.pixels();
         let value = self.node(Step::Conv(number, weights, act), &[x.value], rows, outputs);
         Ok(Picture { value, grid })
@@ -220,12 +215,12 @@ impl<'t> Builder<'t> {
     pub fn norm(&mut self, x: Value, name: &str, eps: f32) -> Result<Value> {
         let (rows, cols) = (self.rows(x), self.cols(x));
         let weights = self.norm_weights(name, cols)?;
-        Ok(self.node(Step::Norm(Some(weights), eps), &[x], rows, cols))
+        Ok(self.node(Step::Norm(NormKind::Layer, Some(weights), eps), &[x], rows, cols))
     }
 
     /// Layer norm of every row without weights.
     pub fn plain_norm(&mut self, x: Value, eps: f32) -> Value {
-        self.node(Step::Norm(None, eps), &[x], self.rows(x), self.cols(x))
+        self.node(Step::Norm(NormKind::Layer, None, eps), &[x], self.rows(x), self.cols(x))
     }
 
     /// Norm of groups of channels over the pixels of each picture, then the activation.
@@ -315,11 +310,18 @@ impl<'t> Builder<'t> {
         Ok(self.node(Step::Attend(heads), &[x], self.rows(x), cols))
     }
 
-    /// Attention of `q` to keys and values `[rows, k | v]` of a text.
+    /// Attention of `q` to keys and values `[rows, k | v]` of a text, all of whose tokens count where it is
+    /// not `masked`.
     ///
     /// # Errors
     /// As [`Builder::attend`]; `Config` where keys have other columns than queries.
-    pub fn cross(&mut self, q: Value, kv: Value, heads: usize, what: &str) -> Result<Value> {
+    pub fn cross(
+        &mut self,
+        q: Value,
+        kv: Value,
+        (heads, masked): (usize, bool),
+        what: &str,
+    ) -> Result<Value> {
         let cols = self.cols(q);
         check_heads(heads, cols, what)?;
         if self.cols(kv) != 2 * cols {
@@ -330,7 +332,7 @@ impl<'t> Builder<'t> {
             ));
         }
         let tokens = self.rows(kv) / self.graph.items.max(1);
-        self.graph.kept.push(Kept { tokens, heads, width: cols / heads });
+        self.graph.kept.push(Kept { tokens, heads, width: cols / heads, masked });
         let number = self.graph.kept.len() - 1;
         let kept = self.node(Step::Keep(number), &[kv], 0, 0);
         Ok(self.node(Step::Cross(number), &[q, kept], self.rows(q), cols))

@@ -8,6 +8,7 @@
 
 mod builder;
 mod grid;
+mod groups;
 mod lives;
 mod tensors;
 mod token_step;
@@ -15,11 +16,12 @@ mod tokens;
 
 pub use builder::{Builder, Picture};
 pub use grid::{Grid, Stride, Window};
+pub use groups::{Grouped, LinearHeads, Shares};
 pub use lives::Lives;
 pub use tensors::{Operand, Packing, Param, Tensors};
 pub use token_step::{Angles, Columns, Modulation, TokenStep};
 
-use engraft_core::params::Act;
+use engraft_core::params::{Act, NormKind};
 
 /// A matrix that a node makes, or an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,6 +63,8 @@ pub struct Kept {
     pub heads: usize,
     /// Columns of a head.
     pub width: usize,
+    /// Whether tokens that a mask hides are hidden here.
+    pub masked: bool,
 }
 
 /// What a node does with its arguments.
@@ -72,8 +76,12 @@ pub enum Step {
     Gated(Weights, Act),
     /// `out = act(conv(x))` over the window of this number.
     Conv(usize, Weights, Option<Act>),
-    /// Layer norm of every row, with this added to the variance.
-    Norm(Option<Weights>, f32),
+    /// `out = act(g) * u` of `x = [g | u]`.
+    Gate(Act),
+    /// A convolution in groups of columns.
+    Grouped(Grouped),
+    /// Norm of every row, with this added to the variance or the mean square.
+    Norm(NormKind, Option<Weights>, f32),
     /// Norm of so many groups of columns over all rows of an item, with this added to the variance; then the
     /// activation.
     GroupNorm(usize, Weights, f32, Option<Act>),
@@ -89,6 +97,8 @@ pub enum Step {
     Join,
     /// Attention of every item's rows to each other: x `[rows, q | k | v]` of so many heads.
     Attend(usize),
+    /// Attention without a softmax of every item's rows to each other: x has queries, keys and values.
+    LinearAttend(LinearHeads),
     /// Puts keys and values `[rows, k | v]` where the cross-attention of this number reads them; the value
     /// that it makes is empty.
     Keep(usize),

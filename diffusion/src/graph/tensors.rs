@@ -3,6 +3,7 @@
 //! Graphs of other sizes take the same operands: an operand has a key, made of the names of its tensors and
 //! how they are packed, and is loaded once.
 
+use super::Shares;
 use engraft_core::checkpoint::TensorInfo;
 use engraft_core::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,8 +15,20 @@ pub enum Packing {
     Matrix,
     /// A matrix `[up | gate, inputs]`, the gate first.
     Gated,
+    /// A matrix whose halves of outputs are exchanged: `[up | gate, inputs]`, the gate first.
+    GateFirst,
     /// A convolution `[outputs, inputs, lines, columns]` as `[outputs, taps * inputs]`.
     Taps(usize),
+    /// A convolution in groups of columns as `[taps * inputs, outputs]`; where the gate is to come first,
+    /// both halves of the outputs are exchanged.
+    Grouped {
+        /// Lines times columns of the kernel.
+        taps: usize,
+        /// Whether halves are exchanged.
+        gate_first: bool,
+    },
+    /// Of no tensors.
+    Shares(Shares),
     /// Vectors one after the other.
     Vector,
     /// A vector `[up | gate]`, the gate first.

@@ -38,8 +38,14 @@ pub(super) fn own(b: &mut Builder<'_>, x: Value, heads: usize, p: &str) -> Resul
     b.linear(mixed, &out, None)
 }
 
-/// Attention of the rows of `x` to those of a text.
-pub(super) fn cross(b: &mut Builder<'_>, x: Value, text: Value, heads: usize, p: &str) -> Result<Value> {
+/// Attention of the rows of `x` to those of a text, so many heads, masked or not.
+pub(super) fn cross(
+    b: &mut Builder<'_>,
+    x: Value,
+    text: Value,
+    heads: (usize, bool),
+    p: &str,
+) -> Result<Value> {
     let [query, key, value] = projections(b, p);
     let q = b.linear(x, &query, None)?;
     let kv = b.linears(text, &[key, value], None)?;
@@ -65,13 +71,14 @@ impl Transformer {
         let name = format!("{p}.attn1");
         let normed = b.norm(h, &format!("{p}.norm1"), LAYER_EPS)?;
         let mixed = match self.only_cross {
-            true => cross(b, normed, text, self.heads, &name)?,
+            // The reference masks the second one alone.
+            true => cross(b, normed, text, (self.heads, false), &name)?,
             false => own(b, normed, self.heads, &name)?,
         };
         h = b.add(h, mixed, &name)?;
         let name = format!("{p}.attn2");
         let normed = b.norm(h, &format!("{p}.norm2"), LAYER_EPS)?;
-        let mixed = cross(b, normed, text, self.heads, &name)?;
+        let mixed = cross(b, normed, text, (self.heads, true), &name)?;
         h = b.add(h, mixed, &name)?;
         let normed = b.norm(h, &format!("{p}.norm3"), LAYER_EPS)?;
         let inner = b.gated(normed, &format!("{p}.ff.net.0.proj"), Act::Gelu)?;

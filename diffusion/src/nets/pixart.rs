@@ -185,7 +185,7 @@ impl PixArtSpec {
         let mixed = own(b, hidden, self.num_attention_heads, &format!("{p}.attn1"))?;
         let x = by.gated(b, x, mixed, 2)?;
         let attn2 = format!("{p}.attn2");
-        let seen = cross(b, x, text, self.num_attention_heads, &attn2)?;
+        let seen = cross(b, x, text, (self.num_attention_heads, true), &attn2)?;
         let x = b.add(x, seen, &attn2)?;
         by.fed(b, x, &format!("{p}.ff"))
     }

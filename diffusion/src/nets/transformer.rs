@@ -1,7 +1,7 @@
 //! Transformers of diffusion by their class: what they read, and their graphs.
 
 use super::adaptive::TIME_WIDTH;
-use super::{Conditions, FluxSpec, PixArtSpec, Sd3Spec, sinusoids};
+use super::{Conditions, FluxSpec, PixArtSpec, SanaSpec, Sd3Spec, sinusoids};
 use crate::graph::{Graph, Grid, Tensors};
 use engraft_core::{Error, Result};
 use serde_json::Value as Json;
@@ -15,12 +15,18 @@ pub enum TransformerSpec {
     Flux(FluxSpec),
     /// PixArt alpha and sigma.
     PixArt(PixArtSpec),
+    /// Sana.
+    Sana(SanaSpec),
 }
 
 impl TransformerSpec {
     /// The classes that are known.
-    pub const CLASSES: [&str; 3] =
-        ["SD3Transformer2DModel", "FluxTransformer2DModel", "PixArtTransformer2DModel"];
+    pub const CLASSES: [&str; 4] = [
+        "SD3Transformer2DModel",
+        "FluxTransformer2DModel",
+        "PixArtTransformer2DModel",
+        "SanaTransformer2DModel",
+    ];
 
     /// Reads `config.json`.
     ///
@@ -32,6 +38,7 @@ impl TransformerSpec {
             "SD3Transformer2DModel" => Sd3Spec::new(config).map(Self::Sd3),
             "FluxTransformer2DModel" => FluxSpec::new(config).map(Self::Flux),
             "PixArtTransformer2DModel" => PixArtSpec::new(config).map(Self::PixArt),
+            "SanaTransformer2DModel" => SanaSpec::new(config).map(Self::Sana),
             // The name in published folders of PixArt, which are older than their class.
             "Transformer2DModel" if field("norm_type") == "ada_norm_single" => {
                 PixArtSpec::new(config).map(Self::PixArt)
@@ -42,11 +49,12 @@ impl TransformerSpec {
 
     /// Its class.
     pub fn class(&self) -> &'static str {
-        let [sd3, flux, pixart] = Self::CLASSES;
+        let [sd3, flux, pixart, sana] = Self::CLASSES;
         match self {
             Self::Sd3(_) => sd3,
             Self::Flux(_) => flux,
             Self::PixArt(_) => pixart,
+            Self::Sana(_) => sana,
         }
     }
 
@@ -56,6 +64,7 @@ impl TransformerSpec {
             Self::Sd3(spec) => (spec.in_channels, spec.out_channels),
             Self::Flux(spec) => (spec.in_channels, spec.out_channels()),
             Self::PixArt(spec) => (spec.in_channels, spec.out_channels),
+            Self::Sana(spec) => (spec.in_channels, spec.out_channels()),
         }
     }
 
@@ -65,6 +74,7 @@ impl TransformerSpec {
             Self::Sd3(spec) => spec.joint_attention_dim,
             Self::Flux(spec) => spec.joint_attention_dim,
             Self::PixArt(spec) => spec.text_width(),
+            Self::Sana(spec) => spec.caption_channels,
         }
     }
 
@@ -73,7 +83,7 @@ impl TransformerSpec {
         match self {
             Self::Sd3(spec) => Some(spec.pooled_projection_dim),
             Self::Flux(spec) => Some(spec.pooled_projection_dim),
-            Self::PixArt(_) => None,
+            Self::PixArt(_) | Self::Sana(_) => None,
         }
     }
 
@@ -83,6 +93,7 @@ impl TransformerSpec {
             Self::Sd3(spec) => spec.patch_size,
             Self::Flux(_) => 1,
             Self::PixArt(spec) => spec.patch_size,
+            Self::Sana(spec) => spec.patch_size,
         }
     }
 
@@ -92,6 +103,7 @@ impl TransformerSpec {
             Self::Sd3(spec) => Some(spec.sample_size),
             Self::Flux(_) => None,
             Self::PixArt(spec) => Some(spec.sample_size),
+            Self::Sana(spec) => Some(spec.sample_size),
         }
     }
 
@@ -102,7 +114,7 @@ impl TransformerSpec {
 
     /// Whether tokens of a text can be hidden.
     pub fn reads_masks(&self) -> bool {
-        matches!(self, Self::PixArt(_))
+        matches!(self, Self::PixArt(_) | Self::Sana(_))
     }
 
     /// Whether it reads the size of the picture.
@@ -143,6 +155,7 @@ impl TransformerSpec {
             Self::Sd3(spec) => spec.graph(tensors, at),
             Self::Flux(spec) => spec.graph(tensors, at),
             Self::PixArt(spec) => spec.graph(tensors, at),
+            Self::Sana(spec) => spec.graph(tensors, at),
         }
     }
 }
@@ -162,7 +175,7 @@ mod tests {
             assert!(pixart.as_ref().is_ok_and(TransformerSpec::reads_sizes), "{class}");
             assert!(pixart.is_ok_and(|spec| spec.class() == "PixArtTransformer2DModel"), "{class}");
         }
-        for class in ["Transformer2DModel", "SanaTransformer2DModel"] {
+        for class in ["Transformer2DModel", "LuminaNextDiT2DModel"] {
             let error = of(class, "layer_norm").map(|_| ()).map_err(|error| error.to_string());
             assert!(error.is_err_and(|error| error.contains(class)), "{class}");
         }
@@ -180,6 +193,11 @@ mod tests {
             ("FluxTransformer2DModel", "patch_size", json!(2)),
             ("PixArtTransformer2DModel", "cross_attention_dim", json!(1)),
             ("PixArtTransformer2DModel", "activation_fn", json!("geglu")),
+            ("SanaTransformer2DModel", "qk_norm", json!("layer_norm")),
+            ("SanaTransformer2DModel", "guidance_embeds", json!(true)),
+            ("SanaTransformer2DModel", "interpolation_scale", json!(2.0)),
+            ("SanaTransformer2DModel", "cross_attention_head_dim", json!(113)),
+            ("SanaTransformer2DModel", "norm_elementwise_affine", json!(true)),
         ] {
             let error = TransformerSpec::new(&json!({ "_class_name": class, field: value }));
             let error = error.map(|_| ()).map_err(|error| error.to_string());

@@ -39,6 +39,7 @@ pub struct UnetSpec {
     act_fn: String,
     downsample_padding: usize,
     mid_block_scale_factor: f32,
+    resnet_time_scale_shift: String,
     /// Whether cosines of the time come before sines.
     pub flip_sin_to_cos: bool,
     /// See [`super::sinusoids`].
@@ -77,6 +78,7 @@ impl Default for UnetSpec {
             act_fn: "silu".into(),
             downsample_padding: 1,
             mid_block_scale_factor: 1.0,
+            resnet_time_scale_shift: "default".into(),
             flip_sin_to_cos: true,
             freq_shift: 0.0,
             addition_embed_type: None,
@@ -94,6 +96,7 @@ const CROSS_DOWN: &str = "CrossAttnDownBlock2D";
 const UP: &str = "UpBlock2D";
 const CROSS_UP: &str = "CrossAttnUpBlock2D";
 const MIDDLE: &str = "UNetMidBlock2DCrossAttn";
+const SCALE_SHIFT: &str = "scale_shift";
 
 /// Sizes of what a UNet is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -138,7 +141,6 @@ impl UnetSpec {
             ("conv_in_kernel", json!(3)),
             ("conv_out_kernel", json!(3)),
             ("resnet_out_scale_factor", json!(1.0)),
-            ("resnet_time_scale_shift", json!("default")),
             ("time_embedding_type", json!("positional")),
             // Read where `addition_embed_type` is a kind that is refused.
             ("addition_embed_type_num_heads", Json::Null),
@@ -151,6 +153,8 @@ impl UnetSpec {
         config::check_others(&spec.others, &harmless)?;
         config::all_are("down_block_types", &spec.down_block_types, &[DOWN, CROSS_DOWN])?;
         config::all_are("mid_block_type", std::slice::from_ref(&spec.mid_block_type), &[MIDDLE])?;
+        let shifts = std::slice::from_ref(&spec.resnet_time_scale_shift);
+        config::all_are("resnet_time_scale_shift", shifts, &["default", SCALE_SHIFT])?;
         let kinds: Vec<String> = spec.addition_embed_type.iter().cloned().collect();
         config::all_are("addition_embed_type", &kinds, &["text_time"])?;
         let kinds: Vec<String> = spec.class_embed_type.iter().cloned().collect();
@@ -221,7 +225,8 @@ impl UnetSpec {
 
     fn resnet(&self, divisor: f32) -> Result<Resnet> {
         let act = config::act("act_fn", &self.act_fn)?;
-        Ok(Resnet { groups: self.norm_num_groups, eps: self.norm_eps, act, divisor })
+        let by_time = self.resnet_time_scale_shift == SCALE_SHIFT;
+        Ok(Resnet { groups: self.norm_num_groups, eps: self.norm_eps, act, divisor, by_time })
     }
 
     /// The blocks on the way down; the middle is like the last.

@@ -1,7 +1,8 @@
 //! `AutoencoderKL`: pictures to the mean and variance of latents, and latents to pictures (arXiv 2112.10752);
-//! and what stands in for it, [`TinySpec`].
+//! and what stands in for it, [`TinySpec`] and [`DcSpec`].
 
 use super::attention::of_pixels;
+use super::dc::DcSpec;
 use super::resnet::{MOST_LEVELS, Resnet, downsample, upsample};
 use super::tiny::TinySpec;
 use crate::config;
@@ -41,6 +42,9 @@ pub struct VaeSpec {
     /// Of class `AutoencoderTiny`, whose graphs are its own.
     #[serde(skip)]
     pub tiny: Option<TinySpec>,
+    /// Of class `AutoencoderDC`, the same.
+    #[serde(skip)]
+    pub deep: Option<DcSpec>,
     #[serde(flatten)]
     others: Map<String, Json>,
 }
@@ -63,6 +67,7 @@ impl Default for VaeSpec {
             use_quant_conv: true,
             use_post_quant_conv: true,
             tiny: None,
+            deep: None,
             others: Map::new(),
         }
     }
@@ -111,6 +116,28 @@ impl VaeSpec {
         })
     }
 
+    /// Reads the `config.json` of class `AutoencoderDC`.
+    ///
+    /// # Errors
+    /// As [`VaeSpec::new`].
+    pub fn of_deep(config: &Json) -> Result<Self> {
+        let deep = DcSpec::new(config)?;
+        Ok(Self {
+            in_channels: deep.in_channels,
+            out_channels: deep.in_channels,
+            block_out_channels: vec![0; deep.levels()],
+            latent_channels: deep.latent_channels,
+            scaling_factor: deep.scaling_factor,
+            deep: Some(deep),
+            ..Self::default()
+        })
+    }
+
+    /// Whether its encoder gives mean and variance, not latents.
+    pub fn has_variance(&self) -> bool {
+        self.tiny.is_none() && self.deep.is_none()
+    }
+
     /// Pixels of a picture for every latent, along a line.
     pub fn factor(&self) -> usize {
         1 << (self.block_out_channels.len() - 1)
@@ -142,7 +169,7 @@ impl VaeSpec {
 
     fn resnet(&self) -> Result<Resnet> {
         let act = config::act("act_fn", &self.act_fn)?;
-        Ok(Resnet { groups: self.norm_num_groups, eps: EPS, act, divisor: 1.0 })
+        Ok(Resnet { groups: self.norm_num_groups, eps: EPS, act, divisor: 1.0, by_time: false })
     }
 
     fn middle(&self, b: &mut Builder<'_>, x: Picture, p: &str) -> Result<Picture> {
@@ -168,6 +195,9 @@ impl VaeSpec {
     pub fn encoder(&self, tensors: &mut Tensors, items: usize, size: Grid) -> Result<Graph> {
         if let Some(tiny) = &self.tiny {
             return tiny.encoder(tensors, items, size);
+        }
+        if let Some(deep) = &self.deep {
+            return deep.encoder(tensors, items, size);
         }
         let (mut builder, resnet) = (Builder::new(tensors, items), self.resnet()?);
         let b = &mut builder;
@@ -199,6 +229,9 @@ impl VaeSpec {
     pub fn decoder(&self, tensors: &mut Tensors, items: usize, size: Grid) -> Result<Graph> {
         if let Some(tiny) = &self.tiny {
             return tiny.decoder(tensors, items, size);
+        }
+        if let Some(deep) = &self.deep {
+            return deep.decoder(tensors, items, size);
         }
         let (mut builder, resnet) = (Builder::new(tensors, items), self.resnet()?);
         let b = &mut builder;

@@ -149,7 +149,7 @@ async fn latents_of<B: Backend>(
     let (channels, spec) = (vae.spec().latent_channels, vae.spec());
     let (scale, shift) = (spec.scaling_factor, spec.shift_factor.unwrap_or(0.0));
     // Without a variance there is nothing to sample.
-    if spec.tiny.is_some() {
+    if !spec.has_variance() {
         return Ok(moments.iter().map(|x| (scale * (f64::from(*x) - shift)) as f32).collect());
     }
     let mut unit = vec![0.0; moments.len() / 2];

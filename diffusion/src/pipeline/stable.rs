@@ -221,6 +221,7 @@ impl<B: Backend> Stable<B> {
             ("prompt_3", request.third_prompts.is_some(), false),
             ("negative_prompt_3", request.third_negative.is_some(), false),
             ("max_sequence_length", request.text_tokens.is_some(), false),
+            ("complex_human_instruction", request.instruction.is_some(), false),
             ("true_cfg_scale", request.true_guidance.is_some(), false),
             ("sizes", request.sizes.is_some(), self.unet.spec().added_width().is_some()),
             ("negative_sizes", request.negative_sizes.is_some(), self.unet.spec().added_width().is_some()),

@@ -3,7 +3,7 @@
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{ModelFiles, TensorInfo};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{EncoderInput, Engine, Layers};
+use engraft_core::engine::{Batch, EncoderInput, Engine, ForwardWant, Layers, Pick};
 use engraft_core::inject::inject;
 use engraft_core::mem::Float;
 use engraft_core::policy::{Part, Registry};
@@ -16,7 +16,30 @@ use std::sync::Arc;
 /// Tokens of a text that T5 reads at most: distances have a bias however long a text is.
 const MOST_TOKENS: usize = 512;
 
-/// A text encoder with its tokenizer: CLIP's, or the encoder of a T5.
+/// Tokens of a text that Gemma reads at most, with what stands in front of it.
+const MOST_OF_GEMMA: usize = 1024;
+
+/// Which encoder a folder has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Clip,
+    /// T5 or one of its family.
+    T5,
+    /// A decoder, whose last rows are read.
+    Gemma,
+}
+
+impl Reader {
+    fn of(files: &ModelFiles) -> Self {
+        match files.config.get("model_type").and_then(Value::as_str).unwrap_or("") {
+            known if known.ends_with("t5") => Self::T5,
+            known if known.starts_with("gemma") => Self::Gemma,
+            _ => Self::Clip,
+        }
+    }
+}
+
+/// A text encoder with its tokenizer: CLIP's, the encoder of a T5, or a Gemma.
 pub(super) struct TextEncoder<B: Backend> {
     engine: Engine<B>,
     tokenizer: Tokenizer,
@@ -24,7 +47,7 @@ pub(super) struct TextEncoder<B: Backend> {
     pub length: usize,
     pad: u32,
     width: usize,
-    /// None of T5, whose last layer alone is read.
+    /// None of T5 and Gemma, whose last layer alone is read.
     final_norm: Option<FinalNorm>,
 }
 
@@ -43,11 +66,20 @@ impl Sizes {
     /// # Errors
     /// `Tensor` for a file without the last norm.
     pub fn of(files: &ModelFiles, config: &Value) -> Result<Self> {
-        if is_t5(files) {
-            let width = files.config.get("d_model").and_then(Value::as_u64).unwrap_or(512) as usize;
-            return Ok(Self { length: MOST_TOKENS, width });
+        let field = |name: &str| files.config.get(name).and_then(Value::as_u64);
+        let positions = field("max_position_embeddings");
+        match Reader::of(files) {
+            Reader::T5 => {
+                let width = field("d_model").unwrap_or(512) as usize;
+                return Ok(Self { length: MOST_TOKENS, width });
+            }
+            Reader::Gemma => {
+                let length = positions.map_or(MOST_OF_GEMMA, |most| (most as usize).min(MOST_OF_GEMMA));
+                return Ok(Self { length, width: field("hidden_size").unwrap_or(0) as usize });
+            }
+            Reader::Clip => {}
         }
-        let positions = files.config.get("max_position_embeddings").and_then(Value::as_u64).unwrap_or(77);
+        let positions = positions.unwrap_or(77);
         // Tokenizers without a limit name a number beyond all positions.
         let most = config.get("model_max_length").and_then(Value::as_u64).unwrap_or(positions);
         let width = final_norm(files, "weight")?.elements();
@@ -109,9 +141,20 @@ impl FinalNorm {
     }
 }
 
-/// Whether a folder has a T5 or one of its kind.
-fn is_t5(files: &ModelFiles) -> bool {
-    files.config.get("model_type").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("t5"))
+/// The number of the token that fills up texts; of Gemma none does.
+///
+/// # Errors
+/// `Config` for one that is none.
+fn pad_token(reader: Reader, tokenizer: &Tokenizer, config: &Value) -> Result<u32> {
+    let named = config.get("pad_token");
+    let named = named.and_then(|pad| pad.as_str().or_else(|| pad.get("content")?.as_str()));
+    let pad = match reader {
+        Reader::Gemma => return Ok(0),
+        Reader::T5 => named.unwrap_or("<pad>"),
+        Reader::Clip => named.or(tokenizer.eos_token()).unwrap_or("<|endoftext|>"),
+    };
+    let missing = || Error::config("pad_token", pad, "a token of the vocabulary");
+    tokenizer.token_id(pad).ok_or_else(missing)
 }
 
 impl<B: Backend> TextEncoder<B> {
@@ -125,18 +168,12 @@ impl<B: Backend> TextEncoder<B> {
         (tokenizer, config): (Tokenizer, Value),
         dtype: Float,
     ) -> Result<Self> {
-        let t5 = is_t5(files);
+        let reader = Reader::of(files);
         let Sizes { length, .. } = Sizes::of(files, &config)?;
-        let pad = config.get("pad_token");
-        let pad = pad.and_then(|pad| pad.as_str().or_else(|| pad.get("content")?.as_str()));
-        let pad = match t5 {
-            true => pad.unwrap_or("<pad>"),
-            false => pad.or(tokenizer.eos_token()).unwrap_or("<|endoftext|>"),
-        };
-        let pad = pad.to_string();
-        let missing = || Error::config("pad_token", &pad, "a token of the vocabulary");
-        let pad = tokenizer.token_id(&pad).ok_or_else(missing)?;
+        let pad = pad_token(reader, &tokenizer, &config)?;
         let engine = EngineConfig {
+            // A text is read once: nothing is found again.
+            prefix_cache: false,
             dtype,
             kv_dtype: dtype,
             max_context: length,
@@ -144,7 +181,7 @@ impl<B: Backend> TextEncoder<B> {
             max_seqs: 2,
             ..EngineConfig::default()
         };
-        let final_norm = if t5 { None } else { Some(FinalNorm::read(files)?) };
+        let final_norm = (reader == Reader::Clip).then(|| FinalNorm::read(files)).transpose()?;
         let options = LoadOptions { dtype: Some(dtype), ..LoadOptions::default() };
         let model = inject(backend, files, &Registry::default(), length, options, &mut |_, _| {})?;
         let engine = Engine::new(backend.clone(), model, engine)?;
@@ -187,6 +224,29 @@ impl<B: Backend> TextEncoder<B> {
         let ids = texts.iter().map(|text| self.ids(text, length).map(EncoderInput::from));
         let encoded = self.engine.encode(&ids.collect::<Result<Vec<_>>>()?, Layers::Last)?;
         Ok(encoded.into_iter().map(|mut encoded| encoded.hidden.pop().unwrap_or_default()).collect())
+    }
+
+    /// Tokens of a text.
+    ///
+    /// # Errors
+    /// What tokenizing raises.
+    pub fn count(&self, text: &str) -> Result<usize> {
+        Ok(self.ids(text, usize::MAX)?.len())
+    }
+
+    /// The same of a decoder.
+    ///
+    /// # Errors
+    /// `Config` for more tokens than it reads; what the engine raises.
+    pub fn forward_short(&mut self, texts: &[String], length: usize) -> Result<Vec<Vec<f32>>> {
+        if length > self.length {
+            let allowed = format!("at most {}, the instruction included", self.length);
+            return Err(Error::config("max_sequence_length", format!("{length} tokens"), allowed));
+        }
+        let ids = texts.iter().map(|text| self.ids(text, length)).collect::<Result<Vec<_>>>()?;
+        let want = ForwardWant { hidden: Pick::Last, logits: Pick::None };
+        let read = self.engine.forward(Batch::Ragged(&ids), &want)?;
+        Ok(read.into_iter().map(|mut read| read.hidden.pop().unwrap_or_default()).collect())
     }
 
     /// Rows of texts, each padded to so many tokens.

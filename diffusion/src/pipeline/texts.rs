@@ -154,6 +154,35 @@ pub(super) fn of_flux<B: Backend>(
     Ok(all)
 }
 
+/// Sana: rows of Gemma for the tokens of a text in lower case without blanks around it, as many as a PixArt's.
+/// Of what stands in front of it the first token stays, and the last.
+///
+/// # Errors
+/// What encoding raises.
+pub(super) fn of_sana<B: Backend>(
+    encoders: &mut [TextEncoder<B>],
+    texts: &[String],
+    (tokens, instruction): (usize, &str),
+) -> Result<Texts> {
+    let [gemma] = encoders else { return Err(Error::internal("one text encoder")) };
+    let in_front = if instruction.is_empty() { 2 } else { gemma.count(instruction)?.max(2) };
+    let whole = |text: &String| format!("{instruction}{}", text.to_lowercase().trim());
+    let texts: Vec<String> = texts.iter().map(whole).collect();
+    let (most, width) = (in_front + tokens - 2, gemma.width());
+    let mut all = Texts { tokens, ..Texts::default() };
+    for rows in gemma.forward_short(&texts, most)? {
+        let first = rows.len().min(width);
+        let behind = rows.len().min((in_front - 1) * width);
+        let mut own = [&rows[..first], &rows[behind.max(first)..]].concat();
+        let seen = own.len() / width.max(1);
+        own.resize(tokens * width, 0.0);
+        all.rows.extend(own);
+        all.mask.extend((0..tokens).map(|token| token < seen));
+    }
+    gemma.note_long(&texts, most, &mut all.shortened)?;
+    Ok(all)
+}
+
 /// PixArt: rows of T5 for the tokens of a text in lower case without blanks around it; those behind its end
 /// are hidden.
 ///

@@ -1,4 +1,5 @@
-//! Stable Diffusion 3 and 3.5, FLUX.1, PixArt alpha and sigma (arXiv 2403.03206, 2310.00426, 2403.04692).
+//! Stable Diffusion 3 and 3.5, FLUX.1, PixArt alpha and sigma, Sana (arXiv 2403.03206, 2310.00426, 2403.04692,
+//! 2410.10629).
 
 use super::folder::{Folder, of_image};
 use super::latents::{decoded, unit_noise};
@@ -7,7 +8,7 @@ use super::options::PipelineOptions;
 use super::packed::unpacked;
 use super::request::{ImageRequest, Images, Progress, refuse_unread};
 use super::text::TextEncoder;
-use super::texts::{Sides, Texts, of_flux, of_pixart, of_sd3};
+use super::texts::{Sides, Texts, of_flux, of_pixart, of_sana, of_sd3};
 use crate::graph::Grid;
 use crate::model::Vae;
 use crate::nets::{Conditions, TransformerSpec};
@@ -27,6 +28,8 @@ pub(super) enum Kind {
     Flux,
     /// PixArt, with this many tokens of a text where none is said.
     PixArt(usize),
+    /// Sana.
+    Sana,
 }
 
 /// Text encoders with their tokenizers.
@@ -39,11 +42,12 @@ const FLUX_SAMPLE: usize = 128;
 
 impl Kind {
     /// The classes that are known.
-    pub const CLASSES: [(&str, Kind); 4] = [
+    pub const CLASSES: [(&str, Kind); 5] = [
         ("StableDiffusion3Pipeline", Kind::Sd3),
         ("FluxPipeline", Kind::Flux),
         ("PixArtAlphaPipeline", Kind::PixArt(120)),
         ("PixArtSigmaPipeline", Kind::PixArt(300)),
+        ("SanaPipeline", Kind::Sana),
     ];
 
     /// That of a class.
@@ -56,7 +60,7 @@ impl Kind {
         match self {
             Kind::Sd3 => (3, 2),
             Kind::Flux => (2, 2),
-            Kind::PixArt(_) => (1, 1),
+            Kind::PixArt(_) | Kind::Sana => (1, 1),
         }
     }
 
@@ -65,6 +69,7 @@ impl Kind {
             Kind::Sd3 => "SD3Transformer2DModel",
             Kind::Flux => "FluxTransformer2DModel",
             Kind::PixArt(_) => "PixArtTransformer2DModel",
+            Kind::Sana => "SanaTransformer2DModel",
         }
     }
 
@@ -74,6 +79,7 @@ impl Kind {
             Kind::Sd3 => (28, 7.0, 256),
             Kind::Flux => (28, 3.5, 512),
             Kind::PixArt(tokens) => (20, 4.5, tokens),
+            Kind::Sana => (20, 4.5, 300),
         }
     }
 }
@@ -146,7 +152,7 @@ impl<B: Backend> Transformed<B> {
         let (own, (channels, made)) = (self.vae.spec().latent_channels, self.transformer.spec().channels());
         let own = if self.kind == Kind::Flux { 4 * own } else { own };
         let allowed = match self.kind {
-            Kind::PixArt(_) => vec![own, 2 * own],
+            Kind::PixArt(_) | Kind::Sana => vec![own, 2 * own],
             _ => vec![own],
         };
         if channels != own {
@@ -158,7 +164,11 @@ impl<B: Backend> Transformed<B> {
         let width = self.transformer.spec().text_width();
         let t5 = self.encoders.get(self.kind.encoders().0 - 1);
         if let Some(got) = t5.map(TextEncoder::width).filter(|got| *got != width) {
-            return Err(Error::config("joint_attention_dim", width, format!("{got}, which T5 gives")));
+            return Err(Error::config(
+                "joint_attention_dim",
+                width,
+                format!("{got}, which the text encoder gives"),
+            ));
         }
         Ok(())
     }
@@ -236,6 +246,7 @@ impl<B: Backend> Transformed<B> {
             ("prompt_3", request.third_prompts.is_some(), encoders > 2),
             ("negative_prompt_3", request.third_negative.is_some(), encoders > 2),
             ("true_cfg_scale", request.true_guidance.is_some(), flux),
+            ("complex_human_instruction", request.instruction.is_some(), self.kind == Kind::Sana),
             ("guidance", request.guidance.is_some_and(|scale| scale > 1.0), guided),
         ])?;
         match request.text_tokens {
@@ -257,9 +268,10 @@ impl<B: Backend> Transformed<B> {
         };
         let mut texts = Texts::default();
         if scale > 1.0 {
-            texts = self.texts(&Sides::negative(request)?, request)?;
+            texts = self.texts(&Sides::negative(request)?, "", request)?;
         }
-        texts.extend(self.texts(&Sides::prompts(request)?, request)?);
+        let instruction = request.instruction.as_deref().unwrap_or("");
+        texts.extend(self.texts(&Sides::prompts(request)?, instruction, request)?);
         let count = if scale > 1.0 { 2 * items } else { items };
         let factor = self.vae.spec().factor();
         let size = Grid { height: request.height / factor, width: request.width / factor };
@@ -285,13 +297,14 @@ impl<B: Backend> Transformed<B> {
         Ok(Run { items, scale, size, tokens, each, shortened: texts.shortened })
     }
 
-    fn texts(&mut self, sides: &Sides, request: &ImageRequest) -> Result<Texts> {
+    fn texts(&mut self, sides: &Sides, instruction: &str, request: &ImageRequest) -> Result<Texts> {
         let tokens = request.text_tokens.unwrap_or(self.kind.defaults().2);
         let width = self.transformer.spec().text_width();
         match self.kind {
             Kind::Sd3 => of_sd3(&mut self.encoders, sides, (tokens, width)),
             Kind::Flux => of_flux(&mut self.encoders, sides, tokens),
             Kind::PixArt(_) => of_pixart(&mut self.encoders, sides, tokens),
+            Kind::Sana => of_sana(&mut self.encoders, &sides.texts[0], (tokens, instruction)),
         }
     }
 

@@ -80,6 +80,7 @@ impl<B: Backend> Crossed<B> {
     /// Which tokens are there to see: `[items, tokens]`, all where none is given.
     pub fn set(&mut self, stream: &mut B::Stream, items: usize, mask: Option<&[bool]>) -> Result<()> {
         let (tokens, stride) = (self.kept.tokens, self.kept.tokens.div_ceil(PAGE).max(1));
+        let mask = mask.filter(|_| self.kept.masked);
         if let Some(mask) = mask.filter(|mask| mask.len() != items * tokens) {
             let got = format!("{} values", mask.len());
             return Err(Error::config("encoder_attention_mask", got, format!("{items} x {tokens}")));
@@ -118,7 +119,7 @@ impl<B: Backend> Crossed<B> {
         q: MatRef<'_, Mem<B>>,
         out: MatMut<'_, Mem<B>>,
     ) -> Result<()> {
-        let (Kept { tokens, heads, width }, seqs) = (self.kept, self.shape.seqs);
+        let (Kept { tokens, heads, width, .. }, seqs) = (self.kept, self.shape.seqs);
         let heads = Heads { heads, kv_heads: heads, k_dim: width, v_dim: width };
         let list = |first: usize, count: usize| -> Result<BufRef<'_, Mem<B>, u32>> {
             self.seqs.view().slice(first..first + count)

@@ -4,6 +4,7 @@
 
 mod cross;
 mod dry;
+mod groups;
 mod nodes;
 mod ops;
 mod tokens;
@@ -29,7 +30,7 @@ pub(crate) struct Executable<B: Backend> {
     graph: Graph,
     stream: B::Stream,
     values: Values<Mem<B>>,
-    /// Inputs and outputs on their way, in f32.
+    /// Inputs and outputs on their way, and sums of keys and values, in f32.
     wide: Mat<Mem<B>>,
     scratch: Mat<Mem<B>>,
     /// By window: the rows that outputs read.
@@ -96,7 +97,8 @@ impl<B: Backend> Executable<B> {
         };
         let values = Values::new(&graph, &mut |elements| alloc(elements, dtype))?;
         let ends = graph.inputs.iter().map(|(_, v)| v).chain(&graph.outputs);
-        let wide = alloc(ends.map(|v| graph.size(*v).elements()).max().unwrap_or(0), Float::F32)?;
+        let ends = ends.map(|v| graph.size(*v).elements()).max().unwrap_or(0);
+        let wide = alloc(ends.max(groups::sums_of(&graph)), Float::F32)?;
         let scratch = alloc(scratch_elements(&graph), dtype)?;
         let mut words = |words: &[u32]| words_on::<B>(backend, &mut stream, words);
         let taps = graph.windows.iter().map(|w| words(&w.rows(graph.items))).collect::<Result<_>>()?;

@@ -24,14 +24,15 @@ struct Taps<'a, M> {
 impl<B: Backend> Executable<B> {
     /// Runs the node of this number.
     pub(super) fn node(&mut self, loaded: &Loaded<B>, n: usize) -> Result<()> {
-        let Self { graph, stream, values, scratch, taps, items, crossed, lists, angles, .. } = self;
+        let Self { graph, stream, values, wide, scratch, taps, items, crossed, lists, angles, .. } = self;
         let Node { step, args, out } = &graph.nodes[n];
-        let mut ops = Ops { stream, loaded, scratch };
+        let mut ops = Ops { stream, loaded, wide, scratch };
         if let Step::Keep(number) = step {
             return crossed[*number].keep(ops.stream, values.view(args[0])?);
         }
         let (size, copies) = (graph.size(*out), values.lives.copies[n]);
-        let of_item = items.get(&(size.rows / graph.items.max(1))).ok_or_else(lost)?;
+        let rows = size.rows / graph.items.max(1);
+        let of_item = items.get(&rows).ok_or_else(lost)?;
         values.write(*out, |values, mut out| {
             if copies {
                 ops.run(Convert { x: values.view(args[0])?, bias: None, out: out.reborrow() })?;
@@ -44,12 +45,14 @@ impl<B: Backend> Executable<B> {
                     let read = Taps { x, rows: taps[window].view(), taps: graph.windows[window].taps() };
                     ops.conv(&read, weights, act, out)
                 }
-                Step::Norm(weights, eps) => {
-                    let norm = norm_of(ops.loaded, weights, eps)?;
+                Step::Gate(act) => ops.gate(values.view(args[0])?, act, out),
+                Step::Grouped(of) => ops.grouped(values.view(args[0])?, of, taps[of.window].view(), out),
+                Step::Norm(kind, weights, eps) => {
+                    let norm = norm_of(ops.loaded, kind, weights, eps)?;
                     ops.run(Norm { x: values.view(args[0])?, norm, out })
                 }
                 Step::GroupNorm(groups, weights, eps, act) => {
-                    let norm = norm_of(ops.loaded, Some(weights), eps)?;
+                    let norm = norm_of(ops.loaded, NormKind::Layer, Some(weights), eps)?;
                     ops.group_norm(values.view(args[0])?, (groups, norm, act), graph.items, out)
                 }
                 Step::Activate(act) => ops.run(Activate { x: out, act }),
@@ -66,8 +69,10 @@ impl<B: Backend> Executable<B> {
                     })
                 }
                 Step::Attend(heads) => {
-                    let rows = size.rows / graph.items.max(1);
                     ops.attend(values.view(args[0])?, (heads, rows), of_item.bounds.view(), out)
+                }
+                Step::LinearAttend(heads) => {
+                    ops.linear_attend(values.view(args[0])?, (heads, rows), of_item.bounds.view(), out)
                 }
                 Step::Cross(number) => crossed[number].attend(ops.stream, values.view(args[0])?, out),
                 Step::Tokens(step) => {
@@ -82,12 +87,13 @@ impl<B: Backend> Executable<B> {
 
 fn norm_of<B: Backend>(
     loaded: &Loaded<B>,
+    kind: NormKind,
     weights: Option<Weights>,
     eps: f32,
 ) -> Result<NormWeights<'_, B::Device>> {
     let weight = weights.map(|w| loaded.operand(w.weight)).transpose()?;
     let bias = weights.and_then(|w| w.bias).map(|bias| loaded.operand(bias)).transpose()?;
-    Ok(NormWeights { kind: NormKind::Layer, eps, weight, bias, plus_one: false })
+    Ok(NormWeights { kind, eps, weight, bias, plus_one: false })
 }
 
 impl<B: Backend> Ops<'_, B> {
@@ -114,7 +120,7 @@ impl<B: Backend> Ops<'_, B> {
         act: Act,
         out: MatMut<'_, Mem<B>>,
     ) -> Result<()> {
-        let Self { stream, loaded, scratch } = self;
+        let Self { stream, loaded, scratch, .. } = self;
         let bias = weights.bias.map(|bias| loaded.operand(bias)).transpose()?;
         let scratch = scratch.shaped_mut(out.rows(), 2 * out.cols())?;
         let linear = Linear::new(x, loaded.operand(weights.weight)?, bias, out);

@@ -12,6 +12,8 @@ use engraft_core::ops::{Checked, Op, Run as _};
 pub(super) struct Ops<'a, B: Backend> {
     pub stream: &'a mut B::Stream,
     pub loaded: &'a Loaded<B>,
+    /// Of f32.
+    pub wide: &'a mut Mat<Mem<B>>,
     pub scratch: &'a mut Mat<Mem<B>>,
 }
 

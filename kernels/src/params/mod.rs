@@ -23,6 +23,7 @@ pub mod kv;
 pub mod linear;
 pub mod moe;
 pub mod norm;
+pub mod picture;
 pub mod rope;
 pub mod rows;
 pub mod sample;

@@ -14,6 +14,7 @@ mod linear;
 mod machine;
 mod moe;
 mod norm;
+mod picture;
 mod rows;
 mod sample;
 mod sizes;

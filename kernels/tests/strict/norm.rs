@@ -43,12 +43,13 @@ pub fn model(x: &[f32], kind: &Kind<'_>, eps: f32) -> Vec<f32> {
     x.iter().enumerate().map(each).collect()
 }
 
-fn kinds<'a>(w: &'a [f32], b: &'a [f32]) -> [Kind<'a>; 6] {
+fn kinds<'a>(w: &'a [f32], b: &'a [f32]) -> [Kind<'a>; 7] {
     let kind = |layer, weight, bias, plus_one| Kind { layer, weight, bias, plus_one };
     [
         kind(false, Some(w), None, false),
         kind(false, Some(w), None, true),
         kind(false, None, None, false),
+        kind(false, Some(w), Some(b), false),
         kind(true, Some(w), Some(b), false),
         kind(true, Some(w), Some(b), true),
         kind(true, None, Some(b), false),

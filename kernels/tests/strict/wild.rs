@@ -11,6 +11,7 @@ use engraft_kernels::params::attention::{Dense, Paged, Scores, Split};
 use engraft_kernels::params::embed::Embed;
 use engraft_kernels::params::kv::{Append, Copy, PageTable, Read};
 use engraft_kernels::params::moe::ExpertLinear;
+use engraft_kernels::params::picture::{Conv, Linear};
 use engraft_kernels::params::rope::Rope;
 use engraft_kernels::params::rows::{Gather, Scatter, Seen};
 use engraft_kernels::params::sample::Sample;
@@ -195,6 +196,45 @@ fn rows_ids_and_positions() {
             gpu.run(&scatter, &scatter.launch());
             let seen = Seen { ids, seen, count: rows as u32, words: 3 };
             gpu.run(&seen, &seen.launch());
+        });
+    }
+}
+
+#[test]
+fn convolutions_in_groups_and_linear_attention() {
+    let (rows, heads, width) = (9usize, 2usize, 8usize);
+    let cols = heads * width;
+    for seed in 0..16 {
+        Machine::once(&mut |gpu| {
+            let [x, k, v, out] = [1, 2, 3, 4].map(|s| gpu.dense(&numbers(rows * cols, s), cols, Elem::F32));
+            let conv = Conv {
+                x,
+                out,
+                rows: gpu.put(&wild(rows * 3, seed)),
+                weight: gpu.put(&numbers(3 * cols, 5)),
+                bias: 0,
+                taps: 3,
+                inputs: 1,
+                outputs: 1,
+                elem: Elem::F32,
+            };
+            gpu.run(&conv, &conv.launch());
+            let items = 3;
+            let linear = Linear {
+                q: x,
+                k,
+                v,
+                sums: gpu.dense(&vec![0.0; items * cols * (width + 1)], width + 1, Elem::F32),
+                out,
+                bounds: gpu.put(&wild(items + 1, seed + 100)),
+                items: items as u32,
+                heads: heads as u32,
+                width: width as u32,
+                step: width as u32,
+                eps: 1e-6,
+                elem: Elem::F32,
+            };
+            linear.launches().iter().for_each(|launch| gpu.run(&linear, launch));
         });
     }
 }

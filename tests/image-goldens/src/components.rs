@@ -40,6 +40,7 @@ pub fn component<B: Backend>(backend: &Arc<B>, folder: &Path, dtype: Float) -> R
         "UNet2DConditionModel" => unet(backend, &files, dtype, &mut golden)?,
         "AutoencoderKL" => autoencoder(backend, &files, dtype, &mut golden)?,
         "AutoencoderTiny" => tiny(backend, &files, dtype, &mut golden)?,
+        "AutoencoderDC" => deep(backend, &files, dtype, &mut golden)?,
         class if TransformerSpec::CLASSES.contains(&class) => {
             transformer(backend, &files, dtype, &mut golden)?;
         }
@@ -118,6 +119,16 @@ fn tiny<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: 
     golden.compare_rows("out.scaled", &spec.scaled(&encoded))?;
     let stored = golden.get("in.stored")?.pictures().0;
     golden.compare_rows("out.unscaled", &spec.unscaled(&stored))?;
+    let (latents, items, size) = golden.get("in.latents")?.pictures();
+    let picture = block_on(model.decode(&latents, items, grid(size))).map_err(said)?;
+    golden.compare_rows("out.decode", &picture)
+}
+
+fn deep<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: &mut Golden) -> Result<()> {
+    let mut model = Vae::load(backend.clone(), files, dtype).map_err(said)?;
+    let (image, items, size) = golden.get("in.image")?.pictures();
+    let encoded = block_on(model.encode(&image, items, grid(size))).map_err(said)?;
+    golden.compare_rows("out.encode", &encoded)?;
     let (latents, items, size) = golden.get("in.latents")?.pictures();
     let picture = block_on(model.decode(&latents, items, grid(size))).map_err(said)?;
     golden.compare_rows("out.decode", &picture)

@@ -11,6 +11,7 @@ pub mod linear;
 pub mod moe;
 pub mod norm;
 pub mod order;
+pub mod picture;
 pub mod rope;
 pub mod rows;
 pub mod sample;

@@ -21,10 +21,14 @@ pub fn row(x: &[f32], set: &NormSet) -> (Vec<f64>, Vec<f64>) {
     for (i, v) in x.iter().enumerate() {
         let w = set.weight.as_ref().map_or(1.0, |w| f64::from(w[i]));
         let w = if set.plus_one && set.weight.is_some() { 1.0 + w } else { w };
-        let y = (v - mean) * r * w + set.bias.as_ref().map_or(0.0, |b| f64::from(b[i]));
+        let (scaled, bias) = ((v - mean) * r * w, set.bias.as_ref().map_or(0.0, |b| f64::from(b[i])));
+        let y = scaled + bias;
         values.push(y);
         slack.push(match set.kind {
-            NormKind::Rms => budget::rms(x.len(), y),
+            // A bias is added with one rounding.
+            NormKind::Rms => {
+                budget::rms(x.len(), scaled) + if bias == 0.0 { 0.0 } else { budget::U * y.abs() }
+            }
             NormKind::Layer => budget::layer(x.len(), (v - mean, r, w), y, mean_abs),
         });
     }

@@ -10,6 +10,7 @@ pub mod linear;
 pub mod moe;
 pub mod norm;
 pub mod packed;
+pub mod picture;
 pub mod rope;
 pub mod rows;
 pub mod sample;

@@ -36,7 +36,7 @@ pub struct NormSet {
     pub eps: f32,
     /// `[width]`.
     pub weight: Option<Vec<f32>>,
-    /// `[width]`, layer norm only.
+    /// `[width]`.
     pub bias: Option<Vec<f32>>,
     /// Multiply by `1 + weight`.
     pub plus_one: bool,
@@ -100,10 +100,14 @@ fn generate(dtype: Float, dice: &mut Dice, heads: usize) -> Case {
     let (rows, width) = (dice.rows(), dice.pick(&[1, 2, 31, 33, 63, 64, 65, 111, 989]));
     let width = if heads > 1 { width.min(111) } else { width };
     let scale = dice.scale(dtype);
+    let mut set = NormSet::random(dice, width);
+    if set.kind == NormKind::Rms && dice.once_in(4) {
+        set.bias = Some(dice.values(width, 1.0, Float::F32));
+    }
     Case {
         x: Grid::random(dice, rows, heads * width, dtype, scale),
         other: Grid::random(dice, rows, heads * width, dtype, scale),
-        set: NormSet::random(dice, width),
+        set,
         width,
         lay: Lay::random(dice),
     }
