@@ -118,7 +118,16 @@ fn cpu() -> Arc<Cpu> {
 #[test]
 fn forks_go_on_as_requests_of_their_own() {
     let cpu = cpu();
-    for case in ["llama_gqa_llama3", "gpt2", "gemma2", "mixtral", "falcon_alibi", "bloom", "deepseek_v3"] {
+    for case in [
+        "llama_gqa_llama3",
+        "gpt2",
+        "gemma2",
+        "mixtral",
+        "falcon_alibi",
+        "bloom",
+        "deepseek_v3",
+        "glm_moe_dsa",
+    ] {
         for (page_size, before) in [(16, 3), (1, 4), (4, 4), (4, 2)] {
             law(&cpu, case, page_size, before);
         }

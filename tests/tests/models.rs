@@ -251,6 +251,7 @@ fn threads_and_instruction_sets_give_the_same_bits_fused_and_separate() {
             "qwen2_moe",
             "gpt_oss",
             "deepseek_v3",
+            "deepseek_v32",
         ] {
             let want = alone(&cpu(1, Isa::Portable, madd), case);
             same(case, "AVX2", &alone(&cpu(2, Isa::Avx2, madd), case), &want);
