@@ -66,4 +66,6 @@ fn what_cannot_be_heard_is_said() {
     misused(&["transcribe", &sound, "-m", model, "--format", "mp3"], &["mp3", "srt"]);
     misused(&["transcribe", &sound], &["demo model reads no sound"]);
     misused(&["transcribe"], &["FILE"]);
+    let bench = ["bench", "--model", model, "--prompt-tokens", "3"];
+    misused(&bench, &["--prompt-tokens 3", "exactly", "of a sound"]);
 }

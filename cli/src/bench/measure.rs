@@ -224,7 +224,7 @@ impl Job {
     /// `Usage` where what was given does not fit; those of reading the headers of the model's files.
     pub fn fit(&mut self, (own_prompt, own_decode): (bool, bool)) -> Result<(), Failure> {
         let (spec, ..) = describe(&self.files()?, &self.registry)?;
-        self.hear(&spec);
+        self.hear(&spec, own_prompt)?;
         let limit = spec.context().min(self.max_context.unwrap_or(usize::MAX));
         let fits = |job: &Self| job.positions(&spec) <= limit;
         if fits(self) {
@@ -257,11 +257,19 @@ impl Job {
 
     /// Of a model that reads sound a prompt is what its encoder makes of one: as much as it has windows of,
     /// or at most what it hears at once.
-    fn hear(&mut self, spec: &ModelSpec) {
-        let Some(stem) = spec.stem() else { return };
-        self.prompt = if stem.exact { stem.tokens() } else { self.prompt.min(stem.tokens()) };
+    fn hear(&mut self, spec: &ModelSpec, own_prompt: bool) -> Result<(), Failure> {
+        let Some(stem) = spec.stem() else { return Ok(()) };
+        let heard = if stem.exact { stem.tokens() } else { self.prompt.min(stem.tokens()) };
+        if own_prompt && self.prompt != heard {
+            let how = if stem.exact { "exactly" } else { "up to" };
+            let (asked, tokens) = (self.prompt, stem.tokens());
+            let what = format!("--prompt-tokens {asked}: the model's encoder makes {how} {tokens} of a sound");
+            return Err(Failure::Usage(what));
+        }
+        self.prompt = heard;
         let context = if stem.exact { self.prompt } else { self.context().min(self.prompt) };
         self.context = Some(context);
+        Ok(())
     }
 
     /// Steps until all sequences of a batch decode.
