@@ -43,10 +43,10 @@ impl<B: Backend> Ops<'_, B> {
         rows: BufRef<'_, Mem<B>, u32>,
         out: MatMut<'_, Mem<B>>,
     ) -> Result<()> {
-        let (loaded, Grouped { inputs, outputs, weights, .. }) = (self.loaded, of);
+        let (loaded, Grouped { inputs, outputs, weight, bias, .. }) = (self.loaded, of);
         let taps = rows.len() / out.rows().max(1);
-        let bias = weights.bias.map(|bias| loaded.operand(bias)).transpose()?;
-        let weight = loaded.operand(weights.weight)?;
+        let bias = bias.map(|bias| loaded.operand(bias)).transpose()?;
+        let weight = loaded.operand(weight)?;
         self.run(GroupedConv { x, rows, taps, inputs, outputs, weight, bias, out })
     }
 
