@@ -39,8 +39,8 @@ impl Default for ImageOptions {
     }
 }
 
-/// Makes pictures of texts: Stable Diffusion 1, 2, XL, 3 and 3.5, FLUX.1 and PixArt as diffusers publishes
-/// them.
+/// Makes pictures of texts: Stable Diffusion 1, 2, XL, 3 and 3.5, FLUX.1, PixArt and Sana as diffusers
+/// publishes them.
 ///
 /// ```no_run
 /// use engraft::{ImageGenerator, ImageOptions, engraft_diffusion::ImageRequest};

@@ -1,10 +1,10 @@
-// What models of pictures have besides: convolutions in groups of columns, attention that is linear in the rows.
+// What models of pictures have besides: convolutions in groups of columns, attention that is linear in rows.
 //
-//   conv  out[r, c] = bias[c] + sum_(t, i) x[rows[r, t], g(c), i] w[t, i, c]    reads taps * inputs per output
-//   sums  s[d] = sum_t max(k[t, d], 0) [v[t], 1] of an item's rows              reads k and v width / 8 times
-//   read  out[t] = (q' . s[.., ..width]) / (q' . s[.., width] + eps)            reads s from cache, a row's q once
+//   conv  out[r, c] = bias[c] + sum_(t, i) x[rows[r, t], g(c), i] w[t, i, c]   reads taps * inputs an output
+//   sums  s[d] = sum_t max(k[t, d], 0) [v[t], 1] of an item's rows             reads k and v width / 8 times
+//   read  out[t] = (q' . s[.., ..width]) / (q' . s[.., width] + eps)           reads s from cache, q once
 //
-// All sums have the contract's 8 leaves in every mode: over the products of an output, the rows of an item, the
+// All sums have the contract's 8 leaves in every mode: over the terms of an output, the rows of an item, the
 // columns of a head. A row number beyond x is a row of zeros; bounds beyond the rows end there.
 // Launch: conv and read as elementwise.cu, an output a thread; sums: a block of 256 threads for 8 keys and 32
 // value columns of a head of an item, a warp a leaf, a value column a lane; the sum of the keys goes with the

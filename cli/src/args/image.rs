@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, ClapArgs)]
 pub struct ImageArgs {
     /// Folder of a pipeline as diffusers publishes it, with model_index.json: Stable Diffusion 1, 2, XL, also
-    /// those that fill in or follow pictures, 3 and 3.5, FLUX.1, PixArt
+    /// those that fill in or follow pictures, 3 and 3.5, FLUX.1, PixArt, Sana
     #[arg(short, long, value_name = "FOLDER")]
     pub model: PathBuf,
     /// What is to be seen; given several times, a picture each
@@ -26,7 +26,8 @@ pub struct ImageArgs {
     /// the picture's
     #[arg(long, value_name = "WxH", value_parser = size)]
     pub size: Option<(usize, usize)>,
-    /// Steps from noise to picture; default: 50, of Stable Diffusion 3 and FLUX 28, of PixArt 20
+    /// Steps from noise to picture; default: 50, of Stable Diffusion 3 and FLUX 28, of PixArt and
+    /// Sana 20
     #[arg(long, value_name = "N", value_parser = positive)]
     pub steps: Option<usize>,
     /// How much the prompt counts; 1 and below: what is not to be seen counts for nothing; default: 7.5, of

@@ -1,69 +1,9 @@
 //! What is done to columns in groups: convolutions, means, repetitions, pictures folded into columns and
 //! back, attention without a softmax.
 
-use super::{Builder, Packing, Picture, Step, Stride, Value, Weights, Window};
+use super::{Builder, Grouped, LinearHeads, Packing, Param, Picture, Shares, Step, Stride, Value, Window};
 use engraft_core::params::{Act, NormKind};
 use engraft_core::{Error, Result};
-
-/// A convolution whose outputs read the columns of their group alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grouped {
-    /// What is read: the number of a window.
-    pub window: usize,
-    /// Columns of a group that are read.
-    pub inputs: usize,
-    /// Columns of a group that are written.
-    pub outputs: usize,
-    /// Weight and bias.
-    pub weights: Weights,
-}
-
-/// Weights that no file has: of `inputs` products each column takes a run of `run`, each of them `1 / run`
-/// times; run number `column / every`, counted around.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shares {
-    /// Products of a column.
-    pub inputs: usize,
-    /// Columns.
-    pub cols: usize,
-    /// Products that count.
-    pub run: usize,
-    /// Columns behind which the next run counts.
-    pub every: usize,
-}
-
-impl Shares {
-    /// `[inputs, cols]`.
-    pub fn values(&self) -> Vec<f32> {
-        let Self { inputs, cols, run, every } = *self;
-        let (run, every) = (run.max(1), every.max(1));
-        let runs = (inputs / run).max(1);
-        let value = |k: usize, c: usize| if c / every % runs == k / run { 1.0 / run as f32 } else { 0.0 };
-        (0..inputs).flat_map(|k| (0..cols).map(move |c| value(k, c))).collect()
-    }
-}
-
-/// Where heads lie in the columns of what has queries, keys and values.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LinearHeads {
-    /// How many.
-    pub heads: usize,
-    /// Columns of one.
-    pub width: usize,
-    /// Columns from head to head.
-    pub step: usize,
-    /// Columns from queries to keys, and from keys to values.
-    pub apart: usize,
-    /// Added to what divides.
-    pub eps: f32,
-}
-
-impl LinearHeads {
-    /// Columns from the first of the first head to the last of the last one.
-    pub fn span(&self) -> usize {
-        self.heads.saturating_sub(1) * self.step + self.width
-    }
-}
 
 impl Builder<'_> {
     /// A convolution in groups of columns by a square kernel, which keeps the size. Where the gate is to come
@@ -96,8 +36,7 @@ impl Builder<'_> {
         let bias = self.tensors.has(&bias).then(|| self.tensors.take(vec![bias], vectors));
         let weight = self.tensors.take(vec![weight], Packing::Grouped { taps: kernel * kernel, gate_first });
         let window = Window { kernel, stride: Stride::same(kernel), from: x.grid, seen: x.grid };
-        let weights = Weights { weight, bias };
-        Ok(self.in_groups(x, window, (inputs, outputs, all), weights))
+        Ok(self.in_groups(x, window, (inputs, outputs, all), (weight, bias)))
     }
 
     fn in_groups(
@@ -105,10 +44,10 @@ impl Builder<'_> {
         x: Picture,
         window: Window,
         (inputs, outputs, cols): (usize, usize, usize),
-        weights: Weights,
+        (weight, bias): (Param, Option<Param>),
     ) -> Picture {
         let (window, grid) = (self.window(window), window.outputs());
-        let step = Step::Grouped(Grouped { window, inputs, outputs, weights });
+        let step = Step::Grouped(Grouped { window, inputs, outputs, weight, bias });
         let value = self.node(step, &[x.value], self.items() * grid.pixels(), cols);
         Picture { value, grid }
     }
@@ -121,7 +60,7 @@ impl Builder<'_> {
         of: Shares,
     ) -> Picture {
         let weight = self.tensors.take(Vec::new(), Packing::Shares(of));
-        self.in_groups(x, window, (inputs, outputs, of.cols), Weights { weight, bias: None })
+        self.in_groups(x, window, (inputs, outputs, of.cols), (weight, None))
     }
 
     /// `cols` columns of what a square of `side` pixels has: its columns, each pixel by pixel, as means of
@@ -224,17 +163,6 @@ impl Builder<'_> {
 mod tests {
     use super::*;
     use crate::graph::{Grid, Tensors};
-
-    #[test]
-    fn shares_are_means_and_choices() {
-        let half = 0.5;
-        let mean = Shares { inputs: 2, cols: 1, run: 2, every: 1 };
-        assert_eq!(mean.values(), [half, half]);
-        let pairs = Shares { inputs: 4, cols: 2, run: 2, every: 1 };
-        assert_eq!(pairs.values(), [half, 0.0, half, 0.0, 0.0, half, 0.0, half]);
-        let blocks = Shares { inputs: 2, cols: 4, run: 1, every: 2 };
-        assert_eq!(blocks.values(), [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0]);
-    }
 
     #[test]
     fn what_does_not_come_out_even_is_refused() {

@@ -8,6 +8,7 @@
 
 mod builder;
 mod grid;
+mod group_step;
 mod groups;
 mod lives;
 mod tensors;
@@ -16,9 +17,9 @@ mod tokens;
 
 pub use builder::{Builder, Picture};
 pub use grid::{Grid, Stride, Window};
-pub use groups::{Grouped, LinearHeads, Shares};
+pub use group_step::{Grouped, LinearHeads};
 pub use lives::Lives;
-pub use tensors::{Operand, Packing, Param, Tensors};
+pub use tensors::{Operand, Packing, Param, Shares, Tensors};
 pub use token_step::{Angles, Columns, Modulation, TokenStep};
 
 use engraft_core::params::{Act, NormKind};

@@ -3,10 +3,34 @@
 //! Graphs of other sizes take the same operands: an operand has a key, made of the names of its tensors and
 //! how they are packed, and is loaded once.
 
-use super::Shares;
 use engraft_core::checkpoint::TensorInfo;
 use engraft_core::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Weights that no file has: of `inputs` products each column takes a run of `run`, each of them `1 / run`
+/// times; run number `column / every`, counted around.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shares {
+    /// Products of a column.
+    pub inputs: usize,
+    /// Columns.
+    pub cols: usize,
+    /// Products that count.
+    pub run: usize,
+    /// Columns behind which the next run counts.
+    pub every: usize,
+}
+
+impl Shares {
+    /// `[inputs, cols]`.
+    pub fn values(&self) -> Vec<f32> {
+        let Self { inputs, cols, run, every } = *self;
+        let (run, every) = (run.max(1), every.max(1));
+        let runs = (inputs / run).max(1);
+        let value = |k: usize, c: usize| if c / every % runs == k / run { 1.0 / run as f32 } else { 0.0 };
+        (0..inputs).flat_map(|k| (0..cols).map(move |c| value(k, c))).collect()
+    }
+}
 
 /// How an operand is made of its tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -119,5 +143,21 @@ impl Tensors {
                 names,
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_means_and_choices() {
+        let half = 0.5;
+        let mean = Shares { inputs: 2, cols: 1, run: 2, every: 1 };
+        assert_eq!(mean.values(), [half, half]);
+        let pairs = Shares { inputs: 4, cols: 2, run: 2, every: 1 };
+        assert_eq!(pairs.values(), [half, 0.0, half, 0.0, 0.0, half, 0.0, half]);
+        let blocks = Shares { inputs: 2, cols: 4, run: 1, every: 2 };
+        assert_eq!(blocks.values(), [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0]);
     }
 }

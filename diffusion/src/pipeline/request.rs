@@ -99,18 +99,18 @@ pub struct ImageRequest {
     pub third_negative: Option<Vec<String>>,
     /// Tokens of a text that T5 reads, at most 512; 256 where none is said, or what the class has.
     pub text_tokens: Option<usize>,
-    /// Sana: what prompts stand behind, as its model was trained with; its tokens are left out afterwards, but
-    /// for the first and the last.
+    /// Sana: what prompts stand behind, as its model was trained with; its tokens are left out afterwards,
+    /// but for the first and the last.
     pub instruction: Option<String>,
     /// Pixels of a line.
     pub width: usize,
     /// Lines.
     pub height: usize,
-    /// Steps of the scheduler; where none is said 50 of UNets, 28 of SD 3 and FLUX, 20 of
-    /// PixArt and Sana.
+    /// Steps of the scheduler; where none is said 50 of UNets, 28 of SD 3 and FLUX, 20 of PixArt and Sana.
     pub steps: Option<usize>,
     /// Scale of guidance by the prompt; where none is said 7.5, or 5 with two text encoders, 7 of SD 3, 3.5
-    /// of FLUX, 4.5 of PixArt and Sana. At most 1: none. FLUX reads it, and has none of the negative prompt by it.
+    /// of FLUX, 4.5 of PixArt and Sana. At most 1: none. FLUX reads it, and has none of the negative prompt
+    /// by it.
     pub guidance: Option<f64>,
     /// FLUX: the scale of guidance by a negative prompt; 1 and none: no guidance by it.
     pub true_guidance: Option<f64>,

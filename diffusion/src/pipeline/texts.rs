@@ -154,8 +154,8 @@ pub(super) fn of_flux<B: Backend>(
     Ok(all)
 }
 
-/// Sana: rows of Gemma for the tokens of a text in lower case without blanks around it, as many as a PixArt's.
-/// Of what stands in front of it the first token stays, and the last.
+/// Sana: rows of Gemma for the tokens of a text in lower case without blanks around it; those behind its end
+/// are hidden. Of what stands in front of it the first token stays, and the last.
 ///
 /// # Errors
 /// What encoding raises.
@@ -177,7 +177,7 @@ pub(super) fn of_sana<B: Backend>(
         let seen = own.len() / width.max(1);
         own.resize(tokens * width, 0.0);
         all.rows.extend(own);
-        all.mask.extend((0..tokens).map(|token| token < seen));
+        all.mask.extend((0..tokens).map(|n| n < seen));
     }
     gemma.note_long(&texts, most, &mut all.shortened)?;
     Ok(all)

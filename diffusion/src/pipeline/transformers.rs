@@ -1,5 +1,6 @@
-//! Stable Diffusion 3 and 3.5, FLUX.1, PixArt alpha and sigma, Sana (arXiv 2403.03206, 2310.00426, 2403.04692,
-//! 2410.10629).
+//! Stable Diffusion 3 and 3.5, FLUX.1, PixArt alpha and sigma, Sana.
+//!
+//! Sources: arXiv 2403.03206, 2310.00426, 2403.04692, 2410.10629.
 
 use super::folder::{Folder, of_image};
 use super::latents::{decoded, unit_noise};
