@@ -263,7 +263,8 @@ impl Job {
         if own_prompt && self.prompt != heard {
             let how = if stem.exact { "exactly" } else { "up to" };
             let (asked, tokens) = (self.prompt, stem.tokens());
-            let what = format!("--prompt-tokens {asked}: the model's encoder makes {how} {tokens} of a sound");
+            let what =
+                format!("--prompt-tokens {asked}: the model's encoder makes {how} {tokens} of a sound");
             return Err(Failure::Usage(what));
         }
         self.prompt = heard;
