@@ -44,15 +44,17 @@ struct Own<'a> {
 impl<'a> Seen<'a> {
     /// What a token row sees, of at most so many keys; nothing outside every sequence.
     fn of(&self, row: usize, most: usize) -> Own<'a> {
-        let (token, none) = (self.first + row, Own { pages: &[], page_size: self.page_size, keys: 0 });
+        let token = self.first.saturating_add(row);
+        let none = Own { pages: &[], page_size: self.page_size, keys: 0 };
         let seq = self.bounds.partition_point(|begin| *begin as usize <= token);
         let Some(seq) = seq.checked_sub(1).filter(|seq| *seq < self.lens.len()) else { return none };
         let (begin, end) = (self.bounds[seq] as usize, self.bounds[seq + 1] as usize);
         let Some(behind) = end.checked_sub(token).filter(|behind| *behind > 0) else { return none };
         // Position `len - queries + i` sees itself and all before: `len - (queries - i) + 1`.
         let seen = (self.lens[seq] as usize + 1).saturating_sub(behind).min(self.lens[seq] as usize);
-        let at = self.table_rows[seq] as usize * self.stride;
-        let Some(pages) = (begin <= token).then(|| self.pages.get(at..at + self.stride)).flatten() else {
+        let at = (self.table_rows[seq] as usize).saturating_mul(self.stride);
+        let Some(pages) = self.pages.get(at..at.saturating_add(self.stride)).filter(|_| begin <= token)
+        else {
             return none;
         };
         Own { pages, page_size: self.page_size, keys: seen.min(most).min(self.stride * self.page_size) }
