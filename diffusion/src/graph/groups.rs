@@ -17,7 +17,7 @@ impl Builder<'_> {
         let fits = |outputs: usize, inputs: usize| {
             let groups = cols.checked_div(inputs).filter(|groups| groups * inputs == cols);
             let halves = !gate_first || inputs == 1 && outputs == cols && outputs.is_multiple_of(2);
-            groups.filter(|groups| *groups > 0 && outputs % groups == 0 && halves)
+            groups.filter(|groups| *groups > 0 && outputs.is_multiple_of(*groups) && halves)
         };
         let found = match *shape {
             [outputs, inputs, lines, columns] if (lines, columns) == (kernel, kernel) => {
