@@ -195,13 +195,13 @@ extern "C" __global__ void __launch_bounds__(256) index_choose(const __grid_cons
     const float *scores = row_of<float>(p.scores, r);
     u32 equals;
     u32 lowest = least_chosen(scores, own.keys, count, bins, found, equals);
-    u32 place = 0, met = 0;
+    u32 place = 0, passed = 0;
     for (u32 base = 0; base < own.keys; base += THREADS) {
         u32 j = base + threadIdx.x;
         u32 number = j < own.keys ? ordered(scores[j]) : 0;
         u32 all, same = j < own.keys && number == lowest;
-        u32 rank = met + before(same, sums, all);
-        met += all;
+        u32 rank = passed + before(same, sums, all);
+        passed += all;
         u32 is = (j < own.keys && number > lowest) || (same && rank < equals);
         u32 at = place + before(is, sums, all);
         place += all;

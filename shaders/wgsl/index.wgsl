@@ -122,9 +122,9 @@ fn main(
                     }
                 }
                 for (var i = 0u; i < heads; i += 1u) {
-                    let product = og(sums[i] * bitcast<f32>(fixed[SCALE]));
+                    let dot = og(sums[i] * bitcast<f32>(fixed[SCALE]));
                     let weight = factors_at(p.factors_offset + token * fixed[FACTORS_PITCH] + h + i);
-                    score = og(madd(weight, select(product, 0.0, product < 0.0), score));
+                    score = og(madd(weight, select(dot, 0.0, dot < 0.0), score));
                 }
             }
             out[p.out_offset + r * p.out_pitch + j] = score;

@@ -139,8 +139,8 @@ impl Kernel for Score<'_> {
             unsafe {
                 let queries = self.scratch.at(0);
                 let key = queries.add(lanes * width);
-                let products = key.add(width);
-                let weights = products.add(lanes);
+                let dots = key.add(width);
+                let weights = dots.add(lanes);
                 let row = weights.add(lanes);
                 let scores = row.add(q.cols);
                 q.widen::<V>(self.seen.first + r, 0, q.cols, row);
@@ -163,13 +163,13 @@ impl Kernel for Score<'_> {
                         for d in 0..width {
                             sum = V::load(queries.add(d * lanes + h)).madd(V::splat(*key.add(d)), sum);
                         }
-                        sum.mul(V::splat(scale)).store(products.add(h));
+                        sum.mul(V::splat(scale)).store(dots.add(h));
                     }
                     let mut score = 0.0;
                     for h in 0..heads {
-                        let product = *products.add(h);
-                        let product = if product < 0.0 { 0.0 } else { product };
-                        score = V::M::madd(*weights.add(h), product, score);
+                        let dot = *dots.add(h);
+                        let dot = if dot < 0.0 { 0.0 } else { dot };
+                        score = V::M::madd(*weights.add(h), dot, score);
                     }
                     *scores.add(j) = score;
                 }

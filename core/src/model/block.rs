@@ -238,7 +238,9 @@ impl<D: Device> Block<D> {
         match (&self.filter, &self.latent) {
             (_, Some(latent)) => {
                 latent.forward(x, tokens, heads, input, s)?;
-                self.choose_keys(x, step, (at.layer, at.ropes[1]), input, s)?;
+                if let Some(index) = &self.index {
+                    index.forward(x, step, (at.layer, at.ropes[1]), input, s)?;
+                }
             }
             (Some(filter), _) => filter.forward(x, step, at.layer, heads, (input, &self.qkv), s)?,
             (None, None) => {

@@ -9,7 +9,7 @@
 
 use super::index_scratch::IndexScratch;
 use super::input::Input;
-use super::{Block, Exec, Norm, Projection, Scratch, StepInputs};
+use super::{Exec, Norm, Projection, Scratch, StepInputs};
 use crate::mem::{Device, Table};
 use crate::ops::{HeadNorm, IndexChoose, IndexScores, KvAppend, Rope, RopeView, Sequences};
 use crate::policy::IndexSpec;
@@ -36,6 +36,19 @@ fn missing() -> Error {
 }
 
 impl<D: Device> Index<D> {
+    /// Keeps this step's keys, and chooses those that its queries read.
+    pub(super) fn forward(
+        &self,
+        x: &mut Exec<'_, D>,
+        step: &mut StepInputs<'_, D>,
+        (layer, rope): (usize, Option<RopeView<'_, D::Mem>>),
+        input: Input,
+        s: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
+        self.keep(x, step, (layer, rope), input, s)?;
+        self.choose(x, step, layer, s.index.as_mut().ok_or_else(missing)?)
+    }
+
     /// Makes queries and factors, and keeps this step's keys.
     fn keep(
         &self,
@@ -113,22 +126,6 @@ impl<D: Device> Index<D> {
             })?;
         }
         Ok(())
-    }
-}
-
-impl<D: Device> Block<D> {
-    /// Chooses the keys that this step's queries read, where the block has an index of its own.
-    pub(super) fn choose_keys(
-        &self,
-        x: &mut Exec<'_, D>,
-        step: &mut StepInputs<'_, D>,
-        (layer, rope): (usize, Option<RopeView<'_, D::Mem>>),
-        input: Input,
-        s: &mut Scratch<D::Mem>,
-    ) -> Result<()> {
-        let Some(index) = &self.index else { return Ok(()) };
-        index.keep(x, step, (layer, rope), input, s)?;
-        index.choose(x, step, layer, s.index.as_mut().ok_or_else(missing)?)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Buffers of blocks with an index of keys.
 
-use super::Sizes;
 use crate::Result;
 use crate::mem::{Buf, DeviceMem, Float, Mat, StepShape, Table};
 use crate::ops::Sequences;
@@ -29,15 +28,17 @@ pub struct IndexScratch<M> {
 }
 
 impl<M: DeviceMem> IndexScratch<M> {
-    /// Buffers for steps of these sizes; none where no block needs them.
+    /// Buffers for steps of up to `tokens` rows of sequences of up to `context` positions; none where no
+    /// block needs them.
     pub(super) fn new(
         spec: &ModelSpec,
-        sizes: &Sizes,
+        [tokens, context, page_size]: [usize; 3],
+        dtype: Float,
         alloc: &dyn Fn(usize) -> Result<M>,
     ) -> Result<Option<Self>> {
         let most = |f: &dyn Fn(IndexSpec) -> usize| spec.blocks.iter().filter_map(|b| b.index.map(f)).max();
         let Some(rows) = most(&|index| (index.heads + 1) * index.width) else { return Ok(None) };
-        let (tokens, context) = (sizes.step.tokens.max(1), sizes.context.max(1));
+        let (tokens, context) = (tokens.max(1), context.max(1));
         let (heads, count) = (most(&|index| index.heads), most(&|index| index.count.min(context)));
         let mat = |rows: usize, cols: usize, dtype: Float| {
             Mat::new(alloc(rows * cols * dtype.bytes())?, rows, cols, dtype)
@@ -45,12 +46,12 @@ impl<M: DeviceMem> IndexScratch<M> {
         let words = |words: usize| Buf::new(alloc(words * 4)?, words);
         let scored = (SCORES / context).clamp(1, tokens);
         Ok(Some(Self {
-            rows: mat(tokens, rows, sizes.dtype)?,
-            factors: mat(tokens, heads.unwrap_or(1), sizes.dtype)?,
+            rows: mat(tokens, rows, dtype)?,
+            factors: mat(tokens, heads.unwrap_or(1), dtype)?,
             scores: mat(scored, context, Float::F32)?,
             chosen: words(tokens * count.unwrap_or(1))?,
             seqs: words(3 * tokens + 1)?,
-            page_size: sizes.page_size,
+            page_size,
             context,
         }))
     }

@@ -116,7 +116,8 @@ impl<M: DeviceMem> State<M> {
             false => PagedKv::new(Vec::new()),
         };
         let mut scratch = Scratch::new(spec, [tokens, seqs], sizes.step.rows, sizes.dtype, alloc)?;
-        scratch.index = IndexScratch::new(spec, sizes, alloc)?;
+        let longest = [tokens, sizes.context, sizes.page_size];
+        scratch.index = IndexScratch::new(spec, longest, sizes.dtype, alloc)?;
         Ok(Self {
             kv,
             table: words(rows * stride)?,

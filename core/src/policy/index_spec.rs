@@ -5,8 +5,8 @@ use super::norm_spec::NormSpec;
 /// Which keys a query of latent attention reads: the `count` that an index scores best (DeepSeek 3.2, arXiv
 /// 2512.02556). Every position keeps a short key `k = rope(n(W_k x))` of `width` columns; a query at `x`,
 /// whose row between the two matmuls of queries is `c`, scores it
-/// `sum over h of (W_w x)[h] * max(rope(W_q c)[h] . k, 0)`, times factors that change no order. Keys behind the
-/// query are not chosen: the block's scores have no mask of their own.
+/// `sum over h of (W_w x)[h] * max(rope(W_q c)[h] . k, 0)`, times factors that change no order. Keys behind
+/// the query are not chosen: the block's scores have no mask of their own.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct IndexSpec {

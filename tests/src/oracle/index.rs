@@ -61,9 +61,9 @@ pub fn strict_scores(case: &ScoresCase, madd: Madd) -> Want {
             for h in 0..case.heads {
                 let sum = (0..width)
                     .fold(0.0, |sum, d| step(case.q.row(token)[h * width + d], key(case, slot, d), sum));
-                let product = sum * case.scale;
-                let product = if product < 0.0 { 0.0 } else { product };
-                score = step(case.factors.row(token)[h], product, score);
+                let dot = sum * case.scale;
+                let dot = if dot < 0.0 { 0.0 } else { dot };
+                score = step(case.factors.row(token)[h], dot, score);
             }
             values[r * case.out.cols + j] = score;
         }

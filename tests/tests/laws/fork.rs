@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-const PROMPT: [u32; 5] = [7, 40, 9, 61, 22];
+const PROMPT: [u32; 5] = [7, 40, 9, 51, 22];
 const NEW: usize = 14;
 
 type Texts = BTreeMap<u64, Vec<u32>>;

@@ -127,7 +127,7 @@ fn a_restored_request_goes_on_as_it_would_have() {
         ("mixtral", 9),
         ("gpt_oss", 13),
         ("deepseek_v3", 14),
-        ("glm_moe_dsa", 13),
+        ("deepseek_v32", 12),
     ] {
         law(&cpu, &cpu, case, len, Float::F32);
         law(&cpu, &cpu, case, len, Float::Bf16);
