@@ -71,7 +71,7 @@ const PLACES: [Place; 6] = [
             "core/src/model/",
             "core/src/policy/",
             "diffusion/src/",
-            "tests/tests/laws/ranks.rs",
+            "tests/tests/unchanged_bits/ranks.rs",
         ],
         never: &[],
         instead: "a patch is a square of an image; page tables are edited, words are scattered",
