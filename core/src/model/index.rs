@@ -7,10 +7,10 @@
 //! position, too. A query that sees no more keys than it may choose reads all of them, and no score is
 //! computed for it.
 
-use super::index_scratch::IndexScratch;
+use super::index_scratch::{IndexScratch, ReadBy};
 use super::input::Input;
 use super::{Exec, Norm, Projection, Scratch, StepInputs};
-use crate::mem::{Device, Table};
+use crate::mem::Device;
 use crate::ops::{HeadNorm, IndexChoose, IndexScores, KvAppend, Rope, RopeView, Sequences};
 use crate::policy::IndexSpec;
 use crate::{Error, Result};
@@ -135,7 +135,7 @@ pub(super) fn read_by<'s, D: Device>(
     spec: Option<&IndexSpec>,
     step: &'s StepInputs<'_, D>,
     own: Option<&'s IndexScratch<D::Mem>>,
-) -> Result<(Sequences<'s, D::Mem>, Table<'s, D::Mem>)> {
+) -> Result<ReadBy<'s, D::Mem>> {
     let Some(spec) = spec else { return Ok((step.view.into(), step.table)) };
     own.ok_or_else(missing)?.read_by(spec, step.view.shape)
 }

@@ -8,6 +8,9 @@ use crate::policy::{IndexSpec, ModelSpec};
 /// Scores that are kept at a time, unless a single row has more: 64 MiB of them.
 const SCORES: usize = 1 << 24;
 
+/// Sequences and their pages.
+pub(super) type ReadBy<'a, M> = (Sequences<'a, M>, Table<'a, M>);
+
 /// Buffers of such blocks.
 #[derive(Debug)]
 pub struct IndexScratch<M> {
@@ -83,11 +86,7 @@ impl<M: DeviceMem> IndexScratch<M> {
     }
 
     /// The queries of a step, each with the keys that were chosen for it.
-    pub(super) fn read_by(
-        &self,
-        spec: &IndexSpec,
-        shape: StepShape,
-    ) -> Result<(Sequences<'_, M>, Table<'_, M>)> {
+    pub(super) fn read_by(&self, spec: &IndexSpec, shape: StepShape) -> Result<ReadBy<'_, M>> {
         let (all, tokens, count) = (self.tokens(), shape.tokens, self.count(spec));
         let words = |from: usize, len: usize| self.seqs.view().slice(from..from + len);
         let seqs = Sequences {

@@ -101,8 +101,8 @@ fn generate(dtype: Float, dice: &mut Dice, heads: usize) -> Case {
     let width = if heads > 1 { width.min(111) } else { width };
     let scale = dice.scale(dtype);
     let mut set = NormSet::random(dice, width);
-    if set.kind == NormKind::Rms && dice.once_in(4) {
-        set.bias = Some(dice.values(width, 1.0, Float::F32));
+    if set.kind == NormKind::Rms && rows.is_multiple_of(4) {
+        set.bias = set.weight.as_ref().map(|weight| weight.iter().rev().copied().collect());
     }
     Case {
         x: Grid::random(dice, rows, heads * width, dtype, scale),
