@@ -100,17 +100,13 @@ fn generate(dtype: Float, dice: &mut Dice, heads: usize) -> Case {
     let (rows, width) = (dice.rows(), dice.pick(&[1, 2, 31, 33, 63, 64, 65, 111, 989]));
     let width = if heads > 1 { width.min(111) } else { width };
     let scale = dice.scale(dtype);
+    let x = Grid::random(dice, rows, heads * width, dtype, scale);
+    let other = Grid::random(dice, rows, heads * width, dtype, scale);
     let mut set = NormSet::random(dice, width);
     if set.kind == NormKind::Rms && rows.is_multiple_of(4) {
         set.bias = set.weight.as_ref().map(|weight| weight.iter().rev().copied().collect());
     }
-    Case {
-        x: Grid::random(dice, rows, heads * width, dtype, scale),
-        other: Grid::random(dice, rows, heads * width, dtype, scale),
-        set,
-        width,
-        lay: Lay::random(dice),
-    }
+    Case { x, other, set, width, lay: Lay::random(dice) }
 }
 
 /// Rows as wide as models have them, and one value wider and narrower than a power of two.
