@@ -1,4 +1,5 @@
-//! Parameters of scores on the device, and what heads have for themselves.
+//! Small buffers that kernels read next to their operands: parameters of scores, what heads have for
+//! themselves, and words that no parameters are left for.
 
 use crate::WgpuMem;
 use crate::device::Gpu;
@@ -7,76 +8,90 @@ use engraft_core::mem::DeviceMem;
 use engraft_core::params::{Relative, Scores};
 use std::sync::{Mutex, PoisonError};
 
+/// Small buffers that were made once, by what they were made of.
+#[derive(Debug)]
+struct Made<K>(Mutex<Vec<(K, WgpuMem)>>);
+
+impl<K> Default for Made<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K> Made<K> {
+    /// The buffer that `is` finds, else what `make` makes. Models have a handful; a caller that never repeats
+    /// itself must not fill memory: `most` are kept.
+    fn get(
+        &self,
+        most: usize,
+        is: impl Fn(&K) -> bool,
+        make: impl FnOnce() -> Result<(K, WgpuMem)>,
+    ) -> Result<WgpuMem> {
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, mem)) = made.iter().find(|(of, _)| is(of)) {
+            return Ok(mem.share());
+        }
+        let (of, mem) = make()?;
+        if made.len() >= most {
+            made.remove(0);
+        }
+        made.push((of, mem.share()));
+        Ok(mem)
+    }
+}
+
 /// Parameters of scores on the device, one small buffer for each set that a model uses.
 #[derive(Debug, Default)]
-pub(crate) struct ScoreBuffers(Mutex<Vec<(Scores, WgpuMem)>>);
+pub(crate) struct ScoreBuffers(Made<Scores>);
 
 impl ScoreBuffers {
     /// The buffer of a set, made when it is first asked for.
     pub fn get(&self, gpu: &Gpu, scores: &Scores) -> Result<WgpuMem> {
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, mem)) = made.iter().find(|(s, _)| s == scores) {
-            return Ok(mem.share());
-        }
-        let mem = gpu.alloc_filled("scores", bytemuck::cast_slice(&describe(scores)))?;
-        // Models have a handful; a caller that never repeats itself must not fill memory.
-        if made.len() >= 64 {
-            made.remove(0);
-        }
-        made.push((scores.clone(), mem.share()));
-        Ok(mem)
+        let make = || {
+            let mem = gpu.alloc_filled("scores", bytemuck::cast_slice(&describe(scores)))?;
+            Ok((scores.clone(), mem))
+        };
+        self.0.get(64, |of| of == scores, make)
     }
 }
 
 /// Words that a kernel has no parameters left for, the same in every step.
 #[derive(Debug, Default)]
-pub(crate) struct FixedWords(Mutex<Vec<(Vec<u32>, WgpuMem)>>);
+pub(crate) struct FixedWords(Made<Vec<u32>>);
 
 impl FixedWords {
     /// The buffer of these words, made when it is first asked for.
     pub fn get(&self, gpu: &Gpu, words: &[u32]) -> Result<WgpuMem> {
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, mem)) = made.iter().find(|(of, _)| of == words) {
-            return Ok(mem.share());
-        }
-        let mem = gpu.alloc_filled("fixed words", bytemuck::cast_slice(words))?;
-        // As for scores: a model has two.
-        if made.len() >= 64 {
-            made.remove(0);
-        }
-        made.push((words.to_vec(), mem.share()));
-        Ok(mem)
+        let make = || Ok((words.to_vec(), gpu.alloc_filled("fixed words", bytemuck::cast_slice(words))?));
+        self.0.get(64, |of| of == words, make)
     }
 }
 
 /// Sinks and biases of heads that have both, one behind the other: shaders have one binding for them.
 #[derive(Debug, Default)]
-pub(crate) struct OfHeads(Mutex<Vec<([u64; 2], WgpuMem)>>);
+pub(crate) struct OfHeads(Made<[u64; 2]>);
 
 impl OfHeads {
-    /// The buffer of two weights, whose values never change: copied when it is first asked for.
+    /// The buffer of two weights, whose values never change: copied when it is first asked for. A model has
+    /// one pair a layer.
     pub fn get(&self, gpu: &Gpu, parts: [&WgpuMem; 2]) -> Result<WgpuMem> {
         let ids = parts.map(WgpuMem::id);
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, mem)) = made.iter().find(|(of, _)| *of == ids) {
-            return Ok(mem.share());
-        }
-        let sizes = parts.map(DeviceMem::bytes);
-        let mem = gpu.alloc("sinks and biases", sizes[0].saturating_add(sizes[1]))?;
-        let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        let mut at = 0;
-        for (part, size) in parts.iter().zip(sizes.map(|size| size as u64)) {
-            encoder.copy_buffer_to_buffer(part.buffer(), 0, mem.buffer(), at, size);
-            at += size;
-        }
-        gpu.queue.submit([encoder.finish()]);
-        // As for scores: a model has one pair a layer.
-        if made.len() >= 256 {
-            made.remove(0);
-        }
-        made.push((ids, mem.share()));
-        Ok(mem)
+        self.0.get(256, |of| *of == ids, || Ok((ids, joined(gpu, parts)?)))
     }
+}
+
+/// A copy of two buffers, one behind the other.
+fn joined(gpu: &Gpu, parts: [&WgpuMem; 2]) -> Result<WgpuMem> {
+    let sizes = parts.map(DeviceMem::bytes);
+    let mem = gpu.alloc("sinks and biases", sizes[0].saturating_add(sizes[1]))?;
+    let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    let mut at = 0;
+    for (part, size) in parts.iter().zip(sizes.map(|size| size as u64)) {
+        encoder.copy_buffer_to_buffer(part.buffer(), 0, mem.buffer(), at, size);
+        at += size;
+    }
+    gpu.queue.submit([encoder.finish()]);
+    Ok(mem)
 }
 
 /// Words as `attention.wgsl` reads them: scale, cap, its reciprocal, window or chunk, flags, ahead, distances

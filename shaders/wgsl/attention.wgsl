@@ -50,20 +50,7 @@ var<workgroup> shared_s: array<f32, 64>;
 {%- endif %}
 var<workgroup> shared_e: array<f32, 64>;
 
-// The last sequence that begins at or before row `token`.
-fn sequence_of(token: u32) -> u32 {
-    var lo = 0u;
-    var hi = p.seqs;
-    while (lo + 1u < hi) {
-        let mid = (lo + hi) / 2u;
-        if (sequences[p.bounds_offset + mid] <= token) {
-            lo = mid;
-        } else {
-            hi = mid;
-        }
-    }
-    return lo;
-}
+{{ it.sequence_of() }}
 
 // The bias of a head for the distance of key j; behind `first` values of another kind.
 fn bias_of(first: u32, head: u32, j: u32, position: u32) -> f32 {

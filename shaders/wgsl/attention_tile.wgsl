@@ -37,20 +37,7 @@ const CHUNKED = 32u;
 var<workgroup> shared_s: array<f32, {{ slots * 64 }}>;
 var<workgroup> shared_e: array<f32, {{ slots * 64 }}>;
 
-// The last sequence that begins at or before row `token`.
-fn sequence_of(token: u32) -> u32 {
-    var lo = 0u;
-    var hi = p.seqs;
-    while (lo + 1u < hi) {
-        let mid = (lo + hi) / 2u;
-        if (sequences[p.bounds_offset + mid] <= token) {
-            lo = mid;
-        } else {
-            hi = mid;
-        }
-    }
-    return lo;
-}
+{{ it.sequence_of() }}
 
 // From the first key that the query at `position` sees to behind the last, of `len`; an empty range behind
 // all for a slot without a query.

@@ -54,21 +54,14 @@ struct Own {
     keys: u32,
 }
 
+{{ it.sequence_of() }}
+
 fn keys_of(token: u32) -> Own {
     var own = Own(p.table_offset, 0u);
     if (p.seqs == 0u || fixed[TABLE_ROWS] == 0u) {
         return own;
     }
-    var lo = 0u;
-    var hi = p.seqs;
-    while (lo + 1u < hi) {
-        let mid = (lo + hi) / 2u;
-        if (sequences[p.bounds_offset + mid] <= token) {
-            lo = mid;
-        } else {
-            hi = mid;
-        }
-    }
+    let lo = sequence_of(token);
     let end = sequences[p.bounds_offset + lo + 1u];
     if (token < sequences[p.bounds_offset + lo] || token >= end) {
         return own;

@@ -218,6 +218,23 @@ fn tree(a: f32, b: f32, c: f32, d: f32, e: f32, f: f32, g: f32, h: f32) -> f32 {
 }
 {%- endmacro -%}
 
+{#- The last sequence that begins at or before row `token`, of `p.seqs`, by bounds in `sequences`. -#}
+{%- macro sequence_of() -%}
+fn sequence_of(token: u32) -> u32 {
+    var lo = 0u;
+    var hi = p.seqs;
+    while (lo + 1u < hi) {
+        let mid = (lo + hi) / 2u;
+        if (sequences[p.bounds_offset + mid] <= token) {
+            lo = mid;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+{%- endmacro -%}
+
 {#- The parameters of `main` that number a workgroup's invocations, and the numbers made of them: `v`, and
 `size`, the invocations of a subgroup. Nothing says which of the local indices share a subgroup, so with
 subgroups they are not used. -#}

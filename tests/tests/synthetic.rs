@@ -482,3 +482,23 @@ fn ranks_share_experts_with_biases() {
         }
     }
 }
+
+/// An index that may choose every key changes no bit: the model is the one without it. One that may not does.
+#[test]
+fn an_index_that_chooses_every_key_changes_nothing() {
+    let (case, mut config, mut tensors) = golden("deepseek_v32");
+    let bits = |config: &Value, tensors: &Tensors| {
+        let rows = logits(&case, config, tensors);
+        rows.into_iter().flatten().map(f32::to_bits).collect::<Vec<_>>()
+    };
+    let few = bits(&config, &tensors);
+    config["index_topk"] = json!(1000);
+    let all = bits(&config, &tensors);
+    let fields = config.as_object_mut().unwrap();
+    fields.retain(|field, _| !field.starts_with("index_") && field != "layer_types");
+    config["model_type"] = json!("deepseek_v3");
+    config["architectures"] = json!(["DeepseekV3ForCausalLM"]);
+    tensors.retain(|name, _| !name.contains(".indexer."));
+    assert!(all == bits(&config, &tensors), "with an index that chooses every key");
+    assert!(all != few, "an index that chooses four keys");
+}

@@ -42,7 +42,7 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
         return Ok(());
     }
     let Sequences { bounds, table_rows, kv_lens, .. } = seqs;
-    in_one_buffer(&gpu, &seqs)?;
+    in_one_buffer(&gpu, "attend", &seqs)?;
     // Chunks of positions are counted beyond the last one.
     word(table.stride.saturating_mul(l.page_size).saturating_add(WIDTH))?;
     let (columns, capped) = (columns_of(&heads), scores.soft_cap.is_some());
@@ -91,11 +91,11 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
 }
 
 /// A step's lists lie in one buffer: they are bound as one.
-fn in_one_buffer(gpu: &Wgpu, seqs: &Sequences<'_, WgpuMem>) -> Result<()> {
+pub(super) fn in_one_buffer(gpu: &Wgpu, op: &str, seqs: &Sequences<'_, WgpuMem>) -> Result<()> {
     match [seqs.table_rows, seqs.kv_lens].iter().all(|b| b.mem().id() == seqs.bounds.mem().id()) {
         true => Ok(()),
         false => Err(Error::Unsupported {
-            op: "attend".into(),
+            op: op.into(),
             backend: gpu.gpu.name.clone(),
             reason: "bounds, table rows and lengths lie in several buffers".into(),
         }),

@@ -1,11 +1,12 @@
 //! An index of keys.
 
+use super::attention::in_one_buffer;
 use crate::command::{Call, Place, Slot, buffer, elem, groups, matrix, word};
 use crate::limits::Limits;
 use crate::{Wgpu, WgpuMem, WgpuStream};
+use engraft_core::Result;
 use engraft_core::mem::Table;
 use engraft_core::ops::{IndexChoose, IndexOp, IndexScores, Sequences};
-use engraft_core::{Error, Result};
 use engraft_shaders::{Elem, Index as Entry, Kernel};
 
 pub(super) fn run(stream: &mut WgpuStream, op: IndexOp<'_, Wgpu>) -> Result<()> {
@@ -32,9 +33,6 @@ impl<'a> Lists<'a> {
         [page_size, first, count]: [usize; 3],
     ) -> Result<Self> {
         let Sequences { bounds, table_rows, kv_lens, .. } = seqs;
-        if [table_rows, kv_lens].iter().any(|list| list.mem().id() != bounds.mem().id()) {
-            return Err(Error::internal("bounds, table rows and lengths lie in several buffers"));
-        }
         let sequences = Slot::whole(limits, bounds.mem(), "a step")?;
         let pages = buffer(limits, table.pages, "a page table")?;
         let words = [
@@ -60,6 +58,7 @@ fn scores(stream: &mut WgpuStream, op: IndexScores<'_, Wgpu>) -> Result<()> {
     if out.rows() * out.cols() == 0 {
         return Ok(());
     }
+    in_one_buffer(&gpu, "index_scores", &seqs)?;
     let size = [out.rows(), out.cols()];
     let lists = Lists::new(limits, (seqs, table), size, [page_size, first, count])?;
     let place = |m| matrix(limits, m, "activations");
@@ -95,6 +94,7 @@ fn choose(stream: &mut WgpuStream, op: IndexChoose<'_, Wgpu>) -> Result<()> {
     if scores.rows() == 0 {
         return Ok(());
     }
+    in_one_buffer(&gpu, "index_choose", &seqs)?;
     let size = [scores.rows(), scores.cols()];
     let lists = Lists::new(limits, (seqs, table), size, [page_size, first, count])?;
     let from = matrix(limits, scores, "scores")?;

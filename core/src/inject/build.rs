@@ -354,8 +354,9 @@ fn build_latent<D: Device>(
 }
 
 fn build_index<D: Device>(spec: &BlockSpec, l: Option<usize>, t: &mut Taker<D>) -> Result<Option<Index<D>>> {
+    let Some(index) = spec.index.and_then(IndexSpec::own) else { return Ok(None) };
     let rank = spec.latent.and_then(|latent| latent.query_rank);
-    let Some((index, query_rank)) = spec.index.and_then(IndexSpec::own).zip(rank) else { return Ok(None) };
+    let query_rank = rank.ok_or_else(|| Error::internal("an index without two matmuls of queries"))?;
     Ok(Some(Index {
         spec: index,
         query_rank,
