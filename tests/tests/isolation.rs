@@ -14,6 +14,8 @@ use std::process::{Command, ExitCode};
 const TRIALS: &str = "ENGRAFT_TRIALS";
 /// The kernel that faults, as the software driver takes it.
 const FAULT: &str = "ENGRAFT_SOFT_CUDA_FAULT";
+/// Where it is set, trials are sampled.
+const SAMPLE: &str = "ENGRAFT_SAMPLE";
 /// The trials, of which `rope_heads_f16` concerns the second.
 const CHOSEN: &str = "cuda-soft::rope::";
 
@@ -21,6 +23,8 @@ const CHOSEN: &str = "cuda-soft::rope::";
 fn trials(threads: usize, fault: Option<&str>) -> (bool, String) {
     let mut run = Command::new(std::env::current_exe().unwrap());
     run.args([CHOSEN, &format!("--test-threads={threads}")]).env(TRIALS, "1").env(REQUIRE, "cuda:soft");
+    // All three, even where a run samples trials.
+    run.env_remove(SAMPLE);
     match fault {
         Some(kernel) => run.env(FAULT, kernel),
         None => run.env_remove(FAULT),
