@@ -15,14 +15,16 @@ use symphonia::core::probe::Hint;
 pub struct Limits {
     /// Seconds at most.
     pub seconds: f64,
+    /// Samples of a channel at most.
+    pub samples: usize,
     /// Channels at most.
     pub channels: usize,
 }
 
 impl Default for Limits {
-    /// Four hours, as many channels as a room's microphones.
+    /// Four hours, at the rate of studios where it is higher; as many channels as a room's microphones.
     fn default() -> Self {
-        Self { seconds: 4.0 * 3600.0, channels: 32 }
+        Self { seconds: 4.0 * 3600.0, samples: 4 * 3600 * 48_000, channels: 32 }
     }
 }
 
@@ -94,6 +96,14 @@ pub fn decode(bytes: Vec<u8>, limits: Limits) -> Result<Sound> {
         buffer.copy_interleaved_ref(decoded);
         let frames = buffer.samples().chunks_exact(channels);
         samples.extend(frames.map(|frame| frame.iter().sum::<f32>() / channels as f32));
+        if samples.len() > limits.samples {
+            let allowed = format!("at most {} samples", limits.samples);
+            return Err(Error::limit(
+                "the sound",
+                format!("longer than {} samples", limits.samples),
+                allowed,
+            ));
+        }
         if samples.len() > most {
             let allowed = format!("at most {} s", limits.seconds);
             return Err(Error::limit("the sound", format!("longer than {} s", limits.seconds), allowed));

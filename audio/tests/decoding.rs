@@ -21,7 +21,7 @@ fn wav(tag: u16, channels: u16, rate: u32, bits: u16, data: &[u8]) -> Vec<u8> {
 }
 
 fn read(bytes: Vec<u8>) -> Result<engraft_audio::Sound, String> {
-    decode(bytes, Limits { seconds: 10.0, channels: 8 }).map_err(|e| e.to_string())
+    decode(bytes, Limits { seconds: 10.0, channels: 8, ..Limits::default() }).map_err(|e| e.to_string())
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Eight lanes of f32, twice: plain arrays, and AVX2 registers with the same bits.
+//! Eight lanes of f32, twice: what every processor of the architecture has, and AVX2 registers with the same
+//! bits.
 //!
 //! A kernel is a struct that implements [`Kernel`]: one `#[inline(always)]` body, generic over [`Lanes`].
 //! [`run`] compiles it four times (portable or AVX2, fused or separate multiply-add) and picks one at run
@@ -8,8 +9,10 @@
 //! Invariant: every operation here is exact or correctly rounded, so all instruction sets give the same bits,
 //! always; tests hold this for each operation and for each kernel. Lanes are outputs, never terms of one sum.
 
+mod eight;
 pub mod wide;
 
+use eight::Eight;
 use engraft_core::math::{FusedMadd, MulAdd, SeparateMadd};
 use engraft_core::numerics::Madd;
 use half::{bf16, f16};
@@ -143,9 +146,9 @@ pub trait Lanes: Copy + 'static {
     fn prefetch(p: *const u8);
 }
 
-/// Lanes as a plain array.
+/// Lanes in what the compiler's baseline has.
 #[derive(Clone, Copy)]
-pub struct Portable<M>([f32; WIDTH], PhantomData<M>);
+pub struct Portable<M>(Eight, PhantomData<M>);
 
 /// What the portable lanes do in many instructions stays out of line on processors that have [`avx2`]
 /// instead: there the portable variant is the fallback of old machines, and the unrolled kernels would repeat
@@ -213,11 +216,9 @@ mod many {
 }
 
 impl<M> Portable<M> {
-    /// Written out: `array::from_fn` passes through layers that the optimiser leaves as calls in large
-    /// kernels.
     #[inline(always)]
-    fn each(f: impl Fn(usize) -> f32) -> Self {
-        Portable([f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)], PhantomData)
+    fn new(lanes: [f32; WIDTH]) -> Self {
+        Portable(Eight::new(lanes), PhantomData)
     }
 }
 
@@ -225,34 +226,32 @@ impl<M: MulAdd> Lanes for Portable<M> {
     type M = M;
     #[inline(always)]
     fn splat(v: f32) -> Self {
-        Self::each(|_| v)
+        Portable(Eight::splat(v), PhantomData)
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
         // SAFETY: the caller's promise on 8 elements (here and in every load and store below).
-        Self::each(|i| unsafe { p.add(i).read_unaligned() })
+        Portable(unsafe { Eight::load(p) }, PhantomData)
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
-        for (i, v) in self.0.iter().enumerate() {
-            // SAFETY: as above.
-            unsafe { p.add(i).write_unaligned(*v) };
-        }
+        // SAFETY: as above.
+        unsafe { self.0.store(p) };
     }
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Self {
         // SAFETY: as above.
-        Portable(many::widen_f16(std::array::from_fn(|i| unsafe { p.add(i).read_unaligned() })), PhantomData)
+        Self::new(many::widen_f16(unsafe { p.cast::<[u16; WIDTH]>().read_unaligned() }))
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> Self {
         // SAFETY: as above.
-        Self::each(|i| f32::from_bits(u32::from(unsafe { p.add(i).read_unaligned() }) << 16))
+        Portable(unsafe { Eight::load_bf16(p) }, PhantomData)
     }
     #[inline(always)]
     unsafe fn load_i8(p: *const u8) -> Self {
         // SAFETY: as above.
-        Portable(many::signed(unsafe { p.cast::<[u8; WIDTH]>().read() }), PhantomData)
+        Self::new(many::signed(unsafe { p.cast::<[u8; WIDTH]>().read() }))
     }
     #[inline(always)]
     unsafe fn nibbles(p: *const u8) -> (Self, Self) {
@@ -263,67 +262,64 @@ impl<M: MulAdd> Lanes for Portable<M> {
     unsafe fn signed_nibbles(p: *const u8) -> (Self, Self) {
         // SAFETY: as above.
         let (low, high) = many::signed_nibbles(unsafe { p.cast::<[u8; WIDTH]>().read() });
-        (Portable(low, PhantomData), Portable(high, PhantomData))
+        (Self::new(low), Self::new(high))
     }
     #[inline(always)]
     unsafe fn five_bits(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self) {
         // SAFETY: as above.
         let q = unsafe { p.cast::<[u8; WIDTH]>().read() };
-        let (l, h) = many::five_bits(q, low, high, offset);
-        (Portable(l, PhantomData), Portable(h, PhantomData))
+        let (low, high) = many::five_bits(q, low, high, offset);
+        (Self::new(low), Self::new(high))
     }
     #[inline(always)]
     unsafe fn load_f8<const E4M3: bool>(p: *const u8) -> Self {
         // SAFETY: as above.
         let q = unsafe { p.cast::<[u8; WIDTH]>().read() };
-        Portable(many::widen_f8(q, E4M3), PhantomData)
+        Self::new(many::widen_f8(q, E4M3))
     }
     #[inline(always)]
     unsafe fn entries(p: *const u8, table: &[f32; 16]) -> (Self, Self) {
         // SAFETY: as above.
-        let (l, h) = many::entries(unsafe { p.cast::<[u8; WIDTH]>().read() }, *table);
-        (Portable(l, PhantomData), Portable(h, PhantomData))
+        let (low, high) = many::entries(unsafe { p.cast::<[u8; WIDTH]>().read() }, *table);
+        (Self::new(low), Self::new(high))
     }
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16) {
-        for (i, v) in many::narrow_f16(self.0).iter().enumerate() {
-            // SAFETY: as above.
-            unsafe { p.add(i).write_unaligned(*v) };
-        }
+        // SAFETY: as above.
+        unsafe { p.cast::<[u16; WIDTH]>().write_unaligned(many::narrow_f16(self.0.lanes())) };
     }
     #[inline(always)]
     unsafe fn store_bf16(self, p: *mut u16) {
-        for (i, v) in many::narrow_bf16(self.0).iter().enumerate() {
-            // SAFETY: as above.
-            unsafe { p.add(i).write_unaligned(*v) };
-        }
+        // SAFETY: as above.
+        unsafe { p.cast::<[u16; WIDTH]>().write_unaligned(many::narrow_bf16(self.0.lanes())) };
     }
     #[inline(always)]
     fn madd(self, b: Self, c: Self) -> Self {
         match M::KIND {
-            Madd::Fused => Portable(many::fused(self.0, b.0, c.0), PhantomData),
-            Madd::Separate => Self::each(|i| M::madd(self.0[i], b.0[i], c.0[i])),
+            Madd::Fused => Self::new(many::fused(self.0.lanes(), b.0.lanes(), c.0.lanes())),
+            Madd::Separate => self.mul(b).add(c),
         }
     }
     #[inline(always)]
     fn add(self, b: Self) -> Self {
-        Self::each(|i| self.0[i] + b.0[i])
+        Portable(self.0.add(b.0), PhantomData)
     }
     #[inline(always)]
     fn mul(self, b: Self) -> Self {
-        Self::each(|i| self.0[i] * b.0[i])
+        Portable(self.0.mul(b.0), PhantomData)
     }
     #[inline(always)]
     unsafe fn dots<const R: usize>(x: [*const i8; R], w: *const u8) -> [[Self; 2]; R] {
         x.map(|x| {
             // SAFETY: 32 and 512 bytes, the caller's promise.
             let (x, w) = unsafe { (x.cast::<[i8; 32]>().read(), w.cast::<[[[i8; 4]; 16]; 8]>().read()) };
-            many::dots(x, w).map(|sums| Portable(sums, PhantomData))
+            many::dots(x, w).map(Self::new)
         })
     }
     #[inline(always)]
     fn transpose(rows: [Self; WIDTH]) -> [Self; WIDTH] {
-        std::array::from_fn(|i| Self::each(|j| rows[j].0[i]))
+        let rows = rows.map(|row| row.0.lanes());
+        std::array::from_fn(|i| Self::new(std::array::from_fn(|j| rows[j][i])))
     }
     #[inline(always)]
     fn prefetch(_: *const u8) {}

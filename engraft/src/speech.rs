@@ -13,12 +13,13 @@ mod whisper;
 
 pub use options::{SpeechOptions, Task};
 
-use crate::TextGenerator;
+use crate::{CancelToken, TextGenerator};
 use engraft_audio::{Extractor, Segment, Sound};
 use engraft_core::{Error, Result};
-use heard::{Heard, Timed, of_audio};
+use heard::{Calls, Heard, Timed, of_audio};
 use samples::Samples;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use whisper::Whisper;
 
 /// A model that transcribes speech.
@@ -39,7 +40,7 @@ use whisper::Whisper;
 /// ```
 #[derive(Debug)]
 pub struct Transcriber {
-    model: TextGenerator,
+    model: Arc<TextGenerator>,
     hearing: Hearing,
 }
 
@@ -52,12 +53,13 @@ enum Hearing {
 
 impl Transcriber {
     /// Takes a model that reads sound, of a folder with a `preprocessor_config.json`: Whisper, Moonshine, or
-    /// wav2vec 2.0 with labels of characters.
+    /// wav2vec 2.0 with labels of characters. A model that is shared (`Arc`) goes on with what else it does.
     ///
     /// # Errors
     /// `Architecture` for a model that reads no sound, or gives no text; `Config` for another feature
     /// extractor; `Text` for a vocabulary of Whisper's without the words that say what is to be done.
-    pub fn new(model: TextGenerator) -> Result<Self> {
+    pub fn new(model: impl Into<Arc<TextGenerator>>) -> Result<Self> {
+        let model = model.into();
         let no = |reason: &str| Error::Architecture {
             op: "transcribe".into(),
             arch: model.info().arch.clone(),
@@ -100,12 +102,12 @@ impl Transcriber {
             Hearing::Samples(samples) => samples.check(options).map(|()| None)?,
         };
         let Sound { samples, .. } = sound.at(self.rate()).map_err(of_audio)?;
-        let (ready, options) = (VecDeque::new(), options.clone());
-        Ok(Segments { of: self, samples, at: 0, ready, language, options })
+        let (ready, options, cancel) = (VecDeque::new(), options.clone(), CancelToken::default());
+        Ok(Segments { of: self, samples, at: 0, ready, language, options, cancel, incomplete: 0 })
     }
 
-    /// Samples of a second, as the model reads them.
-    fn rate(&self) -> u32 {
+    /// Samples of a second, as the model reads them; sounds of other rates are brought to it.
+    pub fn rate(&self) -> u32 {
         match &self.hearing {
             Hearing::Whisper(whisper) => whisper.rate(),
             Hearing::Samples(samples) => samples.rate(),
@@ -125,14 +127,28 @@ pub struct Segments<'m> {
     ready: VecDeque<Segment>,
     language: Option<u32>,
     options: SpeechOptions,
+    cancel: CancelToken,
+    incomplete: usize,
 }
 
 impl Segments<'_> {
+    /// The same segments, which end with a `Request` error within a step once `cancel` says so.
+    pub fn cancelled_by(mut self, cancel: &CancelToken) -> Self {
+        self.cancel = cancel.clone();
+        self
+    }
+
     /// The language that was asked for or heard, as the model's tokens spell it; none before the first window
     /// was heard, and of models that know one alone.
     pub fn language(&self) -> Option<String> {
         let name = self.of.model.tokenizer().decode(&[self.language?], false).ok()?;
         Some(name.trim_start_matches("<|").trim_end_matches("|>").to_string())
+    }
+
+    /// Windows so far of which something is missing: the text of one came to the most tokens that it may have,
+    /// and would have gone on. Each is warned of as well.
+    pub fn incomplete(&self) -> usize {
+        self.incomplete
     }
 
     /// Seconds of the sound, and how many of them have been heard.
@@ -143,13 +159,21 @@ impl Segments<'_> {
 
     /// Hears the next window.
     fn window(&mut self) -> Result<()> {
-        let (model, samples) = (&self.of.model, &self.samples[self.at..]);
-        let Heard { samples: heard, segments } = match &self.of.hearing {
-            Hearing::Whisper(whisper) => whisper.hear(model, samples, &self.options, &mut self.language)?,
-            Hearing::Samples(own) => own.hear(model, samples)?,
-        };
+        let samples = &self.samples[self.at..];
         let rate = f64::from(self.of.rate());
         let (offset, end) = (self.at as f64 / rate, self.samples.len() as f64 / rate);
+        let calls = Calls { model: &self.of.model, caller: &self.options.caller, cancel: &self.cancel };
+        let Heard { samples: heard, segments, complete } = match &self.of.hearing {
+            Hearing::Whisper(whisper) => whisper.hear(calls, samples, &self.options, &mut self.language)?,
+            Hearing::Samples(own) => own.hear(calls, samples)?,
+        };
+        if !complete {
+            self.incomplete += 1;
+            tracing::warn!(
+                "the text of the window at {offset:.2} s has the most tokens that it may have, and would have gone on: \
+                 what was said behind it is missing"
+            );
+        }
         for Timed { times: [from, to], text } in segments {
             if !text.trim().is_empty() {
                 self.ready.push_back(Segment {

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use engraft::engraft_audio::{Segment, Sound};
-use engraft::{EncoderInput, Event, Layers, Options, Request, SpeechOptions, Task, Transcriber};
+use engraft::{EncoderInput, Event, Finish, Layers, Options, Request, SpeechOptions, Task, Transcriber};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -91,15 +91,23 @@ fn a_decoder_writes_what_its_own_request_gives() {
         stop_ids: model.model().stop_ids().to_vec(),
         ..Request::default()
     };
-    let events = model.model().handle().submit(request).unwrap();
-    let tokens: Vec<u32> = events
-        .filter_map(|event| if let Event::Token(id) = event.unwrap() { Some(id) } else { None })
-        .filter(|id| *id != 2)
-        .collect();
+    let (mut tokens, mut end) = (Vec::new(), None);
+    for event in model.model().handle().submit(request).unwrap() {
+        match event.unwrap() {
+            Event::Token(id) => tokens.push(id),
+            Event::Finished(finish) => end = Some(finish),
+            event => panic!("{event:?}"),
+        }
+    }
+    tokens.retain(|id| *id != 2);
     let want = model.model().tokenizer().decode(&tokens, true).unwrap();
     assert!(!want.is_empty());
-    let [found] = &all(&model, sound)[..] else { panic!("one segment") };
+    let mut segments = model.transcribe(sound, &SpeechOptions::new()).unwrap();
+    let found = segments.next().unwrap().unwrap();
     assert_eq!((found.text.as_str(), found.start, found.end), (want.as_str(), 0.0, 1.2));
+    assert!(segments.next().is_none());
+    // Noise has no end for it: that something is missing is said.
+    assert_eq!((end, segments.incomplete()), (Some(Finish::Length), 1));
 }
 
 #[test]

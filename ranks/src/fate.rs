@@ -111,6 +111,22 @@ impl Fate {
         }
     }
 
+    /// Ends the group because `rank` is missing, unless another reason comes within `grace`: a rank that has
+    /// heard of one leaves, and its link may end before the word of the reason has come by another.
+    pub fn suspect(&self, rank: usize, what: &str, grace: Duration) {
+        let (mut state, began) = (self.lock(), Instant::now());
+        while *state == State::Running {
+            let left = grace.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                *state = State::Failed(rank, what.to_string());
+                self.news.notify_all();
+                return;
+            }
+            // Parts that come wake it, too.
+            state = self.news.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// Waits for something else than a running group, at most so long.
     pub fn watch(&self, nap: Duration) -> State {
         let state = self.lock();

@@ -78,7 +78,7 @@ impl LinkedBoard {
             let Some(peer) = peer else { continue };
             if let Err(error) = send_bytes(&mut *peer.to.borrow_mut(), own) {
                 let what = lost(&error, self.patience);
-                self.fate.fail(rank, &what);
+                self.fate.suspect(rank, &what, GRACE);
                 return Err(self.fate.error().unwrap_or_else(|| self.fate.comm(rank, what)));
             }
         }
@@ -137,10 +137,7 @@ fn listen(mut from: Link, rank: usize, say: &SyncSender<Vec<u8>>, fate: &Fate, p
         let mut part = Vec::new();
         if let Err(error) = receive_bytes(&mut from, MOST_FRAME, &mut part) {
             // A group that ends well, or for another reason, says so elsewhere at the same time.
-            if fate.watch(GRACE) == State::Running {
-                fate.fail(rank, &lost(&error, patience));
-            }
-            return;
+            return fate.suspect(rank, &lost(&error, patience), GRACE);
         }
         if part.is_empty() || say.send(part).is_err() {
             return;

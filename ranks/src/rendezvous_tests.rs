@@ -285,3 +285,24 @@ fn who_leaves_in_good_order_has_not_failed() {
         joined.fate.end();
     });
 }
+
+/// A rank that has heard of a failure leaves at once: who has not heard of it yet names the failure, not the
+/// rank that left, whatever else comes in the meantime.
+#[test]
+fn who_leaves_because_of_another_is_not_named() {
+    let meeting = meeting(true);
+    thread::scope(|scope| {
+        scope.spawn(|| drop(join(&place(1, 2, &meeting, true)).unwrap()));
+        let joined = join(&place(0, 2, &meeting, true)).unwrap();
+        let fate = joined.fate.clone();
+        scope.spawn(move || {
+            for _ in 0..10 {
+                thread::sleep(Duration::from_millis(10));
+                fate.wake();
+            }
+            fate.fail(0, "the reason");
+        });
+        let error = joined.board.all_reduce(&mut [1.0], true).unwrap_err();
+        assert_eq!(error.to_string(), "rank 0 of 2: the reason");
+    });
+}

@@ -19,7 +19,12 @@ const OPEN: [&str; 4] = ["/health", "/live", "/ready", "/"];
 
 /// The routes of a server.
 pub fn router(state: Arc<State>) -> Router {
-    Router::new()
+    let routes = Router::new();
+    #[cfg(feature = "speech")]
+    let routes = routes
+        .route("/v1/audio/transcriptions", post(crate::audio::transcribe))
+        .route("/v1/audio/translations", post(crate::audio::translate));
+    routes
         .route("/health", get(about::health))
         .route("/live", get(about::live))
         .route("/ready", get(about::ready))

@@ -51,6 +51,8 @@ pub struct ServerConfig {
     pub max_output_tokens: Option<usize>,
     /// Bytes of a request's body.
     pub max_body_bytes: usize,
+    /// Seconds of a sound that is transcribed.
+    pub max_audio_seconds: usize,
     /// Connections at once.
     pub max_connections: usize,
     /// Time for a request's head, and between requests of a connection.
@@ -90,6 +92,7 @@ impl Default for ServerConfig {
             max_stop: 16,
             max_output_tokens: None,
             max_body_bytes: 8 << 20,
+            max_audio_seconds: 1800,
             max_connections: 1024,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
@@ -99,5 +102,22 @@ impl Default for ServerConfig {
             drain_timeout: Duration::from_secs(30),
             restart_backoff: Duration::from_millis(200),
         }
+    }
+}
+
+/// Samples that a second of a file may have on the mean: those of studios.
+#[cfg(feature = "speech")]
+const SAMPLES_PER_SECOND: usize = 48_000;
+
+#[cfg(feature = "speech")]
+impl ServerConfig {
+    /// Samples that a file may be decoded to.
+    pub(crate) fn most_samples(&self) -> usize {
+        self.max_audio_seconds.saturating_mul(SAMPLES_PER_SECOND)
+    }
+
+    /// Bytes that a sound takes at most while it is decoded: it grows by doubling.
+    pub(crate) fn most_sound_bytes(&self) -> usize {
+        self.most_samples().saturating_mul(2 * size_of::<f32>())
     }
 }

@@ -77,6 +77,18 @@ impl ApiError {
         Self::new(status, "invalid_request_error", message)
     }
 
+    /// 415.
+    pub fn content_type(got: &str, allowed: &str) -> Self {
+        let message = format!("Content-Type is {got}; allowed: {allowed}");
+        Self::protocol(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+    }
+
+    /// 408: a request that took longer than the server allows.
+    pub fn timed_out(what: &str, limit: std::time::Duration) -> Self {
+        let message = format!("the request {what} for longer than {limit:?}, the server's limit");
+        Self::protocol(StatusCode::REQUEST_TIMEOUT, message)
+    }
+
     /// 429.
     pub fn too_many(message: impl Into<String>, retry_after: u64) -> Self {
         Self {

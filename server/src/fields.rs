@@ -26,6 +26,8 @@ pub enum Shape {
     Ids,
     /// A list of messages.
     Messages,
+    /// A file of a form.
+    File,
     /// A list of anything.
     List,
     /// An object.

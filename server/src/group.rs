@@ -5,7 +5,6 @@ use crate::choice::{Choice, Piece};
 use crate::drain::{Life, Phase};
 use crate::error::ApiError;
 use crate::supervise::{Models, Served};
-use axum::http::StatusCode;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -87,11 +86,8 @@ impl Group {
         }
         if self.deadline.as_mut().is_some_and(|at| at.as_mut().poll(context).is_ready()) {
             let what = if self.begun { "ran" } else { "waited" };
-            let message =
-                format!("the request {what} for longer than {:?}, the server's limit", self.scope.limit);
-            return Poll::Ready(Some(
-                self.or_end(Err(ApiError::protocol(StatusCode::REQUEST_TIMEOUT, message))),
-            ));
+            let limit = self.scope.limit.unwrap_or_default();
+            return Poll::Ready(Some(self.or_end(Err(ApiError::timed_out(what, limit)))));
         }
         Poll::Pending
     }

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! A request goes from a connection (`listen`) by the routes (`app`) to a handler (`openai`, `pooling`,
-//! `tokens`), which reads its fields (`fields`), renders and tokenizes (`render`), takes a place
+//! `tokens`, `audio`), which reads its fields (`fields`), renders and tokenizes (`render`), takes a place
 //! (`admission`), submits (`run`), and gathers or streams what comes (`group`, `choice`, `sse`). A connection
 //! that goes away drops its streams, which cancels them in the engine.
 //!
@@ -23,12 +23,16 @@
 mod about;
 mod admission;
 mod app;
+#[cfg(feature = "speech")]
+mod audio;
 mod auth;
 mod choice;
 mod config;
 mod drain;
 mod error;
 mod fields;
+#[cfg(feature = "speech")]
+mod form;
 mod group;
 mod listen;
 mod metrics;

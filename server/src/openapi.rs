@@ -6,13 +6,13 @@ use crate::{pooling, tokens};
 use serde_json::{Map, Value, json};
 
 /// A path, what it is for, the tables of its fields, and those that it needs.
-type Route = (&'static str, &'static str, Vec<&'static [Field]>, &'static [&'static str]);
+pub type Route = (&'static str, &'static str, Vec<&'static [Field]>, &'static [&'static str]);
 
 /// The routes that take a body: path, what they do, tables, required fields.
 fn routes() -> Vec<Route> {
     let [score, rerank] = pooling::TABLES;
     let [tokenize, detokenize] = tokens::TABLES;
-    vec![
+    let routes: Vec<Route> = vec![
         ("/v1/chat/completions", "Answer a conversation", vec![GENERATION, CHAT], &["messages"]),
         ("/v1/completions", "Continue prompts", vec![GENERATION, COMPLETIONS], &["prompt"]),
         ("/v1/embeddings", "Turn texts into vectors", vec![EMBEDDINGS], &["input"]),
@@ -20,7 +20,10 @@ fn routes() -> Vec<Route> {
         ("/v1/rerank", "Order documents for a query", vec![rerank], &["query", "documents"]),
         ("/tokenize", "Token ids of a text", vec![tokenize], &[]),
         ("/detokenize", "The text of token ids", vec![detokenize], &["tokens"]),
-    ]
+    ];
+    #[cfg(feature = "speech")]
+    let routes = [routes, crate::audio::routes()].concat();
+    routes
 }
 
 fn schema(shape: Shape) -> Value {
@@ -30,6 +33,7 @@ fn schema(shape: Shape) -> Value {
     let texts = json!({"type": "array", "items": text});
     match shape {
         Shape::Text => text,
+        Shape::File => json!({"type": "string", "format": "binary"}),
         Shape::Bool => json!({"type": "boolean"}),
         Shape::Whole(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),
         Shape::Number(least, most) => json!({"type": "number", "minimum": least, "maximum": most}),
@@ -70,12 +74,12 @@ fn body(tables: &[&[Field]], required: &[&str]) -> Value {
     })
 }
 
-/// The responses that a route may give.
-fn responses(statuses: &[u16], streams: bool) -> Value {
+/// The responses that a route may give; its results may be of these `kinds`, too.
+fn responses(statuses: &[u16], kinds: &[&str]) -> Value {
     let mut all = Map::new();
     let mut good = json!({"description": "Done.", "content": {"application/json": {"schema": {}}}});
-    if streams {
-        good["content"]["text/event-stream"] = json!({"schema": {"type": "string"}});
+    for kind in kinds {
+        good["content"][kind] = json!({"schema": {"type": "string"}});
     }
     all.insert("200".into(), good);
     let error = json!({"schema": {"$ref": "#/components/schemas/Error"}});
@@ -90,19 +94,33 @@ fn responses(statuses: &[u16], streams: bool) -> Value {
 pub fn document() -> Value {
     let mut paths = Map::new();
     for (path, summary, tables, required) in routes() {
-        let streams = path.ends_with("completions");
-        paths.insert(path.into(), json!({"post": {
-            "summary": summary,
-            "requestBody": {"required": true, "content": {"application/json": {"schema": body(&tables, required)}}},
-            "responses": responses(&[400, 401, 404, 408, 413, 415, 429, 500, 503], streams),
-        }}));
+        let has = |named: fn(&Field) -> bool| tables.iter().copied().flatten().any(named);
+        let kind = match has(|field| field.shape == Shape::File) {
+            true => "multipart/form-data",
+            false => "application/json",
+        };
+        let mut kinds = Vec::new();
+        if has(|field| field.name == "stream") {
+            kinds.push("text/event-stream");
+        }
+        if kind != "application/json" {
+            kinds.extend(["text/plain", "text/vtt"]);
+        }
+        paths.insert(
+            path.into(),
+            json!({"post": {
+                "summary": summary,
+                "requestBody": {"required": true, "content": {kind: {"schema": body(&tables, required)}}},
+                "responses": responses(&[400, 401, 404, 408, 413, 415, 429, 500, 503], &kinds),
+            }}),
+        );
     }
     for (path, summary) in
         [("/v1/models", "Models"), ("/version", "Version"), ("/load", "Requests in the server")]
     {
         paths.insert(
             path.into(),
-            json!({"get": {"summary": summary, "responses": responses(&[401, 503], false)}}),
+            json!({"get": {"summary": summary, "responses": responses(&[401, 503], &[])}}),
         );
     }
     json!({

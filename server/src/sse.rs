@@ -33,8 +33,12 @@ struct Events {
 /// The response that streams `group`.
 pub fn response(group: Group, frames: Frames, keep_alive: Duration) -> Response<Body> {
     let idle = Box::pin(sleep(keep_alive));
-    let events = Events { group, frames, idle, keep_alive, ended: false };
-    let mut response = Response::new(Body::from_stream(events));
+    of_events(Body::from_stream(Events { group, frames, idle, keep_alive, ended: false }))
+}
+
+/// The response whose body is these events.
+fn of_events(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -91,6 +95,44 @@ impl Stream for Events {
         }
         if out.is_empty() {
             return Poll::Ready(None);
+        }
+        this.idle.as_mut().reset(Instant::now() + this.keep_alive);
+        Poll::Ready(Some(Ok(Bytes::from(out))))
+    }
+}
+
+/// Events that another thread makes; dropping it cancels what makes them.
+#[cfg(feature = "speech")]
+struct Made {
+    receiver: tokio::sync::mpsc::Receiver<Value>,
+    idle: Pin<Box<Sleep>>,
+    keep_alive: Duration,
+    _waits: crate::state::Waits,
+}
+
+/// The response that streams what comes from `receiver`.
+#[cfg(feature = "speech")]
+pub fn made(
+    receiver: tokio::sync::mpsc::Receiver<Value>,
+    waits: crate::state::Waits,
+    keep_alive: Duration,
+) -> Response<Body> {
+    let idle = Box::pin(sleep(keep_alive));
+    of_events(Body::from_stream(Made { receiver, idle, keep_alive, _waits: waits }))
+}
+
+#[cfg(feature = "speech")]
+impl Stream for Made {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        let mut out = String::new();
+        match this.receiver.poll_recv(context) {
+            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Ready(Some(value)) => event(&mut out, &value),
+            Poll::Pending if this.idle.as_mut().poll(context).is_pending() => return Poll::Pending,
+            Poll::Pending => out.push_str(": keep-alive\n\n"),
         }
         this.idle.as_mut().reset(Instant::now() + this.keep_alive);
         Poll::Ready(Some(Ok(Bytes::from(out))))

@@ -20,6 +20,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const KIB: usize = 1 << 10;
 /// Bytes of all bodies that are in the server at once, if one is not larger.
 const BODIES: usize = 256 << 20;
+/// Bytes of all sounds that are in the server at once, if one is not larger.
+#[cfg(feature = "speech")]
+const SOUNDS: usize = 1 << 30;
 
 /// A server's parts.
 #[derive(Debug)]
@@ -38,6 +41,9 @@ pub struct State {
     pub names: Vec<String>,
     /// Room for bodies of requests, in KiB.
     bodies: Arc<Semaphore>,
+    /// Room for sounds that are decoded, in KiB.
+    #[cfg(feature = "speech")]
+    pub sounds: Arc<Semaphore>,
     /// When it was started, in seconds since 1970.
     pub created: u64,
 }
@@ -92,6 +98,8 @@ impl State {
             admission: Admission::new(&config),
             life: Life::default(),
             bodies: Arc::new(Semaphore::new(BODIES.max(config.max_body_bytes) / KIB + 1)),
+            #[cfg(feature = "speech")]
+            sounds: Arc::new(Semaphore::new(SOUNDS.max(config.most_sound_bytes()) / KIB + 1)),
             created: now(),
             models,
             names,
@@ -104,35 +112,60 @@ impl State {
     /// # Errors
     /// 503 while the server ends or the model is loaded anew, 415, 413, 408, 400, 404.
     pub async fn read(&self, request: Request<Body>, tables: &[&[Field]]) -> Result<Call, ApiError> {
-        if self.life.phase() != Phase::Serving {
-            return Err(ApiError::unavailable("the server ends", 1));
+        let key = self.key(&request)?;
+        let kind = request.headers().get(header::CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default());
+        if let Some(kind) = kind.filter(|kind| !is_kind(kind, "application/json")) {
+            return Err(ApiError::content_type(&clipped(kind), "application/json"));
         }
-        let key = request.extensions().get::<KeyName>().map_or(String::new(), |key| key.0.clone());
         let (bytes, room) = self.body(request).await?;
         let given = match serde_json::from_slice(&bytes) {
             Ok(Value::Object(given)) => given,
             Ok(_) => return Err(ApiError::bad("the body is JSON, but no object")),
             Err(error) => return Err(ApiError::bad(format!("the body is no JSON: {error}"))),
         };
+        self.call(given, tables, key, &bytes, room)
+    }
+
+    /// The name of a request's key.
+    ///
+    /// # Errors
+    /// 503 while the server ends.
+    pub fn key(&self, request: &Request<Body>) -> Result<String, ApiError> {
+        match self.life.phase() {
+            Phase::Serving => {
+                Ok(request.extensions().get::<KeyName>().map_or(String::new(), |key| key.0.clone()))
+            }
+            _ => Err(ApiError::unavailable("the server ends", 1)),
+        }
+    }
+
+    /// A request of these fields, whose body was `bytes`.
+    ///
+    /// # Errors
+    /// As [`State::read`].
+    pub fn call(
+        &self,
+        given: Map<String, Value>,
+        tables: &[&[Field]],
+        key: String,
+        bytes: &Bytes,
+        room: OwnedSemaphorePermit,
+    ) -> Result<Call, ApiError> {
         let model = self.model(&given)?;
         let fields = Fields::check(given, tables, self.config.allow_unknown_fields)?;
         let mut hasher = DefaultHasher::new();
-        hasher.write(&bytes);
+        hasher.write(bytes);
         let fingerprint = hasher.finish();
         self.models.admit(fingerprint)?;
         Ok(Call { fields, key, fingerprint, served: self.models.current()?, model, _room: room })
     }
 
-    async fn body(&self, request: Request<Body>) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
+    /// The bytes of a body, and the room that they take.
+    ///
+    /// # Errors
+    /// 413, 408, 429, 400.
+    pub async fn body(&self, request: Request<Body>) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
         let headers = request.headers();
-        if let Some(kind) = headers.get(header::CONTENT_TYPE) {
-            let kind = kind.to_str().unwrap_or_default();
-            let essence = kind.split(';').next().unwrap_or_default().trim();
-            if !essence.eq_ignore_ascii_case("application/json") {
-                let message = format!("Content-Type is {}; allowed: application/json", clipped(kind));
-                return Err(ApiError::protocol(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
-            }
-        }
         let most = self.config.max_body_bytes;
         let too_large = || {
             let message = format!("the body has more than {most} bytes");
@@ -169,6 +202,11 @@ impl State {
     }
 }
 
+/// Whether a `Content-Type` is this one.
+pub fn is_kind(given: &str, kind: &str) -> bool {
+    given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(kind)
+}
+
 /// Seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -181,7 +219,8 @@ pub fn fresh_id() -> String {
 }
 
 /// Cancels calls of the engine when it is dropped.
-struct Waits(CancelToken);
+#[derive(Debug, Default)]
+pub struct Waits(pub CancelToken);
 
 impl Drop for Waits {
     fn drop(&mut self) {
@@ -197,7 +236,7 @@ impl Drop for Waits {
 pub async fn waiting<T: Send + 'static>(
     work: impl FnOnce(&CancelToken) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let waits = Waits(CancelToken::default());
+    let waits = Waits::default();
     let cancel = waits.0.clone();
     blocking(move || match cancel.is_cancelled() {
         true => Err(ApiError::bad("the client is gone")),

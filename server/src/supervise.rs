@@ -24,7 +24,10 @@ const PROBE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Served {
     /// The model.
-    pub generator: TextGenerator,
+    pub generator: Arc<TextGenerator>,
+    /// The same model as it hears, or why it does not.
+    #[cfg(feature = "speech")]
+    pub speech: std::result::Result<engraft::Transcriber, ApiError>,
     /// The template that was given in the place of its own.
     own_template: Option<ChatTemplate>,
     /// How often the model has been loaded before.
@@ -171,7 +174,16 @@ fn serve(generator: TextGenerator, template: Option<&str>, generation: u64) -> R
     let tokenizer = generator.tokenizer();
     let compile = |source: &str| ChatTemplate::new(source, tokenizer.bos_token(), tokenizer.eos_token());
     let own_template = template.map(compile).transpose()?;
-    Ok(Served { generator, own_template, generation })
+    let generator = Arc::new(generator);
+    #[cfg(feature = "speech")]
+    let speech = engraft::Transcriber::new(generator.clone()).map_err(ApiError::from);
+    Ok(Served {
+        generator,
+        #[cfg(feature = "speech")]
+        speech,
+        own_template,
+        generation,
+    })
 }
 
 /// Whether an engine still runs something.

@@ -32,7 +32,7 @@ macro_rules! named {
 
 /// Runs tests by name and arguments as libtest takes them. Those that go with a missing device are listed as
 /// ignored, with what is missing: a summary must not count as passed what ran on nothing.
-pub fn run(groups: &[(&[Named], Option<&str>)], args: impl IntoIterator<Item = String>) -> ExitCode {
+pub fn run(groups: &[(&[Named], Option<&str>)], args: Vec<String>) -> ExitCode {
     let trial = |&(name, test): &Named, missing: Option<&str>| {
         let run = move || {
             test();
@@ -151,8 +151,9 @@ fn trial<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float) -> Result<(
 }
 
 /// The program: its name and arguments as libtest takes them, a line per trial, what was lost, what was not
-/// here.
-pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
+/// here. Not generic: what it compiles to, the ops on all backends, is then in this library alone, and not in
+/// every program that calls it.
+pub fn main(args: Vec<String>) -> ExitCode {
     let arguments = Arguments::from_iter(args);
     let mut trials = Trials::default();
     if let Err(e) = backends::each(&mut trials) {

@@ -65,7 +65,7 @@ fn a_fault_costs_its_own_trial_alone() -> Result<(), Failed> {
 
 fn main() -> ExitCode {
     if std::env::var_os(TRIALS).is_some() {
-        return conformance::trials::main(std::env::args());
+        return conformance::trials::main(std::env::args().collect());
     }
     let name = "a_fault_costs_its_own_trial_alone";
     let trial = Trial::test(name, a_fault_costs_its_own_trial_alone);

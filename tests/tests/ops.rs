@@ -6,5 +6,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    conformance::trials::main(std::env::args())
+    conformance::trials::main(std::env::args().collect())
 }

@@ -50,7 +50,7 @@ const ON_ADAPTERS: &[Named] = &named![
 const ANYWHERE: &[Named] = &named![required_adapters_are_strict];
 
 fn main() -> ExitCode {
-    trials::run(&[(ON_ADAPTERS, trials::missing_wgpu()), (ANYWHERE, None)], std::env::args())
+    trials::run(&[(ON_ADAPTERS, trials::missing_wgpu()), (ANYWHERE, None)], std::env::args().collect())
 }
 
 /// Counts what this thread allocates: drivers have threads of their own. Where it is asked to it notes who

@@ -100,6 +100,9 @@ pub struct LimitArgs {
     /// Bytes of a request's body
     #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
     pub max_body_bytes: usize,
+    /// Seconds of a sound that is transcribed
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = positive)]
+    pub max_audio_seconds: usize,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub max_connections: usize,
@@ -161,6 +164,7 @@ impl ServeArgs {
             max_per_key: limits.max_per_key,
             max_output_tokens: limits.max_output_tokens,
             max_body_bytes: limits.max_body_bytes,
+            max_audio_seconds: limits.max_audio_seconds,
             max_connections: limits.max_connections,
             request_timeout: limits.request_timeout.map(seconds),
             header_timeout: seconds(limits.header_timeout),

@@ -1,6 +1,8 @@
-//! What one window of a sound gives, and what is wrong with a sound.
+//! What one window of a sound gives, how the model is asked for it, and what is wrong with a sound.
 
-use engraft_core::Error;
+use crate::{Caller, CancelToken, EngineHandle, Event, Finish, Request, TextGenerator};
+use engraft_core::{Error, Result};
+use std::sync::Arc;
 
 /// Loudness below which a window is silent.
 const SILENCE: f32 = 1e-4;
@@ -18,6 +20,75 @@ pub(super) struct Heard {
     /// Samples up to where the next window begins.
     pub samples: usize,
     pub segments: Vec<Timed>,
+    /// Whether all that the model would have written is there.
+    pub complete: bool,
+}
+
+impl Heard {
+    /// A window without speech.
+    pub fn nothing(samples: usize) -> Self {
+        Self { samples, segments: Vec::new(), complete: true }
+    }
+}
+
+/// How the model is asked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Calls<'s> {
+    pub model: &'s TextGenerator,
+    pub caller: &'s Caller,
+    pub cancel: &'s CancelToken,
+}
+
+/// What a decoder wrote of a window.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    pub tokens: Vec<u32>,
+    /// Whether it came to its end; else it would have gone on.
+    pub complete: bool,
+}
+
+impl Calls<'_> {
+    /// A handle for calls that wait for their results.
+    pub fn handle(&self) -> EngineHandle {
+        self.model.handle().cancelled_by(self.cancel).on_behalf_of(self.caller.clone())
+    }
+
+    /// The likeliest tokens of a sound, at most so many, those that end it left out.
+    ///
+    /// # Errors
+    /// `Request` where it was cancelled, and those of the engine.
+    pub fn tokens(
+        &self,
+        features: Arc<[f32]>,
+        decoder_prompt: Vec<u32>,
+        max_new_tokens: usize,
+    ) -> Result<Written> {
+        let Caller { tenant, priority } = self.caller.clone();
+        let stop_ids = self.model.stop_ids().to_vec();
+        let ends = stop_ids.clone();
+        let request = Request {
+            features,
+            decoder_prompt,
+            max_new_tokens,
+            stop_ids,
+            tenant,
+            priority,
+            ..Request::default()
+        };
+        let mut written = Written::default();
+        for event in self.model.handle().submit(request)? {
+            match event? {
+                Event::Token(id) => written.tokens.push(id),
+                Event::Finished(finish) => written.complete = finish == Finish::Stop,
+                Event::Kept(_) => {}
+            }
+            if self.cancel.is_cancelled() {
+                return Err(Error::Request { id: 0, what: "the transcription was cancelled".into() });
+            }
+        }
+        written.tokens.retain(|id| !ends.contains(id));
+        Ok(written)
+    }
 }
 
 /// Whether a window has nothing to hear.

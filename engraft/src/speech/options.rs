@@ -1,5 +1,7 @@
 //! What is asked of a transcription.
 
+use crate::Caller;
+
 /// What a model makes of speech.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -24,11 +26,12 @@ pub struct SpeechOptions {
     pub(super) language: Option<String>,
     pub(super) task: Task,
     pub(super) timestamps: bool,
+    pub(super) caller: Caller,
 }
 
 impl Default for SpeechOptions {
     fn default() -> Self {
-        Self { language: None, task: Task::Transcribe, timestamps: true }
+        Self { language: None, task: Task::Transcribe, timestamps: true, caller: Caller::default() }
     }
 }
 
@@ -54,6 +57,12 @@ impl SpeechOptions {
     /// models whose vocabulary has no timestamps.
     pub fn timestamps(mut self, on: bool) -> Self {
         self.timestamps = on;
+        self
+    }
+
+    /// Who it is for: windows share the engine as the requests of the same tenant and priority do.
+    pub fn on_behalf_of(mut self, caller: Caller) -> Self {
+        self.caller = caller;
         self
     }
 }

@@ -4,9 +4,8 @@
 //! They know no windows of their own and no times. A long sound is split where it is quietest, and a window
 //! is a segment.
 
-use super::heard::{Heard, Timed, is_silent, of_audio};
+use super::heard::{Calls, Heard, Timed, Written, is_silent, of_audio};
 use super::options::{SpeechOptions, Task};
-use super::whisper::tokens;
 use crate::{EncoderInput, Layers, TextGenerator};
 use engraft_audio::Waveform;
 use engraft_core::config::EngineConfig;
@@ -93,30 +92,31 @@ impl Samples {
     }
 
     /// Hears the window that begins with these samples.
-    pub fn hear(&self, model: &TextGenerator, samples: &[f32]) -> Result<Heard> {
-        let length = self.window(samples);
+    pub fn hear(&self, calls: Calls<'_>, samples: &[f32]) -> Result<Heard> {
+        let (model, length) = (calls.model, self.window(samples));
         let (here, rate) = (&samples[..length], f64::from(self.rate()));
         // What is too short for a row of the encoder is no speech either.
         if length < self.samples[0] || is_silent(here) {
-            return Ok(Heard { samples: length, segments: Vec::new() });
+            return Ok(Heard::nothing(length));
         }
         let seconds = length as f64 / rate;
         let features = self.waveform.features(here, length).map_err(of_audio)?.into();
-        let text = match self.blank {
+        let (text, complete) = match self.blank {
             None => {
                 let most = (TOKENS_PER_SECOND * seconds).ceil() as usize + 1;
-                model.tokenizer().decode(&tokens(model, features, Vec::new(), most)?, true)?
+                let Written { tokens, complete } = calls.tokens(features, Vec::new(), most)?;
+                (model.tokenizer().decode(&tokens, true)?, complete)
             }
             Some(blank) => {
                 let sound = EncoderInput { features, ..EncoderInput::default() };
-                let all = model.handle().encode([sound], Layers::None)?;
+                let all = calls.handle().encode([sound], Layers::None)?;
                 let logits = all.first().map(|one| one.logits.as_slice()).unwrap_or_default();
                 let labels = model.info().vocab.max(1);
                 let text = model.tokenizer().decode(&characters(logits.chunks(labels), blank), true)?;
-                text.trim().to_string()
+                (text.trim().to_string(), true)
             }
         };
-        Ok(Heard { samples: length, segments: vec![Timed { times: [0.0, seconds], text }] })
+        Ok(Heard { samples: length, segments: vec![Timed { times: [0.0, seconds], text }], complete })
     }
 
     /// Samples of the window: all, or up to where it is quietest in the last part of the longest.

@@ -1,8 +1,8 @@
 //! Whisper: windows of log-mel energies, and a vocabulary with words for languages, tasks and times.
 
-use super::heard::{Heard, Timed, is_silent};
+use super::heard::{Calls, Heard, Timed, Written, is_silent};
 use super::options::{SpeechOptions, Task};
-use crate::{EncoderInput, Event, ForwardWant, Pick, Request, SamplingParams, TextGenerator};
+use crate::{EncoderInput, ForwardWant, Pick, TextGenerator};
 use engraft_audio::{LogMel, TimedTokens, Timestamps, segments};
 use engraft_core::{Error, Result};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl Whisper {
     /// Hears the window that begins with these samples; `language` is heard where it is none.
     pub fn hear(
         &self,
-        model: &TextGenerator,
+        calls: Calls<'_>,
         samples: &[f32],
         options: &SpeechOptions,
         language: &mut Option<u32>,
@@ -67,14 +67,14 @@ impl Whisper {
         let (config, words, length) = (self.mel.config(), &self.words, self.mel.config().samples());
         let here = &samples[..length.min(samples.len())];
         if is_silent(here) {
-            return Ok(Heard { samples: length, segments: Vec::new() });
+            return Ok(Heard::nothing(length));
         }
         let features: Arc<[f32]> = self.mel.features(here, length).into();
         let mut prompt = Vec::new();
         if words.multilingual {
             let language = match *language {
                 Some(language) => language,
-                None => *language.insert(self.likeliest_language(model, &features)?),
+                None => *language.insert(self.likeliest_language(calls, &features)?),
             };
             let task = if options.task == Task::Translate { words.translate } else { words.transcribe };
             prompt.extend([language, task]);
@@ -82,7 +82,7 @@ impl Whisper {
         if !options.timestamps {
             prompt.push(words.no_timestamps);
         }
-        let tokens = tokens(model, features, prompt, usize::MAX)?;
+        let Written { tokens, complete } = calls.tokens(features, prompt, usize::MAX)?;
         let (found, heard) = match options.timestamps {
             true => {
                 let (found, heard) = segments(&tokens, &words.times);
@@ -95,16 +95,18 @@ impl Whisper {
             }
         };
         let decoded = found.into_iter().map(|TimedTokens { times, tokens }| {
-            Ok(Timed { times, text: model.tokenizer().decode(&tokens, true)? })
+            Ok(Timed { times, text: calls.model.tokenizer().decode(&tokens, true)? })
         });
-        Ok(Heard { samples: heard, segments: decoded.collect::<Result<_>>()? })
+        // By timestamps, the next window begins where the last whole segment ended.
+        let complete = complete || options.timestamps && heard < here.len();
+        Ok(Heard { samples: heard, segments: decoded.collect::<Result<_>>()?, complete })
     }
 
     /// The language that is likeliest at the beginning of a window.
-    fn likeliest_language(&self, model: &TextGenerator, features: &Arc<[f32]>) -> Result<u32> {
+    fn likeliest_language(&self, calls: Calls<'_>, features: &Arc<[f32]>) -> Result<u32> {
         let input = EncoderInput { features: features.clone(), ..EncoderInput::default() };
         let want = ForwardWant { logits: Pick::Last, ..ForwardWant::default() };
-        let all = model.handle().forward([input], want)?;
+        let all = calls.handle().forward([input], want)?;
         let logits = all.first().map(|one| one.logits.as_slice()).unwrap_or_default();
         let likeliest = self.words.languages().max_by(|a, b| {
             let of = |id: &u32| logits.get(*id as usize).copied().unwrap_or(f32::NEG_INFINITY);
@@ -112,27 +114,6 @@ impl Whisper {
         });
         likeliest.ok_or_else(|| Error::text("the model's vocabulary has no languages"))
     }
-}
-
-/// The likeliest tokens of a sound, at most so many, those that end it left out.
-pub(super) fn tokens(
-    model: &TextGenerator,
-    features: Arc<[f32]>,
-    decoder_prompt: Vec<u32>,
-    max_new_tokens: usize,
-) -> Result<Vec<u32>> {
-    let stop_ids = model.stop_ids().to_vec();
-    let (sampling, ends) = (SamplingParams::default(), stop_ids.clone());
-    let request =
-        Request { features, decoder_prompt, max_new_tokens, sampling, stop_ids, ..Request::default() };
-    let mut tokens = Vec::new();
-    for event in model.handle().submit(request)? {
-        if let Event::Token(id) = event? {
-            tokens.push(id);
-        }
-    }
-    tokens.retain(|id| !ends.contains(id));
-    Ok(tokens)
 }
 
 impl Words {

@@ -14,12 +14,12 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let args = || std::env::args().skip(1);
     if alone::is_alone() {
-        return trials::main(std::env::args());
+        return trials::main(std::env::args().collect());
     }
     match args().next().as_deref() {
         Some("goldens") => goldens::main(args()),
-        Some("trials") => trials::main(args()),
-        Some("models") => trials::run(&[(models::TESTS, trials::missing_cuda())], args()),
+        Some("trials") => trials::main(args().collect()),
+        Some("models") => trials::run(&[(models::TESTS, trials::missing_cuda())], args().collect()),
         _ => engraft_cli::main(),
     }
 }

@@ -9,5 +9,5 @@ use conformance::trials;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    trials::run(&[(models::TESTS, trials::missing_cuda())], std::env::args())
+    trials::run(&[(models::TESTS, trials::missing_cuda())], std::env::args().collect())
 }

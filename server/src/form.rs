@@ -1,0 +1,107 @@
+//! Requests that are forms with a file (RFC 7578): their parts become the fields that JSON would have.
+
+use crate::error::ApiError;
+use crate::fields::{Field, Shape, clipped};
+use crate::state::{Call, State, is_kind};
+use axum::body::{Body, Bytes};
+use axum::http::{Request, header};
+use multer::Multipart;
+use serde_json::{Map, Value};
+
+/// The type of such a request.
+const KIND: &str = "multipart/form-data";
+/// Parts of a form.
+const MOST_PARTS: usize = 64;
+/// Bytes of a part that is no file.
+const MOST_TEXT: usize = 64 << 10;
+
+impl State {
+    /// Reads a form, and holds its fields against the tables of its route, one of which is the file `file`.
+    ///
+    /// # Errors
+    /// As [`State::read`]; 400 for what is no form, and for fields that are given twice.
+    pub async fn read_form(
+        &self,
+        request: Request<Body>,
+        tables: &[&[Field]],
+        file: &str,
+    ) -> Result<(Call, Bytes), ApiError> {
+        let key = self.key(&request)?;
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let kind = kind.unwrap_or_default().to_owned();
+        if !is_kind(&kind, KIND) {
+            let got = if kind.is_empty() { "missing".into() } else { clipped(&kind) };
+            return Err(ApiError::content_type(&got, KIND));
+        }
+        let boundary = multer::parse_boundary(&kind).map_err(no_form)?;
+        let (bytes, room) = self.body(request).await?;
+        let (given, content) = parts(&bytes, boundary, tables, file).await?;
+        let call = self.call(given, tables, key, &bytes, room)?;
+        match content {
+            Some(content) => Ok((call, content)),
+            None => Err(ApiError::field(file, "is missing: a part of the form with the file")),
+        }
+    }
+}
+
+fn no_form(error: multer::Error) -> ApiError {
+    ApiError::bad(format!("the body is no form: {error}"))
+}
+
+/// The fields of a form, and its file.
+async fn parts(
+    bytes: &Bytes,
+    boundary: String,
+    tables: &[&[Field]],
+    file: &str,
+) -> Result<(Map<String, Value>, Option<Bytes>), ApiError> {
+    let mut form = Multipart::new(Body::from(bytes.clone()).into_data_stream(), boundary);
+    let (mut given, mut content) = (Map::new(), None);
+    for count in 0.. {
+        let Some(part) = form.next_field().await.map_err(no_form)? else { break };
+        if count == MOST_PARTS {
+            return Err(ApiError::bad(format!("the form has more than {MOST_PARTS} parts")));
+        }
+        // Lists are named so by clients that know forms alone.
+        let name = part.name().unwrap_or_default();
+        let name = name.strip_suffix("[]").unwrap_or(name).to_owned();
+        let bytes = part.bytes().await.map_err(no_form)?;
+        if name == file {
+            if content.replace(bytes).is_some() {
+                return Err(ApiError::field(file, "is given twice"));
+            }
+            continue;
+        }
+        if bytes.len() > MOST_TEXT {
+            return Err(ApiError::field(
+                &clipped(&name),
+                format!("has {} bytes; allowed: {MOST_TEXT}", bytes.len()),
+            ));
+        }
+        let text = String::from_utf8(bytes.into())
+            .map_err(|_| ApiError::field(&clipped(&name), "is no text in UTF-8"))?;
+        let shape =
+            tables.iter().copied().flatten().find(|field| field.name == name).map(|field| field.shape);
+        add(&mut given, name, value(shape, text), shape == Some(Shape::List))?;
+    }
+    Ok((given, content))
+}
+
+fn add(given: &mut Map<String, Value>, name: String, value: Value, list: bool) -> Result<(), ApiError> {
+    match (given.get_mut(&name), list) {
+        (Some(Value::Array(all)), true) => all.push(value),
+        (Some(_), _) => return Err(ApiError::field(&clipped(&name), "is given twice")),
+        (None, true) => drop(given.insert(name, Value::Array(vec![value]))),
+        (None, false) => drop(given.insert(name, value)),
+    }
+    Ok(())
+}
+
+/// A part as JSON would have it; what is no number or truth value stays a text, and is refused as such.
+fn value(shape: Option<Shape>, text: String) -> Value {
+    let typed = match shape {
+        Some(Shape::Bool | Shape::Whole(..) | Shape::Number(..)) => serde_json::from_str(text.trim()).ok(),
+        _ => None,
+    };
+    typed.filter(|value: &Value| value.is_boolean() || value.is_number()).unwrap_or(Value::String(text))
+}
