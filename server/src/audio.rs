@@ -1,5 +1,7 @@
 //! `/v1/audio`: a file of sound in a form, what is said in it out, as a whole or as it is heard.
 
+use crate::admission::Permit;
+use crate::config::ServerConfig;
 use crate::error::{ApiError, json_response};
 use crate::fields::Shape::{Bool, File, List, Number, OneOf, Text, Whole};
 use crate::fields::{Field, Fields, honoured, is_zero, no_effect, only, refused};
@@ -13,7 +15,7 @@ use engraft::engraft_audio::{Format, Limits, Segment, decode};
 use engraft::{Caller, CancelToken, SpeechOptions, Task};
 use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 
 const LATER: &str = "this version of the server does not have it";
@@ -94,13 +96,19 @@ async fn answer(
     task: Task,
 ) -> Result<Response<Body>, ApiError> {
     let (call, file) = state.read_form(request, tables, "file").await?;
-    if let Err(error) = &call.served.speech {
-        return Err(error.clone());
-    }
+    let model = call.served.speech.as_ref().map_err(Clone::clone)?;
     let shape = Shape::of(&call.fields, task)?;
+    let tokens = model.model().info().sound.as_ref().map_or(0, |stem| stem.tokens());
+    let place = state.admission.enter(&call.key, 1, tokens)?;
+    state.metrics.prompts(tokens);
+    // Held by few and for a short time: it is waited for.
+    let room =
+        state.sounds.clone().acquire_many_owned(kib(most_bytes(&state.config, &file, model.rate()))).await;
+    let room = room.map_err(|_| ApiError::internal("there is no room for sounds"))?;
     let keep_alive = state.config.keep_alive;
     let waits = Waits::default();
-    let job = Job { watch: Watch::new(&state, waits.0.clone()), state, call, file, task };
+    let watch = Watch::new(&state, waits.0.clone());
+    let job = Job { watch, state, call, file, task, room, _place: place };
     if !shape.stream {
         let whole = blocking(move || job.hear(|_| true)).await?;
         drop(waits);
@@ -265,20 +273,31 @@ struct Job {
     call: Call,
     file: Bytes,
     task: Task,
+    /// What decoding may take, then what the sound does.
+    room: OwnedSemaphorePermit,
+    _place: Permit,
+}
+
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes / KIB + 1).unwrap_or(u32::MAX)
+}
+
+/// Bytes that a file may take while it is decoded. A byte of a WAV file is a sample at most, and memory for
+/// samples grows by doubling; a few bytes of a FLAC file may be thousands.
+fn most_bytes(config: &ServerConfig, file: &Bytes, rate: u32) -> usize {
+    let most = config.most_sound_bytes();
+    if !file.starts_with(b"RIFF") {
+        return most;
+    }
+    let at_the_models_rate = config.max_audio_seconds.saturating_mul(rate as usize * size_of::<f32>());
+    most.min(file.len().saturating_mul(2 * size_of::<f32>())).max(at_the_models_rate)
 }
 
 impl Job {
     /// Hears all of it; `each` gets the segments as they come, and says whether to go on.
     fn hear(self, mut each: impl FnMut(&Segment) -> bool) -> Result<Heard, ApiError> {
-        let Self { watch, state, call, file, task } = self;
+        let Self { watch, state, call, file, task, mut room, _place } = self;
         let model = call.served.speech.as_ref().map_err(Clone::clone)?;
-        let tokens = model.model().info().sound.as_ref().map_or(0, |stem| stem.tokens());
-        let _permit = state.admission.enter(&call.key, 1, tokens)?;
-        let kib = |bytes: usize| u32::try_from(bytes / KIB + 1).unwrap_or(u32::MAX);
-        let most = state.config.most_sound_bytes();
-        let room = state.sounds.clone().try_acquire_many_owned(kib(most));
-        let mut room =
-            room.map_err(|_| ApiError::too_many("the sounds of other requests take all the room", 1))?;
         let limits = Limits {
             seconds: state.config.max_audio_seconds as f64,
             samples: state.config.most_samples(),
@@ -287,8 +306,8 @@ impl Job {
         let sound = decode(file.into(), limits).map_err(|error| ApiError::field("file", error))?;
         let sound = sound.at(model.rate()).map_err(|error| ApiError::field("file", error))?;
         // What decoding took above what the sound needs is free for others.
-        drop(room.split(kib(most).saturating_sub(kib(size_of_val(sound.samples.as_slice()))) as usize));
-        state.metrics.prompts(tokens);
+        let kept = kib(size_of_val(sound.samples.as_slice())) as usize;
+        drop(room.split(room.num_permits().saturating_sub(kept)));
         let options = options(&call, task)?;
         let seconds = sound.seconds();
         let mut heard = model.transcribe(sound, &options)?.cancelled_by(&watch.cancel);
