@@ -145,7 +145,7 @@ impl Segments<'_> {
         Some(name.trim_start_matches("<|").trim_end_matches("|>").to_string())
     }
 
-    /// Windows so far of which something is missing: the text of one came to the most tokens that it may have,
+    /// Windows so far of which something is missing: their texts came to the most tokens that they may have,
     /// and would have gone on. Each is warned of as well.
     pub fn incomplete(&self) -> usize {
         self.incomplete

@@ -1,11 +1,10 @@
-//! `/v1/audio`: a file of sound in a form, what is said in it out, as a whole or as it is heard.
+//! `/v1/audio`: a file of sound in a multipart body, what is said in it out, as a whole or as it is heard.
 
 use crate::admission::Permit;
 use crate::config::ServerConfig;
 use crate::error::{ApiError, json_response};
 use crate::fields::Shape::{Bool, File, List, Number, OneOf, Text, Whole};
 use crate::fields::{Field, Fields, honoured, is_zero, no_effect, only, refused};
-use crate::openapi::Route;
 use crate::state::{Call, State, Waits, blocking};
 use crate::{drain::Phase, sse};
 use axum::body::{Body, Bytes};
@@ -43,8 +42,8 @@ const TRANSCRIPTION: &[Field] = &[
     only("timestamp_granularities", List, are_segments, "times are those of segments"),
     only("chunking_strategy", Text, is_auto, "windows are the model's own"),
     refused("include", LATER),
-    refused("known_speaker_names", "speakers are not told apart"),
-    refused("known_speaker_references", "speakers are not told apart"),
+    refused("known_speaker_names", "speakers are not distinguished"),
+    refused("known_speaker_references", "speakers are not distinguished"),
 ];
 
 fn is_blank(value: &Value) -> bool {
@@ -59,13 +58,8 @@ fn are_segments(value: &Value) -> bool {
     value == &json!(["segment"])
 }
 
-/// The routes, for the OpenAPI document.
-pub fn routes() -> Vec<Route> {
-    vec![
-        ("/v1/audio/transcriptions", "Write down what is said", vec![AUDIO, TRANSCRIPTION], &["file"]),
-        ("/v1/audio/translations", "Write down what is said, in English", vec![AUDIO], &["file"]),
-    ]
-}
+/// The tables of transcriptions and of translations, for the OpenAPI document.
+pub const TABLES: [&[&[Field]]; 2] = [&[AUDIO, TRANSCRIPTION], &[AUDIO]];
 
 /// What is said in a sound.
 ///
@@ -75,7 +69,7 @@ pub async fn transcribe(
     extract::State(state): extract::State<Arc<State>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    answer(state, request, &[AUDIO, TRANSCRIPTION], Task::Transcribe).await
+    answer(state, request, TABLES[0], Task::Transcribe).await
 }
 
 /// What is said in a sound, in English.
@@ -86,7 +80,7 @@ pub async fn translate(
     extract::State(state): extract::State<Arc<State>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    answer(state, request, &[AUDIO], Task::Translate).await
+    answer(state, request, TABLES[1], Task::Translate).await
 }
 
 async fn answer(
@@ -95,7 +89,7 @@ async fn answer(
     tables: &[&[Field]],
     task: Task,
 ) -> Result<Response<Body>, ApiError> {
-    let (call, file) = state.read_form(request, tables, "file").await?;
+    let (call, file) = state.read_multipart(request, tables, "file").await?;
     let model = call.served.speech.as_ref().map_err(Clone::clone)?;
     let shape = Shape::of(&call.fields, task)?;
     let tokens = model.model().info().sound.as_ref().map_or(0, |stem| stem.tokens());
@@ -232,7 +226,7 @@ impl Watch {
     fn new(state: &State, cancel: CancelToken) -> Self {
         let why = Arc::new(OnceLock::new());
         let (ended, limit) = (state.life.reached(Phase::Ended), state.config.request_timeout);
-        let (told, stops) = (why.clone(), cancel.clone());
+        let (reason, stops) = (why.clone(), cancel.clone());
         let task = tokio::spawn(async move {
             let late = async {
                 match limit {
@@ -248,7 +242,7 @@ impl Watch {
                 error = late => error,
             };
             // Nobody else sets it.
-            let _ = told.set(why);
+            let _ = reason.set(why);
             stops.cancel();
         });
         Self { cancel, why, task }
@@ -312,7 +306,7 @@ impl Job {
         let seconds = sound.seconds();
         let mut heard = model.transcribe(sound, &options)?.cancelled_by(&watch.cancel);
         let mut segments = Vec::new();
-        while let Some(next) = heard.next() {
+        for next in heard.by_ref() {
             let segment = next.map_err(|error| {
                 state.models.report(&call.served, &error, call.fingerprint);
                 watch.or(error.into())

@@ -31,11 +31,11 @@ mod config;
 mod drain;
 mod error;
 mod fields;
-#[cfg(feature = "speech")]
-mod form;
 mod group;
 mod listen;
 mod metrics;
+#[cfg(feature = "speech")]
+mod multipart;
 mod openai;
 mod openapi;
 mod patience;

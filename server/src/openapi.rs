@@ -6,7 +6,7 @@ use crate::{pooling, tokens};
 use serde_json::{Map, Value, json};
 
 /// A path, what it is for, the tables of its fields, and those that it needs.
-pub type Route = (&'static str, &'static str, Vec<&'static [Field]>, &'static [&'static str]);
+type Route = (&'static str, &'static str, Vec<&'static [Field]>, &'static [&'static str]);
 
 /// The routes that take a body: path, what they do, tables, required fields.
 fn routes() -> Vec<Route> {
@@ -22,7 +22,14 @@ fn routes() -> Vec<Route> {
         ("/detokenize", "The text of token ids", vec![detokenize], &["tokens"]),
     ];
     #[cfg(feature = "speech")]
-    let routes = [routes, crate::audio::routes()].concat();
+    let routes = {
+        let [transcribe, translate] = crate::audio::TABLES.map(<[&[Field]]>::to_vec);
+        let transcribe: Route =
+            ("/v1/audio/transcriptions", "Write down what is said", transcribe, &["file"]);
+        let translate: Route =
+            ("/v1/audio/translations", "Write down what is said, in English", translate, &["file"]);
+        [routes, vec![transcribe, translate]].concat()
+    };
     routes
 }
 

@@ -1,4 +1,5 @@
-//! `/v1/audio`: forms with a file, held against the library's own transcription of the same sound.
+//! `/v1/audio`: multipart requests with a file, held against the library's own transcription of the same
+//! sound.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -42,8 +43,8 @@ fn sound() -> Vec<u8> {
     wav(&samples)
 }
 
-/// A form with these texts, and a file unless it is empty.
-fn form(texts: &[(&str, &str)], file: &[u8]) -> Vec<u8> {
+/// A multipart body with these texts, and a file unless it is empty.
+fn multipart(texts: &[(&str, &str)], file: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     for (name, text) in texts {
         write!(all, "--line\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n").unwrap();
@@ -97,12 +98,12 @@ fn every_format_is_what_the_library_hears() {
     assert!(incomplete > 0);
     assert!(segments.len() > 1, "{segments:?}");
     let server = serving(folder, config());
-    let plain = post(&server, TRANSCRIPTIONS, &form(&[("model", "demo")], &sound()));
+    let plain = post(&server, TRANSCRIPTIONS, &multipart(&[("model", "demo")], &sound()));
     let usage = json!({"type": "duration", "seconds": 4});
     let want = json!({"text": text(&segments), "usage": usage, "incomplete_windows": incomplete});
     assert_eq!(plain.json(), want);
     let asked = [("response_format", "verbose_json"), ("timestamp_granularities[]", "segment")];
-    let verbose = post(&server, TRANSCRIPTIONS, &form(&asked, &sound())).json();
+    let verbose = post(&server, TRANSCRIPTIONS, &multipart(&asked, &sound())).json();
     assert_eq!(verbose["task"], "transcribe");
     assert_eq!((&verbose["language"], &verbose["duration"]), (&json!(language), &json!(3.5)));
     let all: Vec<Value> = serde_json::from_value(verbose["segments"].clone()).unwrap();
@@ -117,7 +118,7 @@ fn every_format_is_what_the_library_hears() {
         ("vtt", Format::Vtt, "text/vtt"),
     ];
     for (name, format, kind) in formats {
-        let answer = post(&server, TRANSCRIPTIONS, &form(&[("response_format", name)], &sound()));
+        let answer = post(&server, TRANSCRIPTIONS, &multipart(&[("response_format", name)], &sound()));
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(answer.text(), format.whole(&segments, language.as_deref(), 3.5), "{name}");
         assert!(answer.header("content-type").unwrap().starts_with(kind), "{name}: {}", answer.head);
@@ -134,20 +135,20 @@ fn languages_translations_and_requests_at_once() {
         for _ in 0..3 {
             scope.spawn(|| {
                 let asked = [("language", "de"), ("response_format", "verbose_json")];
-                let answer = post(&server, TRANSCRIPTIONS, &form(&asked, &sound())).json();
+                let answer = post(&server, TRANSCRIPTIONS, &multipart(&asked, &sound())).json();
                 assert_eq!((&answer["text"], &answer["language"]), (&json!(text(&german)), &json!("de")));
-                let answer = post(&server, TRANSLATIONS, &form(&asked[1..], &sound())).json();
+                let answer = post(&server, TRANSLATIONS, &multipart(&asked[1..], &sound())).json();
                 assert_eq!((&answer["text"], &answer["task"]), (&json!(text(&english)), &json!("translate")));
             });
         }
     });
     // What a translation is of, is heard.
-    let answer = post(&server, TRANSLATIONS, &form(&[("language", "de")], &sound()));
+    let answer = post(&server, TRANSLATIONS, &multipart(&[("language", "de")], &sound()));
     assert_eq!(answer.error(400)["param"], "language");
     // A model of one language writes it down, and translates nothing.
     let server = serving(whisper("one", &json!({"is_multilingual": false})), config());
-    assert_eq!(post(&server, TRANSCRIPTIONS, &form(&[], &sound())).status, 200);
-    let error = post(&server, TRANSLATIONS, &form(&[], &sound())).error(400);
+    assert_eq!(post(&server, TRANSCRIPTIONS, &multipart(&[], &sound())).status, 200);
+    let error = post(&server, TRANSLATIONS, &multipart(&[], &sound())).error(400);
     assert!(error["message"].as_str().unwrap().contains("translates nothing"), "{error}");
 }
 
@@ -156,7 +157,7 @@ fn segments_are_streamed_as_they_are_heard() {
     let folder = whisper("stream", &json!({}));
     let want = text(&heard(&folder, &SpeechOptions::new()).0);
     let server = serving(folder, config());
-    let answer = post(&server, TRANSCRIPTIONS, &form(&[("stream", "true")], &sound()));
+    let answer = post(&server, TRANSCRIPTIONS, &multipart(&[("stream", "true")], &sound()));
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert!(answer.header("content-type").unwrap().starts_with("text/event-stream"), "{}", answer.head);
     let text = answer.text();
@@ -173,7 +174,7 @@ fn segments_are_streamed_as_they_are_heard() {
 fn what_cannot_be_transcribed_is_refused_by_name() {
     let server = serving(whisper("refused", &json!({})), ServerConfig { max_audio_seconds: 4, ..config() });
     let refused = |texts: &[(&str, &str)], file: &[u8], param: Value, what: &str| {
-        let error = post(&server, TRANSCRIPTIONS, &form(texts, file)).error(400);
+        let error = post(&server, TRANSCRIPTIONS, &multipart(texts, file)).error(400);
         assert_eq!(error["param"], param, "{error}");
         assert!(error["message"].as_str().unwrap().contains(what), "{error}");
     };
@@ -200,16 +201,16 @@ fn what_cannot_be_transcribed_is_refused_by_name() {
     refused(&parts[..2], &sound(), json!("user"), "twice");
     let error = server.post(TRANSCRIPTIONS, &json!({"model": "demo"})).error(415);
     assert!(error["message"].as_str().unwrap().contains("multipart/form-data"), "{error}");
-    // A form that ends in the middle of a part.
-    let whole = form(&[], &sound());
+    // A body that ends in the middle of a part.
+    let whole = multipart(&[], &sound());
     let error = post(&server, TRANSCRIPTIONS, &whole[..whole.len() / 2]).error(400);
-    assert!(error["message"].as_str().unwrap().contains("no form"), "{error}");
-    let other = post(&server, TRANSCRIPTIONS, &form(&[("model", "other")], &sound())).error(404);
+    assert!(error["message"].as_str().unwrap().contains("cannot be read"), "{error}");
+    let other = post(&server, TRANSCRIPTIONS, &multipart(&[("model", "other")], &sound())).error(404);
     assert_eq!(other["code"], "model_not_found");
     // Nothing of all this was kept: the same sound is heard.
-    assert_eq!(post(&server, TRANSCRIPTIONS, &form(&[], &sound())).status, 200);
+    assert_eq!(post(&server, TRANSCRIPTIONS, &multipart(&[], &sound())).status, 200);
     // A model of texts hears nothing.
-    let error = post(&start(config()), TRANSCRIPTIONS, &form(&[], &sound())).error(400);
+    let error = post(&start(config()), TRANSCRIPTIONS, &multipart(&[], &sound())).error(400);
     assert!(error["message"].as_str().unwrap().contains("reads no sound"), "{error}");
 }
 
@@ -217,7 +218,7 @@ fn what_cannot_be_transcribed_is_refused_by_name() {
 #[test]
 fn a_sound_ends_with_its_time_and_with_its_client() {
     let limit = Some(Duration::from_millis(300));
-    let long = form(&[], &wav(&numbers(RATE * 600, 9, 0.3)));
+    let long = multipart(&[], &wav(&numbers(RATE * 600, 9, 0.3)));
     let server = serving(whisper("late", &json!({})), ServerConfig { request_timeout: limit, ..config() });
     let began = Instant::now();
     let error = post(&server, TRANSCRIPTIONS, &long).error(408);

@@ -1,4 +1,5 @@
-//! Eight f32 in what every processor of an architecture has: two SSE2 registers on x86-64, an array elsewhere.
+//! Eight f32 in what every processor of an architecture has: two SSE2 registers on x86-64, an array
+//! elsewhere.
 //!
 //! As an array, the unrolled kernels would be eight instructions for every one of these, which took most of
 //! this crate's compile time on x86-64, where they are the fallback of old machines.

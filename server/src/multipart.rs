@@ -1,4 +1,4 @@
-//! Requests that are forms with a file (RFC 7578): their parts become the fields that JSON would have.
+//! Multipart requests with a file (RFC 7578): their parts become the fields that JSON would have.
 
 use crate::error::ApiError;
 use crate::fields::{Field, Shape, clipped};
@@ -16,11 +16,12 @@ const MOST_PARTS: usize = 64;
 const MOST_TEXT: usize = 64 << 10;
 
 impl State {
-    /// Reads a form, and holds its fields against the tables of its route, one of which is the file `file`.
+    /// Reads a multipart body, and holds its fields against the tables of its route, one of which is the file
+    /// `file`.
     ///
     /// # Errors
-    /// As [`State::read`]; 400 for what is no form, and for fields that are given twice.
-    pub async fn read_form(
+    /// As [`State::read`]; 400 for what is no such body, and for fields that are given twice.
+    pub async fn read_multipart(
         &self,
         request: Request<Body>,
         tables: &[&[Field]],
@@ -33,39 +34,39 @@ impl State {
             let got = if kind.is_empty() { "missing".into() } else { clipped(&kind) };
             return Err(ApiError::content_type(&got, KIND));
         }
-        let boundary = multer::parse_boundary(&kind).map_err(no_form)?;
+        let boundary = multer::parse_boundary(&kind).map_err(malformed)?;
         let (bytes, room) = self.body(request).await?;
         let (given, content) = parts(&bytes, boundary, tables, file).await?;
         let call = self.call(given, tables, key, &bytes, room)?;
         match content {
             Some(content) => Ok((call, content)),
-            None => Err(ApiError::field(file, "is missing: a part of the form with the file")),
+            None => Err(ApiError::field(file, "is missing: a part of the body with the file")),
         }
     }
 }
 
-fn no_form(error: multer::Error) -> ApiError {
-    ApiError::bad(format!("the body is no form: {error}"))
+fn malformed(error: multer::Error) -> ApiError {
+    ApiError::bad(format!("the multipart body cannot be read: {error}"))
 }
 
-/// The fields of a form, and its file.
+/// The fields of a body, and its file.
 async fn parts(
     bytes: &Bytes,
     boundary: String,
     tables: &[&[Field]],
     file: &str,
 ) -> Result<(Map<String, Value>, Option<Bytes>), ApiError> {
-    let mut form = Multipart::new(Body::from(bytes.clone()).into_data_stream(), boundary);
+    let mut body = Multipart::new(Body::from(bytes.clone()).into_data_stream(), boundary);
     let (mut given, mut content) = (Map::new(), None);
     for count in 0.. {
-        let Some(part) = form.next_field().await.map_err(no_form)? else { break };
+        let Some(part) = body.next_field().await.map_err(malformed)? else { break };
         if count == MOST_PARTS {
-            return Err(ApiError::bad(format!("the form has more than {MOST_PARTS} parts")));
+            return Err(ApiError::bad(format!("the body has more than {MOST_PARTS} parts")));
         }
-        // Lists are named so by clients that know forms alone.
+        // Lists are named so by clients.
         let name = part.name().unwrap_or_default();
         let name = name.strip_suffix("[]").unwrap_or(name).to_owned();
-        let bytes = part.bytes().await.map_err(no_form)?;
+        let bytes = part.bytes().await.map_err(malformed)?;
         if name == file {
             if content.replace(bytes).is_some() {
                 return Err(ApiError::field(file, "is given twice"));
