@@ -14,7 +14,8 @@ pub enum Extractor {
 }
 
 impl Extractor {
-    /// The one that a `preprocessor_config.json` describes.
+    /// The one that a `preprocessor_config.json` describes; one that names no type is wav2vec 2.0's, whose oldest
+    /// files do not.
     ///
     /// # Errors
     /// `Config` for text that is no such configuration, an unknown type, and sizes that no extractor has.
@@ -30,7 +31,9 @@ impl Extractor {
             Error::config("preprocessor_config.json", e, "a feature extractor's fields")
         };
         let value: Value = serde_json::from_str(text).map_err(no)?;
-        match value["feature_extractor_type"].as_str().unwrap_or_default() {
+        let named = value.get("feature_extractor_type").map(|name| name.as_str().unwrap_or_default());
+        let by_samples = || value.get("sampling_rate").is_some() && value.get("n_fft").is_none();
+        match named.unwrap_or(if by_samples() { "Wav2Vec2FeatureExtractor" } else { "" }) {
             "WhisperFeatureExtractor" => {
                 let config: LogMelConfig = serde_json::from_value(value).map_err(no)?;
                 LogMel::new(config).map(Self::LogMel)

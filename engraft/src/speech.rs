@@ -52,7 +52,7 @@ enum Hearing {
 }
 
 impl Transcriber {
-    /// Takes a model that reads sound, of a folder with a `preprocessor_config.json`: Whisper, Moonshine, or
+    /// Takes a model that reads sound, of a folder that says how: Whisper, Moonshine, or
     /// wav2vec 2.0 with labels of characters. A model that is shared (`Arc`) goes on with what else it does.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Transcriber {
         };
         let Some(extractor) = &model.speech.extractor else {
             return Err(no(
-                "no preprocessor_config.json lies next to the model, which says how sound is read",
+                "neither preprocessor_config.json nor processor_config.json next to the model says how sound is read",
             ));
         };
         let hearing = match Extractor::from_json(&extractor.to_string()).map_err(of_audio)? {
@@ -80,7 +80,7 @@ impl Transcriber {
             Extractor::Waveform(waveform) if stem.columns == 1 => {
                 Hearing::Samples(Samples::new(&model, waveform, stem, model.speech.pad)?)
             }
-            _ => return Err(no("its preprocessor_config.json is another model's")),
+            _ => return Err(no("its feature extractor is another model's")),
         };
         Ok(Self { model, hearing })
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 /// What a checkpoint's files say of sound.
 #[derive(Debug, Default)]
 pub(crate) struct SpeechFiles {
-    /// `preprocessor_config.json`.
+    /// What `preprocessor_config.json` or `processor_config.json` says of its feature extractor.
     pub extractor: Option<Value>,
     /// The padding token, which as a label stands for no character.
     pub pad: Option<u32>,

@@ -37,7 +37,11 @@ impl TextProcessor {
         }
         stop_ids.sort_unstable();
         stop_ids.dedup();
-        let ignored = not_honoured(generation);
+        let mut ignored = not_honoured(generation);
+        if config["is_encoder_decoder"] == true {
+            // What its decoder begins with.
+            ignored.retain(|name| name != "forced_bos_token_id");
+        }
         if !ignored.is_empty() {
             tracing::warn!(
                 "{name}: generation_config.json asks for what is not honoured: {}",

@@ -135,6 +135,22 @@ fn labels_become_characters_and_words() {
     assert!(text.len() > 5, "{text}");
 }
 
+/// The reference has written feature extractors in three ways.
+#[test]
+fn extractors_are_found_wherever_the_reference_writes_them() {
+    let (want, untyped, part) = (labels("extractor"), labels("untyped"), labels("part"));
+    let config =
+        json!({"sampling_rate": RATE, "do_normalize": true, "feature_size": 1, "padding_value": 0.0});
+    std::fs::write(untyped.join("preprocessor_config.json"), config.to_string()).unwrap();
+    std::fs::remove_file(part.join("preprocessor_config.json")).unwrap();
+    let config = json!({"processor_class": "Wav2Vec2Processor", "feature_extractor": extractor(true)});
+    std::fs::write(part.join("processor_config.json"), config.to_string()).unwrap();
+    let [want, untyped, part] =
+        [want, untyped, part].map(|folder| all(&transcriber(&folder), sound(0.5, 0.0..0.0)));
+    assert!(!want[0].text.is_empty());
+    assert_eq!((&untyped, &part), (&want, &want));
+}
+
 /// What is longer than a window is split where it is quietest in the window's last part, and nothing is lost.
 /// A window is what a step of this engine has: 8,192 rows, 15.4 s.
 #[test]
@@ -170,7 +186,13 @@ fn what_these_models_do_not_know_is_refused_by_name() {
     let other = moonshine("other");
     let mel = json!({"feature_extractor_type": "WhisperFeatureExtractor"});
     std::fs::write(other.join("preprocessor_config.json"), mel.to_string()).unwrap();
-    no(other, "another model's");
+    no(other, "feature extractor is another model's");
+    let beyond = labels("beyond");
+    let config = std::fs::read_to_string(beyond.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["pad_token_id"] = json!(20);
+    std::fs::write(beyond.join("config.json"), config.to_string()).unwrap();
+    no(beyond, "pad_token_id is 20; allowed: a label below 20");
     let bare = labels("bare");
     let config = std::fs::read_to_string(bare.join("config.json")).unwrap();
     std::fs::write(bare.join("config.json"), config.replace("Wav2Vec2ForCTC", "Wav2Vec2ForPreTraining"))

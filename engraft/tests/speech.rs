@@ -129,7 +129,7 @@ fn what_cannot_be_transcribed_is_refused_by_name() {
     std::fs::remove_file(bare.join("preprocessor_config.json")).unwrap();
     no(
         Transcriber::new(engraft::open(bare.to_str().unwrap()).unwrap()).unwrap_err(),
-        "preprocessor_config.json",
+        "says how sound is read",
     );
     // A prompt is no sound.
     let error = english.model().generate("Hello", &engraft::GenerateOptions::new()).map(drop).unwrap_err();

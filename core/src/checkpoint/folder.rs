@@ -23,10 +23,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Largest `tokenizer.json`.
-/// Field of a configuration that holds what `preprocessor_config.json` says of a feature extractor for sound,
-/// so that a converted model keeps it.
+/// Field of a configuration that holds what other files say of a feature extractor for sound, so that a
+/// converted model keeps it.
 const EXTRACTOR: &str = "engraft_extractor";
+/// Largest `tokenizer.json`.
 const MAX_TOKENIZER: usize = 256 << 20;
 /// A file of an older tokenizer: a SentencePiece model, a vocabulary, merges.
 const MAX_PIECES: usize = 64 << 20;
@@ -358,14 +358,34 @@ fn insert_others(folder: &Path, fields: &mut serde_json::Map<String, Value>) -> 
     if let Some(said) = sentence::read(folder, |path| read_optional(path, json::MAX_CONFIG))? {
         fields.insert(sentence::FIELD.into(), said);
     }
-    let path = folder.join("preprocessor_config.json");
-    if let Some(bytes) = read_optional(&path, json::MAX_CONFIG)? {
-        let extractor = json::object(&path.display().to_string(), &bytes, json::MAX_CONFIG)?;
-        if extractor.get("feature_extractor_type").is_some_and(Value::is_string) {
-            fields.insert(EXTRACTOR.into(), extractor);
-        }
+    if let Some(extractor) = extractor(folder)? {
+        fields.insert(EXTRACTOR.into(), extractor);
     }
     Ok(())
+}
+
+/// What a folder says of a feature extractor: a file of its own or, by newer versions of the reference, a part
+/// of the processor's. The oldest files of models that read samples name no type.
+fn extractor(folder: &Path) -> Result<Option<Value>> {
+    for (name, part) in
+        [("preprocessor_config.json", None), ("processor_config.json", Some("feature_extractor"))]
+    {
+        let path = folder.join(name);
+        let Some(bytes) = read_optional(&path, json::MAX_CONFIG)? else { continue };
+        let mut file = json::object(&path.display().to_string(), &bytes, json::MAX_CONFIG)?;
+        let extractor = match part {
+            Some(part) => file.get_mut(part).map(Value::take),
+            None => Some(file),
+        };
+        let hears = |value: &Value| {
+            value.get("feature_extractor_type").is_some_and(Value::is_string)
+                || value.get("sampling_rate").is_some_and(Value::is_number)
+        };
+        if let Some(extractor) = extractor.filter(hears) {
+            return Ok(Some(extractor));
+        }
+    }
+    Ok(None)
 }
 
 /// The files of an older tokenizer, where they are there.

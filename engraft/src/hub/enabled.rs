@@ -2,6 +2,7 @@
 //! network.
 
 use crate::hub_cache::complete;
+use engraft_core::checkpoint::VocabularyFiles;
 use engraft_core::{Error, Result};
 use hf_hub::HFClientSync;
 use hf_hub::progress::{DownloadEvent, FileProgress, Progress, ProgressEvent, ProgressHandler};
@@ -10,12 +11,13 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 /// What is fetched of a repository: weights, configuration, tokenizer, template. Nothing that runs code.
-const WANTED: [&str; 11] = [
+const WANTED: [&str; 12] = [
     "*.safetensors",
     "*.safetensors.index.json",
     "config.json",
     "generation_config.json",
     "preprocessor_config.json",
+    "processor_config.json",
     "tokenizer*.json",
     "chat_template.jinja",
     "modules.json",
@@ -49,8 +51,12 @@ pub fn fetch(id: &str, progress: impl FnMut(u64, u64) + Send + 'static) -> Resul
         let patterns = patterns.iter().map(|p| p.to_string()).collect::<Vec<_>>();
         wanted().allow_patterns(patterns).progress(progress.clone()).send().map_err(failed)
     };
-    let folder = fetch(&WANTED)?;
-    // Older repositories have PyTorch's files only.
+    let mut folder = fetch(&WANTED)?;
+    // Older repositories have a tokenizer in the files of its kind only, and PyTorch's weights.
+    if !folder.join("tokenizer.json").exists() {
+        let files = VocabularyFiles::MODELS.into_iter().chain(VocabularyFiles::OTHERS);
+        folder = fetch(&files.collect::<Vec<_>>())?;
+    }
     if complete(&folder) { Ok(folder) } else { fetch(&OLDER) }
 }
 

@@ -35,7 +35,7 @@ impl Samples {
     ///
     /// # Errors
     /// `Architecture` for an encoder without labels; `Config` for a feature extractor without a rate, and for
-    /// no padding token where labels need one.
+    /// no padding token among the labels where they need one.
     pub fn new(
         model: &TextGenerator,
         waveform: Waveform,
@@ -60,6 +60,10 @@ impl Samples {
                     "missing",
                     "the label that stands for no character",
                 ));
+            }
+            (true, Some(blank)) if blank as usize >= model.info().vocab => {
+                let allowed = format!("a label below {}", model.info().vocab);
+                return Err(Error::config("pad_token_id", blank, allowed));
             }
             (true, blank) => blank,
             (false, _) => None,

@@ -134,6 +134,8 @@ impl<G: Ground> HostileStream<G> {
         Ok(match ground.run(&mut self.inner, op, &spans) {
             Ok(None) => Outcome::Ran,
             Ok(Some(stray)) => Outcome::Stray(stray),
+            // A kernel that panicked, say: no change may get that far.
+            Err(e @ Error::Internal { .. }) => Outcome::Stray(e.to_string()),
             Err(e) => Outcome::Refused(e.to_string()),
         })
     }

@@ -2,29 +2,17 @@
 //! and goes meanwhile; no page is lost, none is given away while a launched step names it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use super::support::engine;
 use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use conformance::dice::Dice;
 use engraft_core::backend::{Backend, Composed};
-use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, Engine, Finish, ForwardWant, Kept, Layers, Output, Pick, Request, Want};
-use engraft_core::inject::inject;
 use engraft_core::numerics::Mode;
-use engraft_core::policy::Registry;
 use engraft_core::sample::SamplingParams;
-use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
-
-fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
-    let files = checkpoint::open(&dir, Access::Map).unwrap();
-    let options = LoadOptions::default();
-    let model = inject(backend, &files, &Registry::default(), 4096, options, &mut |_, _| {}).unwrap();
-    Engine::new(backend.clone(), model, config).unwrap()
-}
 
 fn config(ahead: usize) -> EngineConfig {
     let steps_ahead = Some(ahead);

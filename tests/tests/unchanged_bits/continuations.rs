@@ -1,35 +1,22 @@
 //! Several continuations of one prompt give what as many requests give, and the prompt runs once.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use super::support::{cpu, engine};
 use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use conformance::null::Null;
 use engraft_core::Error;
 use engraft_core::backend::Backend;
-use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Engine, Finish, MAX_CONTINUATIONS, Request, Want};
-use engraft_core::inject::inject;
+use engraft_core::engine::{Finish, MAX_CONTINUATIONS, Request, Want};
 use engraft_core::numerics::Mode;
-use engraft_core::policy::Registry;
 use engraft_core::sample::SamplingParams;
-use engraft_core::weights::LoadOptions;
-use engraft_cpu::{Cpu, CpuConfig};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 const NEW: usize = 7;
 const COUNT: usize = 4;
-
-fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
-    let files = checkpoint::open(&dir, Access::Map).unwrap();
-    let options = LoadOptions::default();
-    let model = inject(backend, &files, &Registry::default(), 128, options, &mut |_, _| {}).unwrap();
-    Engine::new(backend.clone(), model, config).unwrap()
-}
 
 fn config(max_seqs: usize, prefix_cache: bool, ahead: usize) -> EngineConfig {
     EngineConfig {
@@ -83,10 +70,6 @@ fn law<B: Backend>(backend: &Arc<B>, case: &str, len: usize) {
             assert_eq!(free, total, "{case}: pages leak");
         }
     }
-}
-
-fn cpu() -> Arc<Cpu> {
-    Cpu::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap()
 }
 
 #[test]

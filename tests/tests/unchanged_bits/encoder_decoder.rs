@@ -2,6 +2,7 @@
 //! alone, whoever runs next to it, however its pages lie, and wherever it is taken up again.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use super::support::{self, cpu};
 use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use engraft_core::Error;
 use engraft_core::backend::Backend;
@@ -14,7 +15,6 @@ use engraft_core::numerics::Mode;
 use engraft_core::policy::Registry;
 use engraft_core::sample::SamplingParams;
 use engraft_core::weights::LoadOptions;
-use engraft_cpu::{Cpu, CpuConfig};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,10 +23,6 @@ const NEW: usize = 7;
 const CASES: [&str; 6] = ["t5", "bart", "umt5", "m2m_100", "whisper", "moonshine"];
 
 type Texts = BTreeMap<u64, Vec<u32>>;
-
-fn cpu() -> Arc<Cpu> {
-    Cpu::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap()
-}
 
 fn config(page_size: usize) -> EngineConfig {
     EngineConfig {
@@ -40,13 +36,8 @@ fn config(page_size: usize) -> EngineConfig {
 }
 
 fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
-    let files = checkpoint::open(&dir, Access::Map).unwrap();
-    let (registry, options) = (Registry::default(), LoadOptions::default());
-    let model = inject(backend, &files, &registry, 64, options, &mut |_, _| {}).unwrap();
-    assert!(model.encoder.is_some(), "{case}");
-    let mut engine = Engine::new(backend.clone(), model, config).unwrap();
-    engine.set_auditing(true);
+    let engine = support::engine(backend, case, config);
+    assert!(engine.model().encoder.is_some(), "{case}");
     engine
 }
 

@@ -3,20 +3,16 @@
 //! looked at, too.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use super::support::{self, cpu};
 use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use engraft_core::backend::{Backend, Composed};
-use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Output, Request};
-use engraft_core::inject::inject;
 use engraft_core::numerics::Mode;
-use engraft_core::policy::{Family, Registry};
+use engraft_core::policy::Family;
 use engraft_core::sample::SamplingParams;
-use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
-use engraft_cpu::{Cpu, CpuConfig};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 const PROMPT: [u32; 5] = [7, 40, 9, 51, 22];
@@ -25,12 +21,9 @@ const NEW: usize = 14;
 type Texts = BTreeMap<u64, Vec<u32>>;
 
 fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
-    let files = checkpoint::open(&dir, Access::Map).unwrap();
-    let (registry, options) = (Registry::default(), LoadOptions::default());
-    let model = inject(backend, &files, &registry, 64, options, &mut |_, _| {}).unwrap();
-    assert_eq!(model.spec.family, Family::Decoder, "{case}");
-    Engine::new(backend.clone(), model, config).unwrap()
+    let engine = support::engine(backend, case, config);
+    assert_eq!(engine.model().spec.family, Family::Decoder, "{case}");
+    engine
 }
 
 /// Every step is collected before the next one: how many tokens there are when a request is forked is known.
@@ -109,10 +102,6 @@ fn law<B: Backend>(backend: &Arc<B>, case: &str, page_size: usize, before: usize
     assert_eq!(texts[&same], whole[before..], "{case}, pages of {page_size}: the same again");
     let continued = Request { subsequence: 2, ..request(&so_far, NEW - before, sampled(11)) };
     assert_eq!(texts[&other], alone(backend, case, continued), "{case}, pages of {page_size}: another seed");
-}
-
-fn cpu() -> Arc<Cpu> {
-    Cpu::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap()
 }
 
 #[test]

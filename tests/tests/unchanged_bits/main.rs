@@ -1,4 +1,4 @@
-//! What serving may do to a request without changing a bit of it, one file for each law.
+//! What serving may do to a request without changing a bit of it, one file for each law; `support` is what they share.
 //!
 //! One program: each of these builds engines of every backend, which takes the compiler longer than the tests
 //! run.
@@ -11,4 +11,5 @@ mod prefix;
 mod ranks;
 mod serving;
 mod session;
+mod support;
 mod swap;

@@ -2,18 +2,17 @@
 //! read, are bit for bit those of an engine that computes every prompt, for every length of what is found.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use super::support::{cpu, engine};
 use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, Engine, ForwardWant, Layers, Output, Pick, Request, Want};
-use engraft_core::inject::{describe, inject};
+use engraft_core::inject::describe;
 use engraft_core::mem::Float;
 use engraft_core::numerics::Mode;
 use engraft_core::policy::{Family, Registry};
 use engraft_core::sample::SamplingParams;
-use engraft_core::weights::LoadOptions;
-use engraft_cpu::{Cpu, CpuConfig};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,14 +36,6 @@ fn is_decoder(path: &Path) -> bool {
     let files = checkpoint::open(path, Access::Map).unwrap();
     describe(&files, &Registry::default())
         .is_ok_and(|(spec, ..)| spec.family == Family::Decoder && spec.encoder.is_none())
-}
-
-fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
-    let files = checkpoint::open(&dir, Access::Map).unwrap();
-    let options = LoadOptions { dtype: Some(config.dtype), ..LoadOptions::default() };
-    let model = inject(backend, &files, &Registry::default(), 128, options, &mut |_, _| {}).unwrap();
-    Engine::new(backend.clone(), model, config).unwrap()
 }
 
 fn config(prefix_cache: bool, dtype: Float) -> EngineConfig {
@@ -135,10 +126,6 @@ fn law<B: Backend>(
         check(&warm, &cold, &format!("{case} behind a hit of {found}"));
         assert_eq!(engine.free_pages(), (36, 36), "{case}: pages leak");
     }
-}
-
-fn cpu() -> Arc<Cpu> {
-    Cpu::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap()
 }
 
 #[test]

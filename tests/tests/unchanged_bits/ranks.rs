@@ -1,6 +1,7 @@
 //! Ranks that share a model: the same tokens, logits and hidden states at every degree, bit for bit.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use super::support::cpu;
 use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use conformance::compare::Data;
 use conformance::device::{Device, Matrix};
@@ -24,7 +25,7 @@ use engraft_core::quant::encode_rows;
 use engraft_core::sample::SamplingParams;
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
-use engraft_cpu::{Cpu, CpuConfig};
+use engraft_cpu::Cpu;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,10 +40,6 @@ fn goldens() -> Vec<PathBuf> {
     all.retain(|dir| dir.join("config.json").exists());
     all.sort();
     all
-}
-
-fn cpu() -> Arc<Cpu> {
-    Cpu::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap()
 }
 
 /// What a model gives: of each request its tokens, and lists of what was kept of it. As bits, so that -0 and

@@ -6,22 +6,21 @@
 //! chosen, all of them with ENGRAFT_FULL.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use super::support::{cpu, engine, folder};
 use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use conformance::dice::Dice;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, Engine, ForwardWant, Output, Pick, Request, Want};
-use engraft_core::inject::{describe, inject};
+use engraft_core::inject::describe;
 use engraft_core::kv::HostPages;
 use engraft_core::mem::Float;
 use engraft_core::numerics::Mode;
 use engraft_core::policy::{Family, HeadSpec, Registry};
 use engraft_core::sample::SamplingParams;
-use engraft_core::weights::LoadOptions;
-use engraft_cpu::{Cpu, CpuConfig};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 const LEN: usize = 17;
@@ -35,10 +34,6 @@ fn seed() -> u64 {
 /// Whether everything is run, or what the seed chooses.
 fn full() -> bool {
     std::env::var_os("ENGRAFT_FULL").is_some()
-}
-
-fn folder(case: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case)
 }
 
 /// Models that continue text.
@@ -57,15 +52,6 @@ fn families() -> Vec<String> {
         found.map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
     names.sort();
     names
-}
-
-fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
-    let files = checkpoint::open(&folder(case), Access::Map).unwrap();
-    let options = LoadOptions { dtype: Some(config.dtype), ..LoadOptions::default() };
-    let model = inject(backend, &files, &Registry::default(), 128, options, &mut |_, _| {}).unwrap();
-    let mut engine = Engine::new(backend.clone(), model, config).unwrap();
-    engine.set_auditing(true);
-    engine
 }
 
 fn prompt(len: usize) -> Vec<u32> {
@@ -246,10 +232,6 @@ fn law<B: Backend>(backend: &Arc<B>, case: &str, dtype: Float, hits: impl Iterat
         story(backend, case, dtype, &alone, hit, &mut counts);
     }
     counts
-}
-
-fn cpu() -> Arc<Cpu> {
-    Cpu::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap()
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! bit for bit, on the same backend or on another one that follows the same order.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use super::support::engine;
 use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use engraft_core::Error;
 use engraft_core::backend::Backend;
@@ -22,14 +23,6 @@ const NEW: usize = 9;
 
 fn cpu(madd: Madd) -> Arc<Cpu> {
     Cpu::new(CpuConfig { threads: 2, madd, ..CpuConfig::default() }).unwrap()
-}
-
-fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
-    let files = checkpoint::open(&dir, Access::Map).unwrap();
-    let options = LoadOptions { dtype: Some(config.dtype), ..LoadOptions::default() };
-    let model = inject(backend, &files, &Registry::default(), 128, options, &mut |_, _| {}).unwrap();
-    Engine::new(backend.clone(), model, config).unwrap()
 }
 
 fn sizes(page_size: usize, dtype: Float) -> EngineConfig {

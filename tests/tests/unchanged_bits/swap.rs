@@ -1,31 +1,18 @@
 //! Pages that leave the device for host memory and come back: what requests give does not depend on it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use super::support::{cpu, engine};
 use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use conformance::null::Null;
 use engraft_core::backend::Backend;
-use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, Engine, ForwardWant, Pick, Request};
-use engraft_core::inject::inject;
 use engraft_core::kv::{HostPages, PageStore};
 use engraft_core::mem::Float;
 use engraft_core::numerics::Mode;
-use engraft_core::policy::Registry;
 use engraft_core::sample::SamplingParams;
-use engraft_core::weights::LoadOptions;
-use engraft_cpu::{Cpu, CpuConfig};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
-    let files = checkpoint::open(&dir, Access::Map).unwrap();
-    let options = LoadOptions { dtype: Some(config.dtype), ..LoadOptions::default() };
-    let model = inject(backend, &files, &Registry::default(), 128, options, &mut |_, _| {}).unwrap();
-    Engine::new(backend.clone(), model, config).unwrap()
-}
 
 /// A pool of `pages` pages of four positions.
 fn config(dtype: Float, pages: usize, ahead: usize) -> EngineConfig {
@@ -93,10 +80,6 @@ fn law<B: Backend>(backend: &Arc<B>, case: &str, dtype: Float, ahead: usize) -> 
         restored += stats.restored;
     }
     restored
-}
-
-fn cpu() -> Arc<Cpu> {
-    Cpu::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap()
 }
 
 #[test]
