@@ -14,8 +14,8 @@ pub enum Extractor {
 }
 
 impl Extractor {
-    /// The one that a `preprocessor_config.json` describes; one that names no type is wav2vec 2.0's, whose oldest
-    /// files do not.
+    /// The one that a `preprocessor_config.json` describes; one that names no type is wav2vec 2.0's, whose
+    /// oldest files do not.
     ///
     /// # Errors
     /// `Config` for text that is no such configuration, an unknown type, and sizes that no extractor has.

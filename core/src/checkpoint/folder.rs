@@ -364,8 +364,8 @@ fn insert_others(folder: &Path, fields: &mut serde_json::Map<String, Value>) -> 
     Ok(())
 }
 
-/// What a folder says of a feature extractor: a file of its own or, by newer versions of the reference, a part
-/// of the processor's. The oldest files of models that read samples name no type.
+/// What a folder says of a feature extractor: a file of its own or, by newer versions of the reference, a
+/// part of the processor's. The oldest files of models that read samples name no type.
 fn extractor(folder: &Path) -> Result<Option<Value>> {
     for (name, part) in
         [("preprocessor_config.json", None), ("processor_config.json", Some("feature_extractor"))]

@@ -1,4 +1,5 @@
-//! What serving may do to a request without changing a bit of it, one file for each law; `support` is what they share.
+//! What serving may do to a request without changing a bit of it, one file for each law; `support` is what
+//! they share.
 //!
 //! One program: each of these builds engines of every backend, which takes the compiler longer than the tests
 //! run.
