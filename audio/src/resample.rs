@@ -22,23 +22,25 @@ struct Weights {
     /// Input samples and outputs of a period.
     from: usize,
     to: usize,
-    /// Samples in front of a period that its outputs read.
+    /// Samples to each side of an output that it reads.
     width: usize,
-    /// `[to, 2 width + from]`.
+    /// `[to, taps]`.
     of: Vec<f64>,
 }
 
 impl Weights {
     fn new(from: usize, to: usize) -> Result<Self> {
         let band = from.min(to) as f64 * ROLLOFF;
-        let width = (CROSSINGS * from as f64 / band).ceil() as usize;
-        let taps = 2 * width + from;
+        // One more than the window reaches: an output may lie anywhere behind the sample at its left.
+        let width = (CROSSINGS * from as f64 / band).ceil() as usize + 1;
+        let taps = 2 * width + 1;
         if taps.saturating_mul(to) > MOST_WEIGHTS {
-            let allowed = "rates of which one is a small multiple of a fraction of the other";
+            let allowed = format!("rates whose ratio needs at most {MOST_WEIGHTS} weights");
             return Err(Error::limit("the ratio of sample rates", format!("{from} to {to}"), allowed));
         }
         let weight = |output: usize, tap: usize| {
-            let t = (tap as f64 - width as f64) / from as f64 - output as f64 / to as f64;
+            let sample = (output * from / to + tap) as f64 - width as f64;
+            let t = sample / from as f64 - output as f64 / to as f64;
             let t = (t * band).clamp(-CROSSINGS, CROSSINGS);
             let window = (t * PI / CROSSINGS / 2.0).cos().powi(2);
             let sinc = if t == 0.0 { 1.0 } else { (t * PI).sin() / (t * PI) };
@@ -49,13 +51,13 @@ impl Weights {
     }
 
     fn apply(&self, x: &[f32]) -> Vec<f32> {
-        let taps = 2 * self.width + self.from;
+        let taps = 2 * self.width + 1;
         let count = (x.len() as u128 * self.to as u128).div_ceil(self.from as u128) as usize;
         let output = |i: usize| {
             let (period, place) = (i / self.to, i % self.to);
             let weights = &self.of[place * taps..][..taps];
             // The first sample that has a weight; what lies outside is silence.
-            let first = (period * self.from) as i64 - self.width as i64;
+            let first = (period * self.from + place * self.from / self.to) as i64 - self.width as i64;
             let (skip, start) = ((-first).max(0) as usize, first.max(0) as usize);
             let there = x.get(start..).unwrap_or(&[]);
             let sum =
@@ -70,7 +72,7 @@ impl Sound {
     /// The sound at another rate.
     ///
     /// # Errors
-    /// `Limit` for rates without a small common ratio.
+    /// `Limit` for rates whose ratio needs too many weights.
     pub fn at(self, rate: u32) -> Result<Sound> {
         if rate == self.rate || rate == 0 {
             return Ok(self);
@@ -91,7 +93,7 @@ mod tests {
         let tone = |rate: u32| -> Vec<f32> {
             (0..rate).map(|i| (2.0 * PI * 440.0 * f64::from(i) / f64::from(rate)).sin() as f32).collect()
         };
-        for from in [8_000, 11_025, 22_050, 44_100, 48_000, 96_000] {
+        for from in [8_000, 11_025, 22_050, 44_100, 47_992, 48_000, 96_000, 767_987] {
             let sound = Sound { rate: from, samples: tone(from) }.at(16_000).unwrap();
             assert_eq!((sound.rate, sound.samples.len()), (16_000, 16_000));
             let far = sound.samples.iter().zip(tone(16_000)).skip(200).take(15_600);
@@ -113,6 +115,6 @@ mod tests {
         let sound = Sound { rate: 16_000, samples: vec![0.5, -0.25] };
         assert_eq!(sound.clone().at(16_000).unwrap(), sound);
         let odd = Sound { rate: 767_987, samples: vec![0.0; 4] };
-        assert!(odd.at(16_000).unwrap_err().to_string().contains("767987 to 16000"));
+        assert!(odd.at(4_000_000_007).unwrap_err().to_string().contains("767987 to 4000000007"));
     }
 }

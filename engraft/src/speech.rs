@@ -97,13 +97,26 @@ impl Transcriber {
     /// `Text` for a language that the model does not know, and for a translation by one that does not
     /// translate; `Config` for a sample rate that cannot be brought to the model's.
     pub fn transcribe(&self, sound: Sound, options: &SpeechOptions) -> Result<Segments<'_>> {
-        let language = match &self.hearing {
-            Hearing::Whisper(whisper) => whisper.check(&self.model, options)?,
-            Hearing::Samples(samples) => samples.check(options).map(|()| None)?,
-        };
+        let language = self.language(options)?;
         let Sound { samples, .. } = sound.at(self.rate()).map_err(of_audio)?;
         let (ready, options, cancel) = (VecDeque::new(), options.clone(), CancelToken::default());
-        Ok(Segments { of: self, samples, at: 0, ready, language, options, cancel, incomplete: 0 })
+        Ok(Segments { of: self, samples, at: 0, ready, language, options, cancel, windows: 0, incomplete: 0 })
+    }
+
+    /// Whether the model can do what is asked, before there is a sound.
+    ///
+    /// # Errors
+    /// `Text`, as of [`transcribe`](Self::transcribe).
+    pub fn check(&self, options: &SpeechOptions) -> Result<()> {
+        self.language(options).map(drop)
+    }
+
+    /// The token of the language that is asked for.
+    fn language(&self, options: &SpeechOptions) -> Result<Option<u32>> {
+        match &self.hearing {
+            Hearing::Whisper(whisper) => whisper.check(&self.model, options),
+            Hearing::Samples(samples) => samples.check(options).map(|()| None),
+        }
     }
 
     /// Samples of a second, as the model reads them; sounds of other rates are brought to it.
@@ -128,6 +141,7 @@ pub struct Segments<'m> {
     language: Option<u32>,
     options: SpeechOptions,
     cancel: CancelToken,
+    windows: usize,
     incomplete: usize,
 }
 
@@ -143,6 +157,11 @@ impl Segments<'_> {
     pub fn language(&self) -> Option<String> {
         let name = self.of.model.tokenizer().decode(&[self.language?], false).ok()?;
         Some(name.trim_start_matches("<|").trim_end_matches("|>").to_string())
+    }
+
+    /// Windows that the model has read so far; silence is passed over.
+    pub fn windows(&self) -> usize {
+        self.windows
     }
 
     /// Windows so far of which something is missing: their texts came to the most tokens that they may have,
@@ -163,10 +182,11 @@ impl Segments<'_> {
         let rate = f64::from(self.of.rate());
         let (offset, end) = (self.at as f64 / rate, self.samples.len() as f64 / rate);
         let calls = Calls { model: &self.of.model, caller: &self.options.caller, cancel: &self.cancel };
-        let Heard { samples: heard, segments, complete } = match &self.of.hearing {
+        let Heard { samples: heard, segments, complete, read } = match &self.of.hearing {
             Hearing::Whisper(whisper) => whisper.hear(calls, samples, &self.options, &mut self.language)?,
             Hearing::Samples(own) => own.hear(calls, samples)?,
         };
+        self.windows += usize::from(read);
         if !complete {
             self.incomplete += 1;
             tracing::warn!(

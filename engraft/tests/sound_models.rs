@@ -215,7 +215,7 @@ fn what_these_models_do_not_know_is_refused_by_name() {
     let mut config: Value = serde_json::from_str(&config).unwrap();
     config["pad_token_id"] = json!(20);
     std::fs::write(beyond.join("config.json"), config.to_string()).unwrap();
-    no(beyond, "pad_token_id is 20; allowed: a label below 20");
+    no(beyond, "`pad_token_id` is 20; allowed: a label below 20");
     let bare = labels("bare");
     let config = std::fs::read_to_string(bare.join("config.json")).unwrap();
     std::fs::write(bare.join("config.json"), config.replace("Wav2Vec2ForCTC", "Wav2Vec2ForPreTraining"))

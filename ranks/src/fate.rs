@@ -114,16 +114,18 @@ impl Fate {
     /// Ends the group because `rank` is missing, unless another reason comes within `grace`: a rank that has
     /// heard of one leaves, and its link may end before the word of the reason has come by another.
     pub fn suspect(&self, rank: usize, what: &str, grace: Duration) {
-        let (mut state, began) = (self.lock(), Instant::now());
+        let (mut state, mut slept) = (self.lock(), Duration::ZERO);
         while *state == State::Running {
-            let left = grace.saturating_sub(began.elapsed());
+            let left = grace.saturating_sub(slept);
             if left.is_zero() {
                 *state = State::Failed(rank, what.to_string());
                 self.news.notify_all();
                 return;
             }
-            // Parts that come wake it, too.
-            state = self.news.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            // Parts that come wake it, too; a process that was stopped has not waited.
+            let (nap, began) = (left.min(NAP), Instant::now());
+            state = self.news.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0;
+            slept += began.elapsed().min(2 * nap);
         }
     }
 

@@ -78,7 +78,7 @@ impl LinkedBoard {
             let Some(peer) = peer else { continue };
             if let Err(error) = send_bytes(&mut *peer.to.borrow_mut(), own) {
                 let what = lost(&error, self.patience);
-                self.fate.suspect(rank, &what, GRACE);
+                self.fate.suspect(rank, &what, GRACE.min(self.patience / 2));
                 return Err(self.fate.error().unwrap_or_else(|| self.fate.comm(rank, what)));
             }
         }

@@ -296,7 +296,7 @@ fn who_leaves_because_of_another_is_not_named() {
         let joined = join(&place(0, 2, &meeting, true)).unwrap();
         let fate = joined.fate.clone();
         scope.spawn(move || {
-            for _ in 0..10 {
+            for _ in 0..3 {
                 thread::sleep(Duration::from_millis(10));
                 fate.wake();
             }

@@ -5,16 +5,18 @@ use crate::config::ServerConfig;
 use crate::error::{ApiError, json_response};
 use crate::fields::Shape::{Bool, File, List, Number, OneOf, Text, Whole};
 use crate::fields::{Field, Fields, honoured, is_zero, no_effect, only, refused};
-use crate::state::{Call, State, Waits, blocking};
+use crate::state::{Call, State, Waits, blocking, fresh_id};
 use crate::{drain::Phase, sse};
 use axum::body::{Body, Bytes};
 use axum::extract;
 use axum::http::{HeaderValue, Request, Response, StatusCode, header};
-use engraft::engraft_audio::{Format, Limits, Segment, decode};
+use engraft::engraft_audio::{Format, Limits, Segment, Sound, decode};
 use engraft::{Caller, CancelToken, SpeechOptions, Task};
 use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use std::time::Duration;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 const LATER: &str = "this version of the server does not have it";
@@ -23,6 +25,10 @@ const CHANNELS: usize = 32;
 /// Segments that a slow reader may be behind.
 const AHEAD: usize = 16;
 const KIB: usize = 1 << 10;
+/// How often a thread that has an event for a slow reader looks again.
+const LOOK: Duration = Duration::from_millis(20);
+/// The language of a model that has no choice of them (ISO 639).
+const UNDETERMINED: &str = "und";
 
 /// Fields of both routes.
 const AUDIO: &[Field] = &[
@@ -92,41 +98,106 @@ async fn answer(
     let (call, file) = state.read_multipart(request, tables, "file").await?;
     let model = call.served.speech.as_ref().map_err(Clone::clone)?;
     let shape = Shape::of(&call.fields, task)?;
-    let tokens = model.model().info().sound.as_ref().map_or(0, |stem| stem.tokens());
+    let options = options(&call, task)?;
+    model.check(&options)?;
+    let (tokens, rate) = (model.model().info().sound.as_ref().map_or(0, |stem| stem.tokens()), model.rate());
     let place = state.admission.enter(&call.key, 1, tokens)?;
-    state.metrics.prompts(tokens);
-    // Held by few and for a short time: it is waited for.
-    let room =
-        state.sounds.clone().acquire_many_owned(kib(most_bytes(&state.config, &file, model.rate()))).await;
-    let room = room.map_err(|_| ApiError::internal("there is no room for sounds"))?;
-    let keep_alive = state.config.keep_alive;
-    let waits = Waits::default();
+    let (waits, id) = (Waits::default(), fresh_id());
     let watch = Watch::new(&state, waits.0.clone());
-    let job = Job { watch, state, call, file, task, room, _place: place };
-    if !shape.stream {
-        let whole = blocking(move || job.hear(|_| true)).await?;
-        drop(waits);
-        return Ok(shape.response(&whole));
+    let turn = watch.unless(acquire(&state.transcriptions, 1)).await?;
+    let room = watch.unless(acquire(&state.decoding, kib(most_bytes(&state.config, &file, rate)))).await?;
+    let why = watch.why.clone();
+    let cancel = waits.0.clone();
+    let decoded = watch.unless(blocking({
+        let state = state.clone();
+        move || {
+            let sound = decoded(&state.config, file, rate)?;
+            drop(room);
+            Ok((Job { state, call, options, why, cancel, _turn: turn, _place: place }, sound))
+        }
+    }));
+    let (mut job, sound) = decoded.await?;
+    job.call.body_is_gone();
+    let mut response = match shape.stream {
+        false => shape.response(&watch.unless(blocking(move || job.hear(sound, |_| true))).await?),
+        true => {
+            let (sender, receiver) = mpsc::channel(AHEAD);
+            tokio::task::spawn_blocking(move || streamed(job, sound, watch, &sender));
+            sse::made(receiver, waits, state.config.keep_alive)
+        }
+    };
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert("x-request-id", id);
     }
-    let (sender, receiver) = mpsc::channel(AHEAD);
-    tokio::task::spawn_blocking(move || {
-        let mut first = true;
-        let heard = job.hear(|segment| {
-            // Texts of segments stand apart, in pieces as in the whole.
-            let blank = if std::mem::take(&mut first) { "" } else { " " };
-            let delta = format!("{blank}{}", segment.text.trim());
-            sender.blocking_send(json!({"type": "transcript.text.delta", "delta": delta})).is_ok()
-        });
-        let last = match heard {
-            Ok(whole) => {
-                json!({"type": "transcript.text.done", "text": whole.text(), "usage": whole.usage()})
-            }
-            Err(error) => error.body(),
-        };
-        // A client that is gone hears no end.
-        let _ = sender.blocking_send(last);
+    Ok(response)
+}
+
+async fn acquire(of: &Arc<Semaphore>, count: u32) -> Result<OwnedSemaphorePermit, ApiError> {
+    let permit = of.clone().acquire_many_owned(count).await;
+    permit.map_err(|_| ApiError::internal("there is no room for sounds"))
+}
+
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes / KIB + 1).unwrap_or(u32::MAX)
+}
+
+/// Bytes that a file may take while it is decoded. A byte of a WAV file is a sample at most, and memory for
+/// samples grows by doubling; a few bytes of a FLAC file may be thousands.
+fn most_bytes(config: &ServerConfig, file: &Bytes, rate: u32) -> usize {
+    let most = config.most_sound_bytes();
+    if !file.starts_with(b"RIFF") {
+        return most;
+    }
+    let at_the_models_rate = config.max_audio_seconds.saturating_mul(rate as usize * size_of::<f32>());
+    file.len().saturating_mul(2 * size_of::<f32>()).max(at_the_models_rate).min(most)
+}
+
+/// The sound of a file at the model's rate.
+fn decoded(config: &ServerConfig, file: Bytes, rate: u32) -> Result<Sound, ApiError> {
+    let limits = Limits {
+        seconds: config.max_audio_seconds as f64,
+        samples: config.most_samples(),
+        channels: CHANNELS,
+    };
+    let wrong = |error| ApiError::field("file", error);
+    let mut sound = decode(file.into(), limits).map_err(wrong)?.at(rate).map_err(wrong)?;
+    sound.samples.shrink_to_fit();
+    Ok(sound)
+}
+
+/// Says what is heard, then the end or the error.
+fn streamed(job: Job, sound: Sound, watch: Watch, sender: &mpsc::Sender<sse::Event>) {
+    let cancel = job.cancel.clone();
+    let mut first = true;
+    let heard = job.hear(sound, |segment| {
+        // Texts of segments stand apart, in pieces as in the whole.
+        let blank = if std::mem::take(&mut first) { "" } else { " " };
+        let delta = format!("{blank}{}", segment.text.trim());
+        let value = json!({"type": "transcript.text.delta", "delta": delta});
+        say(sender, sse::Event { value, last: false }, &cancel)
     });
-    Ok(sse::made(receiver, waits, keep_alive))
+    let value = match heard {
+        Ok(heard) => heard.with_missing(json!({"type": "transcript.text.done", "text": heard.text()})),
+        Err(error) => error.body(),
+    };
+    // A client that is gone hears no end; one that takes nothing has what is left of its time.
+    let _ = say(sender, sse::Event { value, last: true }, &cancel);
+    drop(watch);
+}
+
+/// Hands an event on, unless the client is gone; whether it is taken.
+fn say(sender: &mpsc::Sender<sse::Event>, mut event: sse::Event, cancel: &CancelToken) -> bool {
+    loop {
+        event = match sender.try_send(event) {
+            Ok(()) => return true,
+            Err(TrySendError::Closed(_)) => return false,
+            Err(TrySendError::Full(event)) => event,
+        };
+        if cancel.is_cancelled() {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// How an answer is written.
@@ -164,9 +235,9 @@ impl Shape {
         Ok(Self { format, verbose, stream, task })
     }
 
-    fn response(&self, whole: &Heard) -> Response<Body> {
+    fn response(&self, heard: &Heard) -> Response<Body> {
         if let Some(format) = self.format {
-            let text = format.whole(&whole.segments, whole.language.as_deref(), whole.seconds);
+            let text = format.whole(&heard.segments, heard.language.as_deref(), heard.seconds);
             let mut response = Response::new(Body::from(text));
             let kind = match format {
                 Format::Vtt => "text/vtt; charset=utf-8",
@@ -175,18 +246,15 @@ impl Shape {
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
             return response;
         }
-        let mut body = json!({"text": whole.text(), "usage": whole.usage()});
-        if whole.incomplete > 0 {
-            body["incomplete_windows"] = whole.incomplete.into();
-        }
+        let mut body = heard.with_missing(json!({"text": heard.text(), "usage": heard.usage()}));
         if self.verbose {
             let task = if self.task == Task::Translate { "translate" } else { "transcribe" };
-            let segments = whole.segments.iter().enumerate().map(|(id, segment)| {
+            let segments = heard.segments.iter().enumerate().map(|(id, segment)| {
                 json!({"id": id, "start": segment.start, "end": segment.end, "text": segment.text})
             });
             body["task"] = task.into();
-            body["language"] = whole.language.clone().into();
-            body["duration"] = whole.seconds.into();
+            body["language"] = heard.language.as_deref().unwrap_or(UNDETERMINED).into();
+            body["duration"] = heard.seconds.into();
             body["segments"] = segments.collect();
         }
         json_response(StatusCode::OK, &body)
@@ -208,6 +276,14 @@ impl Heard {
         texts.join(" ")
     }
 
+    /// The same object, with the windows of which something is missing, if there are any.
+    fn with_missing(&self, mut body: Value) -> Value {
+        if self.incomplete > 0 {
+            body["incomplete_windows"] = self.incomplete.into();
+        }
+        body
+    }
+
     /// OpenAI counts whole seconds that have begun.
     fn usage(&self) -> Value {
         json!({"type": "duration", "seconds": self.seconds.ceil() as u64})
@@ -217,16 +293,16 @@ impl Heard {
 /// Cancels a transcription whose time is over, and that of a server which ends.
 #[derive(Debug)]
 struct Watch {
-    cancel: CancelToken,
     why: Arc<OnceLock<ApiError>>,
+    ended: watch::Receiver<bool>,
     task: JoinHandle<()>,
 }
 
 impl Watch {
     fn new(state: &State, cancel: CancelToken) -> Self {
-        let why = Arc::new(OnceLock::new());
-        let (ended, limit) = (state.life.reached(Phase::Ended), state.config.request_timeout);
-        let (reason, stops) = (why.clone(), cancel.clone());
+        let (why, (end, ended)) = (Arc::new(OnceLock::new()), watch::channel(false));
+        let (over, limit) = (state.life.reached(Phase::Ended), state.config.request_timeout);
+        let reason = why.clone();
         let task = tokio::spawn(async move {
             let late = async {
                 match limit {
@@ -238,19 +314,28 @@ impl Watch {
                 }
             };
             let why = tokio::select! {
-                () = ended => ApiError::unavailable("the server ends", 1),
+                () = over => ApiError::unavailable("the server ends", 1),
                 error = late => error,
             };
-            // Nobody else sets it.
+            // Set here alone.
             let _ = reason.set(why);
-            stops.cancel();
+            cancel.cancel();
+            end.send_replace(true);
+            // The sender lives as long as this watch, so that nothing else ends those that wait.
+            std::future::pending::<()>().await;
         });
-        Self { cancel, why, task }
+        Self { why, ended, task }
     }
 
-    /// Why the work ended: what this watch did, or `error`.
-    fn or(&self, error: ApiError) -> ApiError {
-        self.why.get().cloned().unwrap_or(error)
+    /// What comes of `work`, unless the time is over before.
+    async fn unless<T>(&self, work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+        let mut ended = self.ended.clone();
+        tokio::select! {
+            done = work => done,
+            _ = ended.wait_for(|ended| *ended) => {
+                Err(self.why.get().cloned().unwrap_or_else(|| ApiError::internal("the request was ended")))
+            }
+        }
     }
 }
 
@@ -260,62 +345,42 @@ impl Drop for Watch {
     }
 }
 
-/// A sound to hear.
+/// A sound that is heard.
 struct Job {
-    watch: Watch,
     state: Arc<State>,
     call: Call,
-    file: Bytes,
-    task: Task,
-    /// What decoding may take, then what the sound does.
-    room: OwnedSemaphorePermit,
+    options: SpeechOptions,
+    /// Why it was cancelled, if not by its client.
+    why: Arc<OnceLock<ApiError>>,
+    cancel: CancelToken,
+    _turn: OwnedSemaphorePermit,
     _place: Permit,
-}
-
-fn kib(bytes: usize) -> u32 {
-    u32::try_from(bytes / KIB + 1).unwrap_or(u32::MAX)
-}
-
-/// Bytes that a file may take while it is decoded. A byte of a WAV file is a sample at most, and memory for
-/// samples grows by doubling; a few bytes of a FLAC file may be thousands.
-fn most_bytes(config: &ServerConfig, file: &Bytes, rate: u32) -> usize {
-    let most = config.most_sound_bytes();
-    if !file.starts_with(b"RIFF") {
-        return most;
-    }
-    let at_the_models_rate = config.max_audio_seconds.saturating_mul(rate as usize * size_of::<f32>());
-    most.min(file.len().saturating_mul(2 * size_of::<f32>())).max(at_the_models_rate)
 }
 
 impl Job {
     /// Hears all of it; `each` gets the segments as they come, and says whether to go on.
-    fn hear(self, mut each: impl FnMut(&Segment) -> bool) -> Result<Heard, ApiError> {
-        let Self { watch, state, call, file, task, mut room, _place } = self;
+    fn hear(self, sound: Sound, mut each: impl FnMut(&Segment) -> bool) -> Result<Heard, ApiError> {
+        let gone = || self.why.get().cloned().unwrap_or_else(|| ApiError::bad("the client is gone"));
+        if self.cancel.is_cancelled() {
+            return Err(gone());
+        }
+        let call = &self.call;
         let model = call.served.speech.as_ref().map_err(Clone::clone)?;
-        let limits = Limits {
-            seconds: state.config.max_audio_seconds as f64,
-            samples: state.config.most_samples(),
-            channels: CHANNELS,
-        };
-        let sound = decode(file.into(), limits).map_err(|error| ApiError::field("file", error))?;
-        let sound = sound.at(model.rate()).map_err(|error| ApiError::field("file", error))?;
-        // What decoding took above what the sound needs is free for others.
-        let kept = kib(size_of_val(sound.samples.as_slice())) as usize;
-        drop(room.split(room.num_permits().saturating_sub(kept)));
-        let options = options(&call, task)?;
         let seconds = sound.seconds();
-        let mut heard = model.transcribe(sound, &options)?.cancelled_by(&watch.cancel);
+        let mut heard = model.transcribe(sound, &self.options)?.cancelled_by(&self.cancel);
         let mut segments = Vec::new();
         for next in heard.by_ref() {
             let segment = next.map_err(|error| {
-                state.models.report(&call.served, &error, call.fingerprint);
-                watch.or(error.into())
+                self.state.models.report(&call.served, &error, call.fingerprint);
+                self.why.get().cloned().unwrap_or_else(|| error.into())
             })?;
             if !each(&segment) {
-                return Err(ApiError::bad("the client is gone"));
+                return Err(gone());
             }
             segments.push(segment);
         }
+        let rows = model.model().info().sound.as_ref().map_or(0, |stem| stem.tokens());
+        self.state.metrics.prompts(heard.windows() * rows);
         Ok(Heard { segments, language: heard.language(), seconds, incomplete: heard.incomplete() })
     }
 }

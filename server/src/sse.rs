@@ -101,10 +101,21 @@ impl Stream for Events {
     }
 }
 
+/// An event that another thread makes.
+#[cfg(feature = "speech")]
+#[derive(Debug)]
+pub struct Event {
+    /// What it says.
+    pub value: Value,
+    /// Whether it is the last one.
+    pub last: bool,
+}
+
 /// Events that another thread makes; dropping it cancels what makes them.
 #[cfg(feature = "speech")]
 struct Made {
-    receiver: tokio::sync::mpsc::Receiver<Value>,
+    receiver: tokio::sync::mpsc::Receiver<Event>,
+    ended: bool,
     idle: Pin<Box<Sleep>>,
     keep_alive: Duration,
     _waits: crate::state::Waits,
@@ -113,12 +124,12 @@ struct Made {
 /// The response that streams what comes from `receiver`.
 #[cfg(feature = "speech")]
 pub fn made(
-    receiver: tokio::sync::mpsc::Receiver<Value>,
+    receiver: tokio::sync::mpsc::Receiver<Event>,
     waits: crate::state::Waits,
     keep_alive: Duration,
 ) -> Response<Body> {
     let idle = Box::pin(sleep(keep_alive));
-    of_events(Body::from_stream(Made { receiver, idle, keep_alive, _waits: waits }))
+    of_events(Body::from_stream(Made { receiver, ended: false, idle, keep_alive, _waits: waits }))
 }
 
 #[cfg(feature = "speech")]
@@ -127,10 +138,20 @@ impl Stream for Made {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
+        if this.ended {
+            return Poll::Ready(None);
+        }
         let mut out = String::new();
         match this.receiver.poll_recv(context) {
-            Poll::Ready(None) => return Poll::Ready(None),
-            Poll::Ready(Some(value)) => event(&mut out, &value),
+            Poll::Ready(Some(Event { value, last })) => {
+                event(&mut out, &value);
+                this.ended = last;
+            }
+            // Its thread is gone without a last word.
+            Poll::Ready(None) => {
+                event(&mut out, &ApiError::internal("a part of the server panicked at this request").body());
+                this.ended = true;
+            }
             Poll::Pending if this.idle.as_mut().poll(context).is_pending() => return Poll::Pending,
             Poll::Pending => out.push_str(": keep-alive\n\n"),
         }

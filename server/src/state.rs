@@ -20,9 +20,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const KIB: usize = 1 << 10;
 /// Bytes of all bodies that are in the server at once, if one is not larger.
 const BODIES: usize = 256 << 20;
-/// Bytes of all sounds that are in the server at once, if one is not larger.
+/// Bytes of all sounds that are decoded at once, if one is not larger.
 #[cfg(feature = "speech")]
 const SOUNDS: usize = 1 << 30;
+/// Transcriptions that have a thread at once: other requests need some of those threads, too.
+#[cfg(feature = "speech")]
+const TRANSCRIPTIONS: usize = 32;
 
 /// A server's parts.
 #[derive(Debug)]
@@ -41,9 +44,12 @@ pub struct State {
     pub names: Vec<String>,
     /// Room for bodies of requests, in KiB.
     bodies: Arc<Semaphore>,
-    /// Room for sounds that are decoded, in KiB.
+    /// Transcriptions at once: each has a thread that waits for the engine.
     #[cfg(feature = "speech")]
-    pub sounds: Arc<Semaphore>,
+    pub transcriptions: Arc<Semaphore>,
+    /// Room for sounds while they are decoded, in KiB.
+    #[cfg(feature = "speech")]
+    pub decoding: Arc<Semaphore>,
     /// When it was started, in seconds since 1970.
     pub created: u64,
 }
@@ -66,10 +72,16 @@ pub struct Call {
     /// The name that the request calls it by.
     pub model: String,
     /// The room of its body.
-    _room: OwnedSemaphorePermit,
+    room: Option<OwnedSemaphorePermit>,
 }
 
 impl Call {
+    /// Frees the room of its body, which is gone.
+    #[cfg(feature = "speech")]
+    pub fn body_is_gone(&mut self) {
+        self.room = None;
+    }
+
     /// Who it is for: keys share what there is.
     ///
     /// # Errors
@@ -99,7 +111,9 @@ impl State {
             life: Life::default(),
             bodies: Arc::new(Semaphore::new(BODIES.max(config.max_body_bytes) / KIB + 1)),
             #[cfg(feature = "speech")]
-            sounds: Arc::new(Semaphore::new(SOUNDS.max(config.most_sound_bytes()) / KIB + 1)),
+            transcriptions: Arc::new(Semaphore::new(config.max_num_seqs.clamp(1, TRANSCRIPTIONS))),
+            #[cfg(feature = "speech")]
+            decoding: Arc::new(Semaphore::new(SOUNDS.max(config.most_sound_bytes()) / KIB + 1)),
             created: now(),
             models,
             names,
@@ -123,7 +137,7 @@ impl State {
             Ok(_) => return Err(ApiError::bad("the body is JSON, but no object")),
             Err(error) => return Err(ApiError::bad(format!("the body is no JSON: {error}"))),
         };
-        self.call(given, tables, key, &bytes, room)
+        self.call(given, tables, key, fingerprint(&[&bytes]), room)
     }
 
     /// The name of a request's key.
@@ -139,7 +153,7 @@ impl State {
         }
     }
 
-    /// A request of these fields, whose body was `bytes`.
+    /// A request of these fields.
     ///
     /// # Errors
     /// As [`State::read`].
@@ -148,16 +162,13 @@ impl State {
         given: Map<String, Value>,
         tables: &[&[Field]],
         key: String,
-        bytes: &Bytes,
+        fingerprint: u64,
         room: OwnedSemaphorePermit,
     ) -> Result<Call, ApiError> {
         let model = self.model(&given)?;
         let fields = Fields::check(given, tables, self.config.allow_unknown_fields)?;
-        let mut hasher = DefaultHasher::new();
-        hasher.write(bytes);
-        let fingerprint = hasher.finish();
         self.models.admit(fingerprint)?;
-        Ok(Call { fields, key, fingerprint, served: self.models.current()?, model, _room: room })
+        Ok(Call { fields, key, fingerprint, served: self.models.current()?, model, room: Some(room) })
     }
 
     /// The bytes of a body, and the room that they take.
@@ -200,6 +211,13 @@ impl State {
             Some(_) => Err(ApiError::field("model", "is no string")),
         }
     }
+}
+
+/// A number that is equal for equal parts.
+pub fn fingerprint(parts: &[&[u8]]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    parts.iter().for_each(|part| hasher.write(part));
+    hasher.finish()
 }
 
 /// Whether a `Content-Type` is this one.

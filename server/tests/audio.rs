@@ -155,7 +155,8 @@ fn languages_translations_and_requests_at_once() {
 #[test]
 fn segments_are_streamed_as_they_are_heard() {
     let folder = whisper("stream", &json!({}));
-    let want = text(&heard(&folder, &SpeechOptions::new()).0);
+    let (segments, _, incomplete) = heard(&folder, &SpeechOptions::new());
+    let want = text(&segments);
     let server = serving(folder, config());
     let answer = post(&server, TRANSCRIPTIONS, &multipart(&[("stream", "true")], &sound()));
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -168,6 +169,13 @@ fn segments_are_streamed_as_they_are_heard() {
     assert!(deltas.iter().all(|delta| delta["type"] == "transcript.text.delta"), "{events:?}");
     assert_eq!(deltas.iter().map(|delta| delta["delta"].as_str().unwrap()).collect::<String>(), want);
     assert_eq!((&last["type"], &last["text"]), (&json!("transcript.text.done"), &json!(want)));
+    assert_eq!(last["incomplete_windows"], incomplete);
+    assert!(answer.header("x-request-id").is_some(), "{}", answer.head);
+    // What is wrong is said before a stream begins.
+    let error = post(&server, TRANSCRIPTIONS, &multipart(&[("stream", "true")], b"no sound")).error(400);
+    assert_eq!(error["param"], "file");
+    let asked = [("stream", "true"), ("language", "xx")];
+    post(&server, TRANSCRIPTIONS, &multipart(&asked, &sound())).error(400);
 }
 
 #[test]
@@ -219,11 +227,20 @@ fn what_cannot_be_transcribed_is_refused_by_name() {
 fn a_sound_ends_with_its_time_and_with_its_client() {
     let limit = Some(Duration::from_millis(300));
     let long = multipart(&[], &wav(&numbers(RATE * 600, 9, 0.3)));
-    let server = serving(whisper("late", &json!({})), ServerConfig { request_timeout: limit, ..config() });
-    let began = Instant::now();
-    let error = post(&server, TRANSCRIPTIONS, &long).error(408);
-    assert!(error["message"].as_str().unwrap().contains("the server's limit"), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    // One at a time: the others wait for their turn.
+    let late = ServerConfig { request_timeout: limit, max_num_seqs: 1, ..config() };
+    let server = serving(whisper("late", &json!({})), late);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let began = Instant::now();
+                let error = post(&server, TRANSCRIPTIONS, &long).error(408);
+                assert!(error["message"].as_str().unwrap().contains("the server's limit"), "{error}");
+                assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+            });
+        }
+    });
+    assert_eq!(server.get("/load").json()["server_load"], 0);
     let server = serving(whisper("gone", &json!({})), config());
     let mut stream = server.connect();
     stream.write_all(&[head(TRANSCRIPTIONS, long.len()).as_bytes(), &long].concat()).unwrap();

@@ -7,7 +7,7 @@ use engraft_core::{Error, Result};
 use hf_hub::HFClientSync;
 use hf_hub::progress::{DownloadEvent, FileProgress, Progress, ProgressEvent, ProgressHandler};
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// What is fetched of a repository: weights, configuration, tokenizer, template. Nothing that runs code.
@@ -41,23 +41,37 @@ pub fn fetch(id: &str, progress: impl FnMut(u64, u64) + Send + 'static) -> Resul
     let client = HFClientSync::new().map_err(failed)?;
     let repository = client.model(owner, name);
     let wanted = || repository.snapshot_download().maybe_revision(revision.map(str::to_owned));
-    if let Ok(folder) = wanted().local_files_only(true).send()
-        && complete(&folder)
-    {
-        return Ok(folder);
+    let local = wanted().local_files_only(true).send().ok().filter(|folder| complete(folder));
+    if let Some(folder) = local.as_ref().filter(|folder| has_tokenizer(folder)) {
+        return Ok(folder.clone());
     }
     let progress = Progress::new(Download::new(progress));
     let fetch = |patterns: &[&str]| {
         let patterns = patterns.iter().map(|p| p.to_string()).collect::<Vec<_>>();
         wanted().allow_patterns(patterns).progress(progress.clone()).send().map_err(failed)
     };
-    let mut folder = fetch(&WANTED)?;
-    // Older repositories have a tokenizer in the files of its kind only, and PyTorch's weights.
-    if !folder.join("tokenizer.json").exists() {
-        let files = VocabularyFiles::MODELS.into_iter().chain(VocabularyFiles::OTHERS);
-        folder = fetch(&files.collect::<Vec<_>>())?;
+    let fetched = || {
+        let mut folder = fetch(&WANTED)?;
+        // Older repositories have a tokenizer in the files of its kind only, and PyTorch's weights.
+        if !has_tokenizer(&folder) {
+            folder = fetch(&vocabulary().collect::<Vec<_>>())?;
+        }
+        if complete(&folder) { Ok(folder) } else { fetch(&OLDER) }
+    };
+    // What another program has fetched may lack a tokenizer; a model may have none.
+    match (fetched(), local) {
+        (Err(_), Some(folder)) => Ok(folder),
+        (fetched, _) => fetched,
     }
-    if complete(&folder) { Ok(folder) } else { fetch(&OLDER) }
+}
+
+/// Files of tokenizers without a `tokenizer.json`.
+fn vocabulary() -> impl Iterator<Item = &'static str> {
+    VocabularyFiles::MODELS.into_iter().chain(VocabularyFiles::OTHERS)
+}
+
+fn has_tokenizer(folder: &Path) -> bool {
+    std::iter::once("tokenizer.json").chain(vocabulary()).any(|name| folder.join(name).exists())
 }
 
 /// What the client says of a download's files, as bytes so far and in all.

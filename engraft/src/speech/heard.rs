@@ -1,5 +1,6 @@
 //! What one window of a sound gives, how the model is asked for it, and what is wrong with a sound.
 
+use crate::wait::wait_unless;
 use crate::{Caller, CancelToken, EngineHandle, Event, Finish, Request, TextGenerator};
 use engraft_core::{Error, Result};
 use std::sync::Arc;
@@ -22,12 +23,14 @@ pub(super) struct Heard {
     pub segments: Vec<Timed>,
     /// Whether all that the model would have written is there.
     pub complete: bool,
+    /// Whether the model has read it.
+    pub read: bool,
 }
 
 impl Heard {
     /// A window without speech.
     pub fn nothing(samples: usize) -> Self {
-        Self { samples, segments: Vec::new(), complete: true }
+        Self { samples, segments: Vec::new(), complete: true, read: false }
     }
 }
 
@@ -75,15 +78,20 @@ impl Calls<'_> {
             priority,
             ..Request::default()
         };
+        let cancelled = || Error::Request { id: 0, what: "the transcription was cancelled".into() };
         let mut written = Written::default();
-        for event in self.model.handle().submit(request)? {
-            match event? {
+        let mut events = self.model.handle().submit(request)?;
+        loop {
+            // A request that waits behind others says nothing.
+            let next = wait_unless(|| self.cancel.is_cancelled(), |context| events.poll(context));
+            let Some(event) = next.ok_or_else(cancelled)?.transpose()? else { break };
+            match event {
                 Event::Token(id) => written.tokens.push(id),
                 Event::Finished(finish) => written.complete = finish == Finish::Stop,
                 Event::Kept(_) => {}
             }
             if self.cancel.is_cancelled() {
-                return Err(Error::Request { id: 0, what: "the transcription was cancelled".into() });
+                return Err(cancelled());
             }
         }
         written.tokens.retain(|id| !ends.contains(id));

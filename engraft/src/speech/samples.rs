@@ -120,7 +120,12 @@ impl Samples {
                 (text.trim().to_string(), true)
             }
         };
-        Ok(Heard { samples: length, segments: vec![Timed { times: [0.0, seconds], text }], complete })
+        Ok(Heard {
+            samples: length,
+            segments: vec![Timed { times: [0.0, seconds], text }],
+            read: true,
+            complete,
+        })
     }
 
     /// Samples of the window: all, or up to where it is quietest in the last part of the longest.

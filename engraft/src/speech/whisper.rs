@@ -99,7 +99,7 @@ impl Whisper {
         });
         // By timestamps, the next window begins where the last whole segment ended.
         let complete = complete || options.timestamps && heard < here.len();
-        Ok(Heard { samples: heard, segments: decoded.collect::<Result<_>>()?, complete })
+        Ok(Heard { samples: heard, segments: decoded.collect::<Result<_>>()?, complete, read: true })
     }
 
     /// The language that is likeliest at the beginning of a window.

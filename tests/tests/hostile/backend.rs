@@ -134,8 +134,8 @@ impl<G: Ground> HostileStream<G> {
         Ok(match ground.run(&mut self.inner, op, &spans) {
             Ok(None) => Outcome::Ran,
             Ok(Some(stray)) => Outcome::Stray(stray),
-            // A kernel that panicked, say: no change may get that far.
-            Err(e @ Error::Internal { .. }) => Outcome::Stray(e.to_string()),
+            // No change may get that far; what a backend finds in data by itself is an internal error, too.
+            Err(Error::Internal { what }) if what.contains("panicked") => Outcome::Stray(what),
             Err(e) => Outcome::Refused(e.to_string()),
         })
     }

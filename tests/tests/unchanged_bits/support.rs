@@ -1,5 +1,7 @@
 //! What the laws share: the CPU, and engines of golden models.
 
+#![allow(clippy::unwrap_used)]
+
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
