@@ -1,9 +1,11 @@
 //! What one window of a sound gives, how the model is asked for it, and what is wrong with a sound.
 
-use crate::wait::wait_unless;
+use crate::wait::waker;
 use crate::{Caller, CancelToken, EngineHandle, Event, Finish, Request, TextGenerator};
 use engraft_core::{Error, Result};
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// Loudness below which a window is silent.
 const SILENCE: f32 = 1e-4;
@@ -31,6 +33,22 @@ impl Heard {
     /// A window without speech.
     pub fn nothing(samples: usize) -> Self {
         Self { samples, segments: Vec::new(), complete: true, read: false }
+    }
+}
+
+/// How often a wait looks whether it is to go on.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// As [`wait`](crate::wait::wait), at the longest until `ended`.
+fn wait_unless<T>(ended: impl Fn() -> bool, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
+    let waker = waker();
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match poll(&mut context) {
+            Poll::Ready(value) => return Some(value),
+            Poll::Pending if ended() => return None,
+            Poll::Pending => std::thread::park_timeout(LOOK),
+        }
     }
 }
 
