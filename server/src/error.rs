@@ -111,6 +111,11 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
+    /// 500 because of a panic.
+    pub fn panicked() -> Self {
+        Self::internal("a part of the server panicked at this request")
+    }
+
     /// The object that clients read.
     pub fn body(&self) -> Value {
         json!({"error": {

@@ -26,7 +26,7 @@ pub enum Shape {
     Ids,
     /// A list of messages.
     Messages,
-    /// A file of a form.
+    /// A file of a multipart body.
     File,
     /// A list of anything.
     List,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 /// The type of such a request.
 const KIND: &str = "multipart/form-data";
-/// Parts of a form.
+/// Parts of a body.
 const MOST_PARTS: usize = 64;
 /// Bytes of a part that is no file.
 const MOST_TEXT: usize = 64 << 10;

@@ -149,7 +149,7 @@ impl Stream for Made {
             }
             // Its thread is gone without a last word.
             Poll::Ready(None) => {
-                event(&mut out, &ApiError::internal("a part of the server panicked at this request").body());
+                event(&mut out, &ApiError::panicked().body());
                 this.ended = true;
             }
             Poll::Pending if this.idle.as_mut().poll(context).is_pending() => return Poll::Pending,

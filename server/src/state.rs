@@ -72,14 +72,14 @@ pub struct Call {
     /// The name that the request calls it by.
     pub model: String,
     /// The room of its body.
-    room: Option<OwnedSemaphorePermit>,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Call {
     /// Frees the room of its body, which is gone.
     #[cfg(feature = "speech")]
     pub fn body_is_gone(&mut self) {
-        self.room = None;
+        self._room = None;
     }
 
     /// Who it is for: keys share what there is.
@@ -168,7 +168,7 @@ impl State {
         let model = self.model(&given)?;
         let fields = Fields::check(given, tables, self.config.allow_unknown_fields)?;
         self.models.admit(fingerprint)?;
-        Ok(Call { fields, key, fingerprint, served: self.models.current()?, model, room: Some(room) })
+        Ok(Call { fields, key, fingerprint, served: self.models.current()?, model, _room: Some(room) })
     }
 
     /// The bytes of a body, and the room that they take.
@@ -271,5 +271,5 @@ pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(ApiError::internal("a part of the server panicked at this request")))
+    done.unwrap_or_else(|_| Err(ApiError::panicked()))
 }

@@ -240,18 +240,20 @@ fn a_sound_ends_with_its_time_and_with_its_client() {
             });
         }
     });
-    assert_eq!(server.get("/load").json()["server_load"], 0);
+    holds(&server, 0);
     let server = serving(whisper("gone", &json!({})), config());
     let mut stream = server.connect();
     stream.write_all(&[head(TRANSCRIPTIONS, long.len()).as_bytes(), &long].concat()).unwrap();
-    let in_it = |count: u64| {
-        let began = Instant::now();
-        while server.get("/load").json()["server_load"] != count {
-            assert!(began.elapsed() < Duration::from_secs(20), "{}", server.get("/load").text());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    };
-    in_it(1);
+    holds(&server, 1);
     drop(stream);
-    in_it(0);
+    holds(&server, 0);
+}
+
+/// Waits until so many requests are in a server: a thread that hears leaves with its next token.
+fn holds(server: &Running, count: u64) {
+    let began = Instant::now();
+    while server.get("/load").json()["server_load"] != count {
+        assert!(began.elapsed() < Duration::from_secs(20), "{}", server.get("/load").text());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
