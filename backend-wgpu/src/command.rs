@@ -266,8 +266,9 @@ mod tests {
 
     /// An empty view at the end of a buffer larger than a binding binds bytes that are there.
     #[test]
+    #[ignore = "needs a wgpu adapter"]
     fn empty_views_bind_inside_their_buffer() {
-        let Some(gpu) = crate::tests::opened() else { return };
+        let gpu = crate::tests::opened();
         let limits = Limits { binding: 512, ..*gpu.limits() };
         let mem = gpu.alloc(1024).expect("1 KiB");
         for (first, count) in [(256, 0), (0, 0), (192, 64)] {

@@ -92,8 +92,9 @@ mod tests {
     use crate::tests::opened;
 
     #[test]
+    #[ignore = "needs a wgpu adapter"]
     fn limits_are_what_a_machine_can_have() {
-        let Some(gpu) = opened() else { return };
+        let gpu = opened();
         let (read, multiply) = gpu.measure_limits().unwrap();
         println!("{}: {read:.1} GB/s read, {multiply:.1} GFLOP/s", gpu.adapter().name);
         assert!((0.1..1e5).contains(&read) && (0.1..1e7).contains(&multiply), "{read} {multiply}");

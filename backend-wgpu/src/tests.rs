@@ -1,5 +1,5 @@
-//! Tests on whatever adapter there is.
-#![allow(clippy::unwrap_used)]
+//! Tests on whatever adapter there is. They are ignored unless they are asked for, and fail without one.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use crate::arithmetic::Arithmetic;
 use crate::{Wgpu, WgpuConfig, WgpuMem};
@@ -11,28 +11,35 @@ use engraft_core::ops::{Checked, Embed, Run};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Adapters that a test may open; the lanes ask for them by ENGRAFT_REQUIRE.
-pub(crate) fn opened() -> Option<Arc<Wgpu>> {
+/// The adapter that a test runs on: the one that ENGRAFT_REQUIRE asks for, as the lanes do, or the first.
+pub(crate) fn opened() -> Arc<Wgpu> {
     opened_as(WgpuConfig::default())
 }
 
 /// The same with more to ask for.
-pub(crate) fn opened_as(config: WgpuConfig) -> Option<Arc<Wgpu>> {
+pub(crate) fn opened_as(config: WgpuConfig) -> Arc<Wgpu> {
     let required = std::env::var("ENGRAFT_REQUIRE").ok();
     let adapter = required.as_deref().and_then(|name| name.strip_prefix("wgpu:")).map(str::to_string);
-    match Wgpu::new(WgpuConfig { adapter, software: true, ..config }) {
-        Ok(gpu) => Some(gpu),
-        Err(e) => {
-            assert!(required.is_none_or(|name| !name.starts_with("wgpu")), "{e}");
-            println!("skipped: {e}");
-            None
-        }
-    }
+    let opened = Wgpu::new(WgpuConfig { adapter, software: true, ..config });
+    opened.unwrap_or_else(|e| panic!("needs a wgpu adapter: {e}"))
+}
+
+/// None of them passes over nothing.
+#[cfg(target_os = "linux")]
+#[test]
+fn without_an_adapter_every_test_that_needs_one_fails() {
+    let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+    program.arg("--ignored").env("VK_DRIVER_FILES", "/nonexistent").env_remove("ENGRAFT_REQUIRE");
+    let output = program.env_remove("RUST_BACKTRACE").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success() && said.contains("needs a wgpu adapter: "), "{said}");
+    assert!(said.contains("test result: FAILED. 0 passed; "), "{said}");
 }
 
 #[test]
+#[ignore = "needs a wgpu adapter"]
 fn a_lost_device_is_an_error_everywhere_and_stays_one() {
-    let Some(gpu) = opened() else { return };
+    let gpu = opened();
     let mut stream = gpu.stream().unwrap();
     let words: Buf<WgpuMem, u32> = Buf::new(gpu.alloc(256).unwrap(), 4).unwrap();
     stream.sync().unwrap();
@@ -49,10 +56,11 @@ fn a_lost_device_is_an_error_everywhere_and_stays_one() {
 /// What Metal's watchdog does: no error, and whatever the buffers held before. Parameters as native devices
 /// and as browsers take them.
 #[test]
+#[ignore = "needs a wgpu adapter"]
 fn a_command_buffer_that_was_given_up_is_a_lost_device() {
     for uniform_parameters in [false, true] {
         let config = || WgpuConfig { uniform_parameters, ..WgpuConfig::default() };
-        let Some(gpu) = opened_as(config()) else { return };
+        let gpu = opened_as(config());
         let mut stream = gpu.stream().unwrap();
         let mut words = words_of(&gpu);
         let mut got = [0u32; 4];
@@ -72,7 +80,7 @@ fn a_command_buffer_that_was_given_up_is_a_lost_device() {
             assert_eq!(got, [3; 4], "what was lost was taken for a result");
         }
         // One whose results nobody reads, before one that ends.
-        let gpu = opened_as(config()).unwrap();
+        let gpu = opened_as(config());
         let mut stream = gpu.stream().unwrap();
         gpu.lose_command_buffer(0);
         let _unread = stream.download(words_of(&gpu).view()).unwrap();
@@ -90,8 +98,9 @@ fn words_of(gpu: &Wgpu) -> Buf<WgpuMem, u32> {
 
 /// A driver that contracts or reassociates, as the probe would find it.
 #[test]
+#[ignore = "needs a wgpu adapter"]
 fn a_probe_that_fails_withholds_the_promise() {
-    let Some(gpu) = opened() else { return };
+    let gpu = opened();
     let found = |order| Arithmetic { order, ..Arithmetic::default() };
     let config = WgpuConfig::default();
     let gpu = Arc::try_unwrap(gpu).unwrap().probed(&config, found(true), None, None).unwrap();
@@ -101,8 +110,9 @@ fn a_probe_that_fails_withholds_the_promise() {
 }
 
 #[test]
+#[ignore = "needs a wgpu adapter"]
 fn times_are_the_devices_and_move_on() {
-    let Some(gpu) = opened() else { return };
+    let gpu = opened();
     let mut stream = gpu.stream().unwrap();
     // More than a set of queries holds.
     let events: Vec<_> = (0..600).map(|_| stream.record().unwrap()).collect();
@@ -122,8 +132,9 @@ fn times_are_the_devices_and_move_on() {
 
 /// A weight of several pieces is what its rows were, and takes no more of the host's memory than two pieces.
 #[test]
+#[ignore = "needs a wgpu adapter"]
 fn a_large_weight_is_packed_piece_by_piece() {
-    let Some(gpu) = opened() else { return };
+    let gpu = opened();
     const ROWS: usize = 20_001;
     const COLS: usize = 1060;
     let value = |row: usize, col: usize| (row * 31 + col) as f32;

@@ -171,7 +171,8 @@ pub struct GenerateArgs {
     /// Text to continue, as an option
     #[arg(short, long, value_name = "TEXT", conflicts_with = "prompt_file")]
     pub prompt: Option<String>,
-    /// File with the text to continue; - reads standard input
+    /// File with the text to continue, at most 64 MiB; a pipe will do (a shell's <(...), say); - reads
+    /// standard input
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Option<PathBuf>,
     /// Tokens to generate at most; -1: until the context is full

@@ -8,11 +8,12 @@
 use super::args::ChatArgs;
 use super::failure::{Failure, Outcome, one_line};
 use super::generate::introduce;
+use super::input;
 use super::output::{bold, dim, emit, note, note_inline, summary};
 use engraft::{Error, GenerateOptions, Message, TextGenerator, TextStream};
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
-use std::io::{BufRead, IsTerminal, stderr, stdin};
+use std::io::{IsTerminal, stderr, stdin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -113,10 +114,11 @@ impl Lines {
     fn read(&mut self, prompt: &str) -> Result<Line, Failure> {
         match self {
             Lines::Pipe => {
-                let mut line = String::new();
-                let n = stdin().lock().read_line(&mut line).map_err(|e| Error::io("standard input", e))?;
+                let place = "standard input";
+                let line = input::line(&mut stdin().lock(), &|| place.to_string())?;
+                let line = String::from_utf8(line).map_err(|_| Error::format(place, "is not UTF-8"))?;
                 let text = line.trim_end_matches(['\n', '\r']).to_string();
-                Ok(if n > 0 { Line::Text(text) } else { Line::End })
+                Ok(if line.is_empty() { Line::End } else { Line::Text(text) })
             }
             Lines::Terminal(editor) => match editor.readline(prompt) {
                 Ok(line) => Ok(Line::Text(line)),

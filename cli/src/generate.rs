@@ -1,11 +1,12 @@
 //! `engraft generate`: one prompt, one continuation.
 
 use super::args::GenerateArgs;
-use super::failure::{Failure, Outcome};
+use super::failure::{Failure, Outcome, one_line};
+use super::input::{self, MOST_TEXT};
 use super::output::{bold, bytes, count, dim, emit, json, note, note_inline, summary};
-use engraft::{Error, Float, ModelInfo, TextGenerator, TextStream};
+use engraft::{Float, ModelInfo, TextGenerator, TextStream};
 use serde_json::json;
-use std::io::{IsTerminal, Read, stderr, stdin, stdout};
+use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::path::Path;
 
 pub fn run(args: &GenerateArgs) -> Outcome {
@@ -54,15 +55,9 @@ fn prompt(args: &GenerateArgs) -> Result<String, Failure> {
         Err(Failure::Usage(format!("{why}; a prompt comes by {how}")))
     };
     let text = match &args.prompt_file {
-        Some(path) if path != Path::new("-") => {
-            std::fs::read_to_string(path).map_err(|e| Error::io(path, e))?
-        }
+        Some(path) => input::text(path, MOST_TEXT)?,
         None if stdin().is_terminal() => return no_prompt("no prompt"),
-        _ => {
-            let mut text = String::new();
-            stdin().read_to_string(&mut text).map_err(|e| Error::io("standard input", e))?;
-            text
-        }
+        None => input::text(Path::new("-"), MOST_TEXT)?,
     };
     let end = text.strip_suffix('\n').map_or(text.as_str(), |t| t.strip_suffix('\r').unwrap_or(t));
     match end.is_empty() && args.prompt_file.is_none() {
@@ -76,7 +71,7 @@ pub(super) fn introduce(model: &TextGenerator, demo: bool) {
     let info = model.info();
     let file = Path::new(&info.name).file_name().map_or(info.name.as_str().into(), |f| f.to_string_lossy());
     let name = if demo { "demo model (embedded; --model takes another)".into() } else { file };
-    note(&dim(&format!(
+    let line = format!(
         "{name}: {}, {} parameters, {} of weights, {} on {}, loaded in {:.2} s",
         info.arch,
         count(info.parameters),
@@ -84,7 +79,9 @@ pub(super) fn introduce(model: &TextGenerator, demo: bool) {
         info.plan.backend,
         device(info),
         info.load_seconds
-    )));
+    );
+    // The names are a file's and a policy's.
+    note(&dim(&one_line(&line)));
     if !demo && info.plan.backend.starts_with("cuda") && info.plan.dtype == Float::F32 {
         note(&dim("activations are f32, which tensor cores do not multiply; --dtype bf16 or f16 takes them"));
     }

@@ -132,15 +132,7 @@ fn in_file(file: &Path, error: &engraft_image::Error) -> Error {
 /// The picture of a file.
 fn read(path: &Path) -> Result<Picture, Failure> {
     let limits = PictureLimits::default();
-    let meta = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
-    if !meta.is_file() {
-        return Err(Error::format(path.display().to_string(), "is no file").into());
-    }
-    if meta.len() > limits.bytes as u64 {
-        let what = format!("has {} bytes, at most {} allowed", meta.len(), limits.bytes);
-        return Err(Error::format(path.display().to_string(), what).into());
-    }
-    let bytes = std::fs::read(path).map_err(|e| Error::io(path, e))?;
+    let bytes = Access::whole(path, limits.bytes as u64)?;
     Ok(engraft_image::decode(&bytes, limits).map_err(|e| in_file(path, &e))?)
 }
 

@@ -24,6 +24,7 @@ mod generate;
 mod group;
 #[cfg(feature = "image")]
 mod image;
+mod input;
 mod lines;
 mod output;
 mod plan;
@@ -127,7 +128,8 @@ fn logging() {
     }
 }
 
-/// A warning reads like one of the program's own; other lines name their level and module.
+/// A warning reads like one of the program's own; other lines name their level and module. What a file made
+/// long or put ends of lines into stays one line.
 struct LogLines;
 
 impl<S, N> FormatEvent<S, N> for LogLines
@@ -147,8 +149,9 @@ where
             Level::ERROR => write!(out, "error: ")?,
             level => write!(out, "{}: {}: ", level.as_str().to_lowercase(), about.target())?,
         }
-        context.format_fields(out.by_ref(), event)?;
-        writeln!(out)
+        let mut fields = String::new();
+        context.format_fields(Writer::new(&mut fields), event)?;
+        writeln!(out, "{}", one_line(&fields))
     }
 }
 

@@ -4,6 +4,7 @@
 //! command then ends with status 1.
 
 use super::failure::{Failure, Outcome};
+use super::input;
 use super::output::{json_with_first, note, plural};
 use engraft::Error;
 use serde_json::{Map, Value};
@@ -40,11 +41,10 @@ impl Lines {
     /// The next line that is not blank, with its number (from 1); one that is no text is answered as wrong.
     pub fn next(&mut self) -> Result<Option<(usize, String)>, Failure> {
         loop {
-            let mut line = Vec::new();
-            let read = self.reader.read_until(b'\n', &mut line);
             self.number += 1;
-            let place = || format!("{}, line {}", self.name, self.number);
-            if read.map_err(|e| Error::io(place(), e))? == 0 {
+            let (name, number) = (&self.name, self.number);
+            let line = input::line(&mut *self.reader, &|| format!("{name}, line {number}"))?;
+            if line.is_empty() {
                 return Ok(None);
             }
             let text = match String::from_utf8(line) {

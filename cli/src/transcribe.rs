@@ -3,11 +3,14 @@
 use super::args::{TranscribeArgs, TranscribeTask};
 use super::failure::{Failure, Outcome};
 use super::generate::introduce;
+use super::input;
 use super::output::{emit, note};
 use engraft::engraft_audio::{Format, Limits, Segment, Sound, decode};
 use engraft::{Error, SpeechOptions, Task, Transcriber};
-use std::io::Read;
 use std::path::Path;
+
+/// Bytes of a sound: a WAV file can say no greater length.
+const MOST: u64 = 4 << 30;
 
 pub fn run(args: &TranscribeArgs) -> Outcome {
     if args.model.is_demo() {
@@ -40,16 +43,30 @@ pub fn run(args: &TranscribeArgs) -> Outcome {
     Ok(())
 }
 
-/// The sound of a file, or of standard input.
+/// The sound of a file, a pipe or standard input.
 fn read(path: &Path) -> Result<Sound, Failure> {
-    let bytes = match path == Path::new("-") {
-        false => std::fs::read(path),
-        true => {
-            let mut bytes = Vec::new();
-            std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
-        }
-    };
-    let bytes = bytes.map_err(|e| Error::io(path, e))?;
+    if path != Path::new("-") {
+        no_device(path)?;
+    }
+    let bytes = input::whole(path, MOST)?;
     let named = |e: engraft::engraft_audio::Error| Error::format(path.display().to_string(), e.to_string());
     Ok(decode(bytes, Limits::default()).map_err(named)?)
+}
+
+/// Refuses a device, which may have no end: sounds may be as long as memory.
+#[cfg(unix)]
+fn no_device(path: &Path) -> Outcome {
+    use std::os::unix::fs::FileTypeExt;
+    let kind = std::fs::metadata(path).map_err(|e| Error::io(path, e))?.file_type();
+    if kind.is_char_device() || kind.is_block_device() {
+        let what = "is a device; a file or a pipe is expected";
+        return Err(Error::format(path.display().to_string(), what).into());
+    }
+    Ok(())
+}
+
+/// Only Unix has devices among its files.
+#[cfg(not(unix))]
+fn no_device(_: &Path) -> Outcome {
+    Ok(())
 }

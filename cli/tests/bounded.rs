@@ -87,6 +87,7 @@ fn hostile_templates_cost_a_conversation_no_more_than_their_limits() {
         let run = bounded(template, &honest, &args, "Hello\n/help\n");
         assert_eq!(run.status, 0, "{template}: {}", run.said);
         assert!(run.said.contains("/retry"), "{template}: the conversation ended: {}", run.said);
+        assert!(!run.said.contains("panic"), "{template}: {}", run.said);
         assert!(run.said.len() < 16_000, "{template}: {} bytes of messages", run.said.len());
         refused += usize::from(run.said.contains("error: chat template, line 1: "));
     }
@@ -105,6 +106,21 @@ fn hostile_tokenizers_are_refused_within_the_same_limits() {
         let run = bounded(what, &honest, &args, "");
         assert_eq!(run.status, 1, "{what}: {}", run.said);
         assert!(run.said.contains(word) && run.said.contains("tokenizer.json"), "{what}: {}", run.said);
+    }
+}
+
+#[test]
+fn long_prompts_are_refused_within_the_same_limits() {
+    let model = demo_copy("bounded-long-prompts");
+    let prompt = model.join("prompt.txt");
+    let honest = run(&["generate", "--prompt", "This package", "-n", "1", "--model", text(&model)], "");
+    assert_eq!(honest.status, 0, "{}", honest.said);
+    let args = ["generate", "--prompt-file", text(&prompt), "-n", "1", "--model", text(&model)];
+    for (what, json, long, word) in hostile_text::long_prompts() {
+        fs::write(model.join("tokenizer.json"), json).unwrap();
+        fs::write(&prompt, long).unwrap();
+        let run = bounded(what, &honest, &args, "");
+        assert!(run.status == 1 && run.said.contains(word), "{what}: {}", run.said);
     }
 }
 

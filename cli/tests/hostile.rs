@@ -4,6 +4,7 @@
 
 mod support;
 
+use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -72,6 +73,47 @@ fn messages_show_no_control_characters_and_no_whole_files() {
     fs::write(&policy, format!(r#"{{"name": "{}", "like": 5}}"#, "x".repeat(400_000))).unwrap();
     let output = engraft(&["plan", "--policy", policy.to_str().unwrap()]);
     assert!(!output.status.success() && output.stderr.len() < 8000, "{} bytes", output.stderr.len());
+}
+
+/// What a model's files call themselves reaches the terminal on its own line, without control characters.
+#[test]
+fn plans_show_no_control_characters_of_a_model() {
+    let model = demo_copy("control-names");
+    let file = model.join("config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let field = "a\u{1b}[2J\nforged: b";
+    config["model_type"] = json!("x\u{1b}]0;title\u{7}\nforged: policy");
+    config["architectures"] = json!(["Own\u{1b}[31m\nforged: ForCausalLM"]);
+    config[field] = json!(["\u{1b}"]);
+    fs::write(&file, config.to_string()).unwrap();
+    let plan = [&["plan"][..], &["plan", "--tensors"], &["generate", "--prompt", PROMPT, "-n", "1"]];
+    for args in plan {
+        let output =
+            engraft(&[args, &["--model", model.to_str().unwrap(), "--accept-unknown", field]].concat());
+        let text = format!("{}{}", stdout(&output), stderr(&output));
+        assert!(!text.contains(['\u{1b}', '\u{7}']), "{args:?}: {text:?}");
+        assert!(text.lines().all(|line| !line.starts_with("forged")), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn a_policys_long_name_is_shown_in_part() {
+    let model = demo_copy("long-name");
+    let file = model.join("config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    config["model_type"] = json!("acme");
+    fs::write(&file, config.to_string()).unwrap();
+    let policy = model.join("policy.json");
+    let name = format!("acme\u{1b}[31m\n{}", "x".repeat(400_000));
+    fs::write(&policy, json!({"name": name, "like": "llama", "model_types": ["acme"]}).to_string()).unwrap();
+    let (model, policy) = (model.to_str().unwrap(), policy.to_str().unwrap());
+    let plan = [&["plan"][..], &["plan", "--tensors"], &["generate", "--prompt", PROMPT, "-n", "1"]];
+    for args in plan {
+        let output = engraft(&[args, &["--model", model, "--policy", policy]].concat());
+        let text = format!("{}{}", stdout(&output), stderr(&output));
+        assert!(text.len() < 16_000, "{args:?}: {} bytes", text.len());
+        assert!(!text.contains('\u{1b}') && text.contains("acme\\u{1b}[31m"), "{args:?}: {text:?}");
+    }
 }
 
 /// A file size limit stands for a full disk: both end a write in the middle.

@@ -1,8 +1,8 @@
 //! The program on wgpu: without a driver one sentence says what to install, on an adapter the text is the
 //! CPU's.
 //!
-//! `ENGRAFT_REQUIRE=wgpu:<part of a name>` makes a missing adapter a failure; else that part says that it was
-//! left out.
+//! What needs an adapter is ignored unless it is asked for, and fails without one.
+//! `ENGRAFT_REQUIRE=wgpu:<part of a name>` says which one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -32,10 +32,23 @@ fn generate(driver: Option<&str>, backend: &str) -> Output {
 }
 
 /// The adapter to run on: the one that is asked for, or the first here.
-fn adapter() -> Option<String> {
+fn adapter() -> String {
     let required = std::env::var("ENGRAFT_REQUIRE").ok().filter(|name| name.starts_with("wgpu"));
     let first = || Some(engraft::backends::adapters().first()?.split_whitespace().next()?.to_lowercase());
-    required.or_else(|| Some(format!("wgpu:{}", first()?)))
+    let found = required.or_else(|| Some(format!("wgpu:{}", first()?)));
+    found.unwrap_or_else(|| panic!("needs a wgpu adapter: none was found"))
+}
+
+/// None of them passes over nothing.
+#[cfg(target_os = "linux")]
+#[test]
+fn without_an_adapter_every_test_that_needs_one_fails() {
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program.arg("--ignored").env("VK_DRIVER_FILES", "/nonexistent").env_remove("ENGRAFT_REQUIRE");
+    let output = program.env_remove("RUST_BACKTRACE").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success() && said.contains("needs a wgpu adapter: "), "{said}");
+    assert!(said.contains("test result: FAILED. 0 passed; "), "{said}");
 }
 
 #[test]
@@ -52,11 +65,9 @@ fn without_a_driver_one_sentence_says_what_to_install() {
 }
 
 #[test]
+#[ignore = "needs a wgpu adapter"]
 fn an_adapter_gives_the_text_of_the_cpu_and_the_plan_has_no_gaps() {
-    let Some(backend) = adapter() else {
-        println!("left out: no adapter on this machine");
-        return;
-    };
+    let backend = adapter();
     let cpu = stdout(&generate(None, "cpu"));
     assert!(!cpu.trim().is_empty());
     assert_eq!(stdout(&generate(None, &backend)), cpu);
@@ -75,11 +86,9 @@ fn an_adapter_gives_the_text_of_the_cpu_and_the_plan_has_no_gaps() {
 }
 
 #[test]
+#[ignore = "needs a wgpu adapter"]
 fn bench_measures_an_adapter_against_its_own_limits() {
-    let Some(backend) = adapter() else {
-        println!("left out: no adapter on this machine");
-        return;
-    };
+    let backend = adapter();
     let sizes = ["--prompt-tokens", "4", "--decode", "4", "--repeat", "1", "--json"];
     let bench = ["bench", "--shape", "tiny", "--backend", &backend];
     let output = stdout(&engraft(None, &[&bench[..], &sizes].concat()));

@@ -8,7 +8,8 @@ mod support;
 use engraft::{EmbedOptions, EncoderInput, Layers, ModelSource, Options, Pooling};
 use serde_json::{Value, json};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use support::models::classifier;
 use support::with_input;
 
 fn lines(args: &[&str], input: &str) -> Vec<Value> {
@@ -149,27 +150,6 @@ fn a_configurations_policy_counts_before_a_weight_is_read() {
     for command in ["classify", "answer"] {
         fails(&[command, "--config", file.to_str().unwrap()], "", &["no_such_module"]);
     }
-}
-
-/// A golden classifier with names for its labels and a tokenizer whose words are `w5` for token 5.
-fn classifier(name: &str, change: impl Fn(&mut Value)) -> PathBuf {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/bert_classifier");
-    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = fs::remove_dir_all(&to);
-    fs::create_dir_all(&to).unwrap();
-    fs::copy(golden.join("model.safetensors"), to.join("model.safetensors")).unwrap();
-    let mut config: Value = serde_json::from_slice(&fs::read(golden.join("config.json")).unwrap()).unwrap();
-    config["id2label"] = json!({"0": "bad", "1": "fair", "2": "good"});
-    change(&mut config);
-    fs::write(to.join("config.json"), config.to_string()).unwrap();
-    let vocab: serde_json::Map<String, Value> = (0..211).map(|i| (format!("w{i}"), json!(i))).collect();
-    let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
-        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
-        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"},
-    });
-    fs::write(to.join("tokenizer.json"), tokenizer.to_string()).unwrap();
-    to
 }
 
 /// What sentence-transformers' files say of an embedding model is honoured, or refused by name.

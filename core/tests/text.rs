@@ -20,6 +20,13 @@ const MOST_BYTES: usize = 100_000_000;
 /// A thread of a browser has this much.
 const STACK: usize = 1 << 20;
 
+/// How long this thread has been at work: where the platform says it, without what it waited for others.
+fn at_work(begin: Instant) -> Duration {
+    let said = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = said.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).filter(|&n| n > 0);
+    nanos.map_or_else(|| begin.elapsed(), Duration::from_nanos)
+}
+
 /// Runs `work` on a small stack and returns its time and its memory; slow means slow three times in a row,
 /// because other programs run at the same time.
 fn bounded<T: Send>(what: &str, work: impl Fn() -> T + Send + Sync) -> T {
@@ -29,7 +36,7 @@ fn bounded<T: Send>(what: &str, work: impl Fn() -> T + Send + Sync) -> T {
         let run = || {
             let begin = Instant::now();
             let (out, peak) = meter::peak(&work);
-            (out, peak, begin.elapsed())
+            (out, peak, at_work(begin))
         };
         let (out, peak, time) = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, run).unwrap();
@@ -56,10 +63,26 @@ fn hostile_templates_end_within_their_limits() {
         });
         let error = result.err().unwrap_or_default();
         assert!(error.len() < 2100, "{source}: {} bytes of a message", error.len());
+        assert!(!error.contains("panic"), "{source}: {error}");
         ended += usize::from(!error.is_empty());
     }
     // The rest asks for little after all: what would have panicked, say.
     assert!(ended * 5 > hostile_text::TEMPLATES.len() * 4, "{ended} of {}", hostile_text::TEMPLATES.len());
+}
+
+/// A long message gives a template more to spend, up to a limit; its own comments give it nothing.
+#[test]
+fn hostile_templates_end_within_their_limits_after_a_long_message() {
+    let messages = [Message::new("user", "word ".repeat(200_000))];
+    for source in hostile_text::TEMPLATES {
+        let padded = format!("{source}{{#{}#}}", "x".repeat((256 << 10) - 4 - source.len()));
+        let result = bounded(source, || {
+            let template = ChatTemplate::new(&padded, Some("<s>"), None).map_err(|e| e.to_string())?;
+            template.render(&messages, true, None).map(drop).map_err(|e| e.to_string())
+        });
+        let error = result.err().unwrap_or_default();
+        assert!(!error.contains("panic"), "{source}: {error}");
+    }
 }
 
 #[test]
@@ -85,6 +108,18 @@ fn hostile_tokenizers_are_refused_by_name() {
     assert_eq!(honest.encode("b a", true).unwrap(), [1, 1, 2, 1]);
 }
 
+#[test]
+fn long_prompts_are_refused_within_the_same_limits() {
+    for (what, json, prompt, word) in hostile_text::long_prompts() {
+        let tokenizer = Tokenizer::from_json(json.as_bytes(), &Value::Null).unwrap();
+        let encode = || tokenizer.encode_at_most(&prompt, true, 8192).map(drop).map_err(|e| e.to_string());
+        let error = bounded(what, encode).expect_err(what);
+        assert!(error.contains(word), "{what}: {error}");
+        // A part of what is truncated is enough; a text without a place to split is refused as well.
+        let _ = bounded(what, || tokenizer.encode_truncated(&prompt, true, 512).map(drop));
+    }
+}
+
 /// SentencePiece models that ask for much, by what is said of them.
 fn hostile_models() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let length = |n: usize| -> Vec<u8> { vec![n as u8 | 0x80, (n >> 7) as u8 | 0x80, (n >> 14) as u8] };
@@ -101,6 +136,7 @@ fn hostile_models() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let bpe = [0x12, 2, 0x18, 2];
     vec![
         ("runs that are all merges", [&unknown, &runs, &bpe[..]].concat(), "bytes"),
+        ("runs that begin one another", [&unknown[..], &runs].concat(), "begin one another"),
         ("long pieces of BPE", [&unknown, &long(0), &bpe[..]].concat(), "add up to"),
         ("control tokens", [&unknown, &control[..]].concat(), "tokens; at most"),
         ("an array of 4 GB", [&unknown, &field(3, &array)[..]].concat(), "of 4 to 4"),
@@ -133,7 +169,7 @@ fn golden(case: &str) -> Tokenizer {
 fn a_text_that_is_too_long_is_refused_before_it_is_tokenized() {
     let line = "The quick brown fox doesn't jump, 12345 times; naïve 😀\n";
     let text = line.repeat(10_000_000 / line.len());
-    for case in ["gpt2", "llama", "llama_gqa_llama3", "qwen2", "roberta"] {
+    for case in ["gpt2", "llama", "llama_gqa_llama3", "qwen2", "roberta", "bert"] {
         let tokenizer = golden(case);
         let refuse = || tokenizer.encode_at_most(&text, true, 8192).unwrap_err().to_string();
         let begin = Instant::now();
@@ -168,9 +204,6 @@ fn a_truncated_text_keeps_what_stands_around_it() {
             let bare = tokenizer.encode_truncated(line, false, end - before).unwrap();
             assert_eq!(bare, ids[before..end], "{case}: without what stands around");
         }
-        if matches!(case, "bert" | "llama") {
-            continue; // To these tokenizers any text is one piece.
-        }
         let long = line.repeat(4_000_000 / line.len());
         let (got, peak) = meter::peak(|| tokenizer.encode_truncated(&long, true, 512).unwrap());
         assert!(got.len() == 512 && peak < 24 << 20, "{case}: {peak} bytes");
@@ -182,7 +215,7 @@ fn long_texts_are_tokenized_in_pieces() {
     let line =
         "The quick brown fox doesn't jump, 12345 times; naïve 😀\n  We'll see 42 more\r\n\n\tand so on. ";
     let text = line.repeat(300_000 / line.len());
-    for case in ["gpt2", "llama_gqa_llama3", "qwen2"] {
+    for case in ["gpt2", "llama_gqa_llama3", "qwen2", "bert", "llama"] {
         let tokenizer = golden(case);
         let short = &text[..40_000];
         let (_, small) = meter::peak(|| tokenizer.encode(short, true).unwrap());
@@ -195,8 +228,8 @@ fn long_texts_are_tokenized_in_pieces() {
         assert!(error.contains("tokens at least"), "{case}: {error}, {:?}", begin.elapsed());
     }
     let bert = golden("bert");
-    let error = bert.encode(&"word ".repeat(8_000_000), true).unwrap_err().to_string();
-    assert!(error.contains("without a place to split it"), "{error}");
+    let error = bert.encode(&"word".repeat(8_000_000), true).unwrap_err().to_string();
+    assert!(error.contains("without a place to split them; at most 458752"), "{error}");
 }
 
 #[test]

@@ -1,18 +1,19 @@
 //! `docs/from_deepspeed.md`: its JSON blocks are configurations that pass, and that a model is opened and run
-//! with (its Rust blocks run as documentation tests).
+//! with. Its Rust blocks run as documentation tests; the one that names models of the hub, which no such test
+//! has, runs here. `cli/tests/from_deepspeed.rs` has the program's part.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../../core/tests/support/torch.rs"]
-mod torch;
+#[path = "../../cli/tests/support/shards.rs"]
+mod shards;
 
 use engraft::{
     DeepSpeedConfig, DeepSpeedConfigBuilder, ForwardWant, GenerateOptions, ModelSource, Options, Pick,
 };
-use safetensors::SafeTensors;
+use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use torch::{Tensor, archive, floats, state_dict};
+use std::process::Command;
 
 const PAGE: &str = include_str!("../../docs/from_deepspeed.md");
 
@@ -57,59 +58,11 @@ fn a_model_runs_with_every_json_block_about_it() {
     }
 }
 
-/// A file of tensors as PyTorch writes it.
-fn file(tensors: &[(String, Vec<usize>, Vec<f32>)]) -> Vec<u8> {
-    let keys: Vec<String> = (0..tensors.len()).map(|i| i.to_string()).collect();
-    let of = |values: &[usize]| values.iter().map(|n| *n as i64).collect::<Vec<_>>();
-    let shapes: Vec<Vec<i64>> = tensors.iter().map(|(_, shape, _)| of(shape)).collect();
-    let strides: Vec<Vec<i64>> =
-        shapes.iter().map(|s| (0..s.len()).map(|i| s[i + 1..].iter().product()).collect()).collect();
-    let all: Vec<Tensor> =
-        (0..tensors.len()).map(|i| Tensor::f32(&tensors[i].0, &keys[i], &shapes[i], &strides[i])).collect();
-    let data: Vec<Vec<u8>> = tensors.iter().map(|(_, _, v)| floats(v.iter().copied())).collect();
-    let storages: Vec<(&str, &[u8])> =
-        keys.iter().map(String::as_str).zip(data.iter().map(Vec::as_slice)).collect();
-    archive(&state_dict(torch::Pickler::new(), &all).end(), &storages)
-}
-
-/// Writes the model of `from` as the files that the page's description names, for two ranks.
-fn write_shards(from: &Path, to: &Path) {
-    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
-        fs::copy(from.join(name), to.join(name)).unwrap();
-    }
-    let bytes = fs::read(from.join("model.safetensors")).unwrap();
-    let [mut whole, mut first, mut second] = [Vec::new(), Vec::new(), Vec::new()];
-    for (name, view) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
-        let values: Vec<f32> =
-            view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
-        let shape = view.shape().to_vec();
-        let ends = |suffixes: &[&str]| suffixes.iter().any(|s| name.ends_with(&format!("{s}.weight")));
-        if ends(&["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"]) {
-            let half = vec![shape[0] / 2, shape[1]];
-            let (a, b) = values.split_at(values.len() / 2);
-            first.push((name.clone(), half.clone(), a.to_vec()));
-            second.push((name, half, b.to_vec()));
-        } else if ends(&["o_proj", "down_proj"]) {
-            let half = shape[1] / 2;
-            let part =
-                |at: usize| values.chunks(shape[1]).flat_map(|row| row[at..at + half].to_vec()).collect();
-            first.push((name.clone(), vec![shape[0], half], part(0)));
-            second.push((name, vec![shape[0], half], part(half)));
-        } else {
-            whole.push((name, shape, values));
-        }
-    }
-    for (name, tensors) in [("non-tp.pt", whole), ("tp_00_00.pt", first), ("tp_01_00.pt", second)] {
-        fs::write(to.join(name), file(&tensors)).unwrap();
-    }
-}
-
 #[test]
 fn the_description_of_the_page_opens_shards_of_two_ranks() {
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/llama");
     let folder = std::env::temp_dir().join(format!("engraft-from-deepspeed-{}", std::process::id()));
-    fs::create_dir_all(&folder).unwrap();
-    write_shards(&golden, &folder);
+    shards::write_shards(&golden, &folder);
     let text = blocks("json")[2];
     assert!(text.contains("\"base_dir\": \"shards\""), "{text}");
     let there = folder.to_str().unwrap();
@@ -120,7 +73,118 @@ fn the_description_of_the_page_opens_shards_of_two_ranks() {
     assert!(same);
 }
 
+/// Says that the program of this test was started by itself, to run the block below.
+const INNER: &str = "ENGRAFT_TEST_OF_THE_HUB_BLOCK";
+
+/// The page's block about models of the hub, word by word.
+fn from_text_to_text() -> engraft::Result<()> {
+    use engraft::{GenerateOptions, Options};
+
+    let t5 = Options::new().open("google/flan-t5-small")?;
+    let options = GenerateOptions::new().max_new_tokens(32).greedy();
+    println!("{}", t5.generate("translate English to German: The house is wonderful.", &options)?.text()?);
+
+    // A model that is told its target language by the decoder's first token (mBART 50, M2M-100, NLLB).
+    let nllb = Options::new().open("facebook/nllb-200-distilled-600M")?;
+    let french = options.clone().decoder_prompt("fra_Latn");
+    println!("{}", nllb.generate("The house is wonderful.", &french)?.text()?);
+    Ok(())
+}
+
+/// Lines of Rust that do something.
+fn statements(text: &str) -> Vec<&str> {
+    let lines = text.lines().filter(|line| !line.starts_with("# ")).map(str::trim);
+    lines.filter(|line| !line.is_empty() && !line.starts_with("//")).collect()
+}
+
 #[test]
-fn there_are_rust_blocks() {
-    assert_eq!(blocks("rust").len(), 4);
+fn every_rust_block_is_executed() {
+    let fences: Vec<&str> = PAGE.lines().filter_map(|line| line.strip_prefix("```")).collect();
+    let of = |kind: &str| fences.iter().filter(|fence| **fence == kind).count();
+    // As documentation tests, and here.
+    assert_eq!((of("rust"), of("rust,no_run")), (4, 1));
+    let rust = fences.iter().filter(|fence| fence.starts_with("rust")).count();
+    assert_eq!(rust, 5, "another kind of block: {fences:?}");
+    let (block, here) = (statements(blocks("rust,no_run")[0]), statements(include_str!("from_deepspeed.rs")));
+    assert!(block.len() >= 7, "{block:?}");
+    let stands = here.windows(block.len()).any(|window| window == block);
+    assert!(stands, "`from_text_to_text` is not the page's block: {block:#?}");
+}
+
+/// A golden model where the hub's client would put one of this name, with a tokenizer of words: `words` are
+/// tokens of their own, and every text ends with the model's end token.
+fn cached(cache: &Path, id: &str, golden: &str, words: &[&str]) {
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(golden);
+    let home = cache.join(format!("models--{}", id.replace('/', "--")));
+    let folder = home.join("snapshots/0a1b");
+    fs::create_dir_all(&folder).unwrap();
+    fs::create_dir_all(home.join("refs")).unwrap();
+    fs::write(home.join("refs/main"), "0a1b").unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(golden.join(name), folder.join(name)).unwrap();
+    }
+    let config: Value = serde_json::from_slice(&fs::read(folder.join("config.json")).unwrap()).unwrap();
+    let (size, end) = (config["vocab_size"].as_u64().unwrap(), config["eos_token_id"].as_u64().unwrap());
+    let word = |id: u64| match id {
+        3 => "unknown".to_string(),
+        5 => "fra_Latn".to_string(),
+        id if id == end => "</s>".to_string(),
+        id => match id.checked_sub(10).and_then(|at| words.get(at as usize)) {
+            Some(word) => word.to_string(),
+            None => format!("w{id}"),
+        },
+    };
+    let vocab: Map<String, Value> = (0..size).map(|id| (word(id), json!(id))).collect();
+    let special = |id: u64| {
+        json!({"id": id, "content": word(id), "single_word": false, "lstrip": false, "rstrip": false,
+               "normalized": false, "special": true})
+    };
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "decoder": null,
+        "added_tokens": [special(end), special(5)],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": {
+            "type": "TemplateProcessing", "pair": [text],
+            "single": [text, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+            "special_tokens": {"</s>": {"id": "</s>", "ids": [end], "tokens": ["</s>"]}},
+        },
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "unknown"},
+    });
+    fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+}
+
+/// The block runs as it stands: the models that it names lie in the hub's cache, which the environment of a
+/// process of its own names.
+#[test]
+fn the_block_about_models_of_the_hub_runs() {
+    if std::env::var_os(INNER).is_some() {
+        from_text_to_text().unwrap();
+        return;
+    }
+    let cache = std::env::temp_dir().join(format!("engraft-hub-block-{}", std::process::id()));
+    let (t5, nllb) = ("google/flan-t5-small", "facebook/nllb-200-distilled-600M");
+    let (english, sentence) = ("translate English to German:", "The house is wonderful.");
+    cached(&cache, t5, "t5", &["translate", "English", "German", "The", "house", "is", "wonderful"]);
+    cached(&cache, nllb, "m2m_100", &["The", "house", "is", "wonderful", "."]);
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "the_block_about_models_of_the_hub_runs", "--nocapture"])
+        .env("HF_HUB_CACHE", &cache)
+        .env(INNER, "1")
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said = text(&output.stdout) + &text(&output.stderr);
+    let greedy = GenerateOptions::new().max_new_tokens(32).greedy();
+    let written = |id: &str, prompt: &str, options: &GenerateOptions| {
+        let model = Options::new().open(ModelSource::parse(id).cached(&cache)).unwrap();
+        model.generate(prompt, options).unwrap().text().unwrap()
+    };
+    let german = written(t5, &format!("{english} {sentence}"), &greedy);
+    let french = written(nllb, sentence, &greedy.clone().decoder_prompt("fra_Latn"));
+    fs::remove_dir_all(&cache).unwrap();
+    assert!(output.status.success(), "{said}");
+    for text in [german, french] {
+        assert!(text.trim().len() > 8 && said.contains(&text), "{text:?} is not in {said}");
+    }
 }

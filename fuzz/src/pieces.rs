@@ -21,6 +21,24 @@ pub fn seeds() -> Result<Vec<Vec<u8>>> {
     Ok(vec![UNIGRAM.to_vec(), BPE.to_vec()])
 }
 
+/// A field of a message, of at most 16,383 bytes.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let length = [bytes.len() as u8 | 0x80, (bytes.len() >> 7) as u8];
+    [&[number << 3 | 2][..], &length, bytes].concat()
+}
+
+/// Pieces that begin one another: each place of a text looks all of them up. As many as are allowed, and
+/// more; the same for BPE.
+pub fn hostile() -> Vec<Vec<u8>> {
+    let piece = |text: &str, role: u8| field(1, &[field(1, text.as_bytes()), vec![0x18, role]].concat());
+    let runs = |longest: usize| -> Vec<u8> {
+        let runs = (1..=longest).flat_map(|n| piece(&"a".repeat(n), 1));
+        piece("<unk>", 2).into_iter().chain(runs).collect()
+    };
+    let bpe = [0x12, 2, 0x18, 2];
+    vec![runs(55), runs(500), [runs(100), bpe.to_vec()].concat()]
+}
+
 /// Makes ids of a text and a text of the ids.
 pub fn read(input: Vec<u8>) -> bool {
     let text = ">>deu<< The ferry　leaves  </s> ﬁve “x” \u{2581}a ".repeat(5);

@@ -110,8 +110,11 @@ impl Target {
         match self.name {
             "template" | "render" => hostile_text::TEMPLATES.iter().map(|s| s.as_bytes().to_vec()).collect(),
             "tokenizer" => {
-                hostile_text::tokenizers().into_iter().map(|(_, json, _)| json.into_bytes()).collect()
+                let refused = hostile_text::tokenizers().into_iter().map(|(_, json, _)| json);
+                let long = hostile_text::long_prompts().into_iter().map(|(_, json, _, _)| json);
+                refused.chain(long).map(String::into_bytes).collect()
             }
+            "pieces" => pieces::hostile(),
             "folder" => folder::hostile(),
             "config" => hostile_configs(),
             "table" => hostile_tables(),
@@ -395,14 +398,22 @@ fn describe_by(policy: &dyn InjectionPolicy) {
     }
 }
 
+/// What there is; a panic of the engine of templates, which is an error to all others, fails here.
+fn calm<T>(result: Result<T>) -> Option<T> {
+    if let Err(error) = &result {
+        assert!(!error.to_string().contains("a panic of the engine"), "{error}");
+    }
+    result.ok()
+}
+
 /// Renders a conversation, whose limits are the template's own.
 fn render(input: Vec<u8>) -> bool {
     let Ok(text) = std::str::from_utf8(&input) else { return false };
-    let Ok(template) = ChatTemplate::new(text, Some("<s>"), Some("</s>")) else { return false };
+    let Some(template) = calm(ChatTemplate::new(text, Some("<s>"), Some("</s>"))) else { return false };
     let messages = [Message::new("system", "Be brief."), Message::new("user", " Héllo <b>\n{{ x }} ")];
     let tools =
         serde_json::json!({"tools": [{"function": {"name": "f", "parameters": {"a": [1, 2.5, null]}}}]});
-    let _ = template.render(&messages, true, Some(&tools));
+    calm(template.render(&messages, true, Some(&tools)));
     true
 }
 
@@ -416,12 +427,14 @@ fn read_tokenizer(input: Vec<u8>) -> bool {
         let _ = tokenizer.decode(&ids, false);
     }
     let _ = tokenizer.shield(&text).map(|text| tokenizer.encode_shielded(&text, true, 1000));
+    // Long enough that what the steps make of it counts.
+    let _ = tokenizer.encode_truncated(&text.repeat(40), true, 1000);
     true
 }
 
 /// Compiles a template.
 fn read_template(input: Vec<u8>) -> bool {
-    std::str::from_utf8(&input).is_ok_and(|text| ChatTemplate::new(text, Some("<s>"), None).is_ok())
+    std::str::from_utf8(&input).is_ok_and(|text| calm(ChatTemplate::new(text, Some("<s>"), None)).is_some())
 }
 
 /// Reads a file to the end, tokens too, and lets a policy describe its model.

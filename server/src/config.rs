@@ -28,7 +28,7 @@ pub struct ServerConfig {
     pub api_keys: Vec<ApiKey>,
     /// Jinja source in the place of the model's own chat template.
     pub chat_template: Option<String>,
-    /// Texts of users never become control tokens.
+    /// No text of a conversation or a prompt becomes a control token; roles are those of OpenAI's API.
     pub no_special_in_user_text: bool,
     /// Fields of a request that the server does not know are warned of and dropped instead of refused.
     pub allow_unknown_fields: bool,

@@ -1,13 +1,17 @@
-//! Messages of a conversation to the text of a prompt.
+//! Conversations and plain texts to the token ids of a prompt.
 
 use crate::error::ApiError;
 use crate::fields::{Fields, short};
 use crate::supervise::Served;
+use engraft::Tokenizer;
 use engraft::engraft_core::text::Data;
 use serde_json::{Map, Value};
 
 /// Messages of one conversation.
 const MOST_MESSAGES: usize = 4096;
+
+/// Roles of OpenAI's API that the server reads; those of tools are refused before.
+const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
 
 /// A conversation, as its request gave it.
 #[derive(Debug)]
@@ -55,11 +59,12 @@ impl Conversation {
         Ok(Self { messages: messages.collect::<Result<_, _>>()?, answer, continues, variables })
     }
 
-    /// The token ids of the prompt; `shield`: texts of all roles but `system` never become control tokens.
+    /// The token ids of the prompt; `shield`: no text of the request becomes a control token.
     /// The template may take long: not for a thread that others wait for.
     ///
     /// # Errors
-    /// 400 where the model has no template, where that fails, and for more tokens than the context holds.
+    /// 400 where the model has no template, where that fails, with `shield` for a role that the API does not
+    /// know, and for more tokens than the context holds.
     pub fn tokens(&self, served: &Served, shield: bool, special: bool) -> Result<Vec<u32>, ApiError> {
         let Some(template) = served.template() else {
             let why = "the model has no chat template; the server takes one by --chat-template, and \
@@ -67,17 +72,20 @@ impl Conversation {
             return Err(ApiError::field("messages", format!("cannot be read: {why}")));
         };
         let tokenizer = served.generator.tokenizer();
-        let mut messages = self.messages.clone();
+        let (mut messages, mut variables) = (self.messages.clone(), self.variables.clone());
         if shield {
-            for message in messages.iter_mut().filter(|m| m.get("role").is_none_or(|role| role != "system")) {
-                if let Some(Value::String(text)) = message.get_mut("content") {
-                    *text = tokenizer.shield(text)?;
+            for (at, message) in messages.iter_mut().enumerate() {
+                known_role(at, message)?;
+                // Names of a message's fields, and roles, are the API's own.
+                for (_, value) in message.iter_mut().filter(|(name, _)| *name != "role") {
+                    *value = shielded(tokenizer, value)?;
                 }
             }
+            variables = shielded_fields(tokenizer, &variables)?;
         }
         let last = messages.last().and_then(|m| m.get("content")?.as_str()).unwrap_or_default().to_owned();
         let messages = Value::Array(messages.into_iter().map(Value::Object).collect());
-        let variables = Value::Object(self.variables.clone());
+        let variables = Value::Object(variables);
         let mut text = template.render_data(&Data::from(&messages), self.answer, &Data::from(&variables))?;
         if self.continues {
             let last = last.trim();
@@ -94,6 +102,59 @@ impl Conversation {
         };
         ids.map_err(|error| ApiError { param: Some("messages".into()), ..ApiError::from(error) })
     }
+}
+
+/// The token ids of a plain text; `shield`: it becomes no control token.
+///
+/// # Errors
+/// Those of the tokenizer, for a text of more than `most` tokens among them.
+pub fn plain(
+    tokenizer: &Tokenizer,
+    text: &str,
+    special: bool,
+    most: usize,
+    shield: bool,
+) -> engraft::Result<Vec<u32>> {
+    // As it is first: a text that is too long is refused before all of it is read.
+    let ids = tokenizer.encode_at_most(text, special, most)?;
+    if !shield {
+        return Ok(ids);
+    }
+    let marked = tokenizer.shield(text)?;
+    if marked == text { Ok(ids) } else { tokenizer.encode_shielded(&marked, special, most) }
+}
+
+/// A value none of whose texts becomes a control token; names of fields neither, which templates print, too.
+fn shielded(tokenizer: &Tokenizer, value: &Value) -> Result<Value, ApiError> {
+    Ok(match value {
+        Value::String(text) => Value::String(tokenizer.shield(text)?),
+        Value::Array(values) => {
+            Value::Array(values.iter().map(|value| shielded(tokenizer, value)).collect::<Result<_, _>>()?)
+        }
+        Value::Object(fields) => Value::Object(shielded_fields(tokenizer, fields)?),
+        other => other.clone(),
+    })
+}
+
+fn shielded_fields(
+    tokenizer: &Tokenizer,
+    fields: &Map<String, Value>,
+) -> Result<Map<String, Value>, ApiError> {
+    let mut all = Map::new();
+    for (name, value) in fields {
+        all.insert(tokenizer.shield(name)?, shielded(tokenizer, value)?);
+    }
+    Ok(all)
+}
+
+/// Templates write a message's role next to their control tokens: it is no text of the user's own.
+fn known_role(at: usize, message: &Map<String, Value>) -> Result<(), ApiError> {
+    let role = message.get("role").unwrap_or(&Value::Null);
+    if role.as_str().is_some_and(|role| ROLES.contains(&role)) {
+        return Ok(());
+    }
+    let why = format!("is {}; allowed: {}", short(role), ROLES.join(", "));
+    Err(ApiError::field(&format!("messages[{at}].role"), why))
 }
 
 /// A message whose content is one text.

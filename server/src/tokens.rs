@@ -3,7 +3,7 @@
 use crate::error::{ApiError, json_response};
 use crate::fields::Shape::{Bool, Ids, List, Messages, Object, Text};
 use crate::fields::{Field, honoured, refused};
-use crate::render::Conversation;
+use crate::render::{Conversation, plain};
 use crate::state::{State, blocking};
 use axum::body::Body;
 use axum::extract;
@@ -44,7 +44,10 @@ pub async fn tokenize(
         let (fields, served) = (&call.fields, &call.served);
         let tokenizer = served.generator.tokenizer();
         let ids = match (fields.text("prompt")?, fields.get("messages")) {
-            (Some(text), None) => tokenizer.encode(text, fields.flag("add_special_tokens", true)?)?,
+            (Some(text), None) => {
+                let special = fields.flag("add_special_tokens", true)?;
+                plain(tokenizer, text, special, usize::MAX, shield)?
+            }
             (None, Some(_)) => {
                 let special = fields.flag("add_special_tokens", false)?;
                 Conversation::of(fields)?.tokens(served, shield, special)?

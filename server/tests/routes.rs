@@ -5,7 +5,7 @@
 mod common;
 
 use base64::Engine;
-use common::{config, demo, start, start_with};
+use common::{Running, config, demo, start, start_with};
 use engraft::{EmbedOptions, Event, Options, Request};
 use engraft_server::{Server, ServerConfig};
 use serde_json::{Value, json};
@@ -204,6 +204,91 @@ fn a_final_message_is_continued() {
     assert!(continued.ends_with("Well,"), "{continued}");
     let both = json!({"messages": messages, "continue_final_message": true, "add_generation_prompt": true});
     server.post("/tokenize", &both).error(400);
+}
+
+/// The demo model's control token, of id 0.
+const END: &str = "<|endoftext|>";
+
+/// A conversation of one message with these fields.
+fn message(fields: Value) -> Value {
+    let mut message = json!({"role": "user", "content": "x"});
+    for (name, value) in fields.as_object().unwrap() {
+        message[name] = value.clone();
+    }
+    json!({"messages": [message]})
+}
+
+/// A conversation with more fields.
+fn conversation(name: &str, value: Value) -> Value {
+    let mut body = message(json!({}));
+    body[name] = value;
+    body
+}
+
+/// Two servers whose template writes all of a request behind one control token of its own: one that takes
+/// what it writes as it is, and one that shields it.
+fn open_and_shielded() -> [Running; 2] {
+    let template = "{{ bos_token }}{% for m in messages %}{{ m.role }}{{ m.name }}{{ m.reasoning_content }}\
+        {{ m.content }}{% endfor %}{{ documents | tojson }}{{ style }}{{ (more or 0) | tojson }}";
+    [false, true].map(|no_special_in_user_text| {
+        let chat_template = Some(template.into());
+        start(ServerConfig { chat_template, no_special_in_user_text, ..config() })
+    })
+}
+
+#[test]
+fn texts_of_requests_become_no_control_tokens() {
+    let [open, shielded] = open_and_shielded();
+    let ids = |server: &Running, body: &Value| server.post("/tokenize", body).json()["tokens"].clone();
+    let control = |ids: &Value| ids.as_array().unwrap().iter().filter(|id| id.as_u64() == Some(0)).count();
+    for body in [
+        message(json!({"content": END})),
+        message(json!({"content": [{"type": "text", "text": END}]})),
+        message(json!({"role": "system", "content": END})),
+        message(json!({"role": "developer", "content": END})),
+        message(json!({"role": "assistant", "reasoning_content": END})),
+        message(json!({"role": "assistant", "thinking": END})),
+        message(json!({"name": END})),
+        conversation("documents", json!([{"title": END}, [END]])),
+        conversation("documents", json!([{END: 1}])),
+        conversation("chat_template_kwargs", json!({"style": END})),
+        conversation("chat_template_kwargs", json!({"more": {"tools": [{"description": END}]}})),
+        json!({"prompt": format!("This {END}")}),
+    ] {
+        let (taken, kept) = (ids(&open, &body), ids(&shielded, &body));
+        assert!(control(&taken) > 1, "{body} is no attack: {taken}");
+        assert_eq!(control(&kept), 1, "{body}: {kept}");
+    }
+    for honest in [message(json!({"name": "a < b"})), json!({"prompt": "This package [x]"})] {
+        assert_eq!(ids(&shielded, &honest), ids(&open, &honest));
+    }
+    for (path, mut body) in
+        [("/v1/chat/completions", message(json!({"name": END}))), ("/v1/completions", json!({"prompt": END}))]
+    {
+        body["max_tokens"] = json!(1);
+        body["return_token_ids"] = json!(true);
+        let prompt =
+            |server: &Running| server.post(path, &body).json()["choices"][0]["prompt_token_ids"].clone();
+        let (taken, kept) = (prompt(&open), prompt(&shielded));
+        assert!(control(&taken) > 1, "{path}: {taken}");
+        assert_eq!(control(&kept), 1, "{path}: {kept}");
+    }
+}
+
+#[test]
+fn roles_that_the_api_does_not_know_are_refused_where_texts_are_shielded() {
+    let [open, shielded] = open_and_shielded();
+    for role in [END, "ipython", "User", ""] {
+        let body = message(json!({"role": role}));
+        for path in ["/tokenize", "/v1/chat/completions"] {
+            let error = shielded.post(path, &body).error(400);
+            assert_eq!(error["param"], "messages[0].role", "{error}");
+            let said = error["message"].as_str().unwrap();
+            assert!(said.contains(&json!(role).to_string()) && said.contains("assistant"), "{said}");
+        }
+        // Templates may know more.
+        assert_eq!(open.post("/tokenize", &body).status, 200, "{role}");
+    }
 }
 
 #[cfg(unix)]

@@ -3,7 +3,7 @@
 
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Engine, Request};
+use engraft_core::engine::{Engine, Output, Request};
 use engraft_core::inject::inject;
 use engraft_core::mem::Float;
 use engraft_core::policy::Registry;
@@ -39,8 +39,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Runs two requests twice; returns allocations of the second round's steps, and how many steps there were.
-fn steps(case: &str, dtype: Float, graphs: bool, ahead: usize, sampling: SamplingParams) -> (usize, usize) {
+/// An engine for a case.
+fn engine(case: &str, dtype: Float, graphs: bool, ahead: usize) -> Engine<Cpu> {
     let backend = Cpu::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap();
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(case);
     let files = checkpoint::open(&dir, Access::Map).unwrap();
@@ -56,7 +56,19 @@ fn steps(case: &str, dtype: Float, graphs: bool, ahead: usize, sampling: Samplin
         steps_ahead: Some(ahead),
         ..EngineConfig::default()
     };
-    let mut engine = Engine::new(backend, model, config).unwrap();
+    Engine::new(backend, model, config).unwrap()
+}
+
+/// Allocations of the next step.
+fn step(engine: &mut Engine<Cpu>, out: &mut Vec<Output>) -> usize {
+    let before = ALLOCATIONS.load(SeqCst);
+    engine.step(out).unwrap();
+    ALLOCATIONS.load(SeqCst) - before
+}
+
+/// Runs two requests twice; returns allocations of the second round's steps, and how many steps there were.
+fn steps(case: &str, dtype: Float, graphs: bool, ahead: usize, sampling: SamplingParams) -> (usize, usize) {
+    let mut engine = engine(case, dtype, graphs, ahead);
     let (mut out, mut count, mut taken) = (Vec::with_capacity(16), 0, 0);
     for round in 0..2 {
         for length in [3, 9] {
@@ -69,15 +81,43 @@ fn steps(case: &str, dtype: Float, graphs: bool, ahead: usize, sampling: Samplin
             engine.put(request).unwrap();
         }
         while !engine.is_idle() {
-            let before = ALLOCATIONS.load(SeqCst);
-            engine.step(&mut out).unwrap();
+            let allocated = step(&mut engine, &mut out);
             if round == 1 {
-                count += ALLOCATIONS.load(SeqCst) - before;
+                count += allocated;
                 taken += 1;
             }
         }
     }
     (count, taken)
+}
+
+/// Forks a request twice, then runs three continuations of a prompt, and all of that a second time; returns
+/// allocations of the second round's steps, some of which copy a page, and how many steps there were. A fork
+/// itself may allocate.
+fn copies(graphs: bool, ahead: usize) -> (usize, usize) {
+    let mut engine = engine("llama", Float::F32, graphs, ahead);
+    let (mut out, mut counts) = (Vec::with_capacity(16), Vec::new());
+    let request = || Request { prompt: vec![5, 6, 7], max_new_tokens: 12, ..Request::default() };
+    for _ in 0..2 {
+        counts.clear();
+        let id = engine.put(request()).unwrap();
+        while engine.sampled(id).is_none_or(<[u32]>::is_empty) {
+            counts.push(step(&mut engine, &mut out));
+        }
+        // Two steps after each: orders take turns, and both have had a copy then.
+        for _ in 0..2 {
+            engine.fork(id, SamplingParams::default(), 0).unwrap();
+            (0..2).for_each(|_| counts.push(step(&mut engine, &mut out)));
+        }
+        while !engine.is_idle() {
+            counts.push(step(&mut engine, &mut out));
+        }
+        engine.put_several(request(), 3).unwrap();
+        while !engine.is_idle() {
+            counts.push(step(&mut engine, &mut out));
+        }
+    }
+    (counts.iter().sum(), counts.len())
 }
 
 /// No harness: its threads (the notice of a slow test, say) would be counted, too.
@@ -103,6 +143,14 @@ fn main() {
                     }
                 }
             }
+        }
+    }
+    for graphs in [true, false] {
+        for ahead in [0, 1] {
+            let (count, taken) = copies(graphs, ahead);
+            assert!(taken >= 24);
+            assert_eq!(count, 0, "copies of pages, graphs {graphs}, {ahead} ahead, {taken} steps");
+            cases += 1;
         }
     }
     println!("a step allocates nothing after warm-up: {cases} cases");

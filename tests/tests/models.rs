@@ -6,6 +6,12 @@
 //! implementation) are checked first.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "rewritten/internlm.rs"]
+mod internlm;
+// Reason: shared with the tests of formats, which use other parts of it.
+#[allow(dead_code)]
+mod rewritten;
+
 use conformance::golden::{Expectations, Outcome, Types, find, judge};
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{self, Access};

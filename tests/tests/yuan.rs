@@ -13,7 +13,7 @@ use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
 use conformance::dice::Dice;
 use described::{Matrix, Tensors, attend, close, matvec, rms, rotated, widened, write};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Batch, Engine, ForwardWant, Kept, Layers, Pick, Request, Want};
+use engraft_core::engine::{Batch, Engine, ForwardWant, Kept, Layers, Output, Pick, Request, Want};
 use engraft_core::kv::HostPages;
 use engraft_core::mem::Float;
 use engraft_core::numerics::{Madd, Mode};
@@ -267,6 +267,106 @@ fn hits_and_forks_take_what_filters_keep() {
         let fork = engine.fork(id, request().sampling, 0).unwrap();
         assert!(engine.cancel(id).unwrap());
         assert_eq!(engine.run().unwrap()[&fork], want[stop..], "forked behind {stop} tokens");
+    }
+}
+
+/// Steps until so many tokens of a request are reported, or nothing is left to do; the tokens.
+fn steps(engine: &mut Engine<Cpu>, id: u64, count: usize) -> Vec<u32> {
+    let (mut out, mut tokens): (Vec<Output>, Vec<u32>) = (Vec::new(), Vec::new());
+    while tokens.len() < count && !engine.is_idle() {
+        engine.step(&mut out).unwrap();
+        tokens.extend(out.iter().filter(|o| o.id == id).filter_map(|o| o.token));
+    }
+    tokens
+}
+
+/// Keys and values of a running request, layer by layer.
+fn caches(engine: &mut Engine<Cpu>, id: u64) -> Vec<[Vec<f32>; 2]> {
+    (0..LAYERS).map(|layer| engine.cached(id, layer).unwrap()).collect()
+}
+
+/// A request that is saved takes what filters keep along to pages of another size: queries and keys behind
+/// are filtered with what the position before had. Behind any number of tokens.
+#[test]
+fn a_saved_request_takes_what_filters_keep() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &config(), &tensors());
+    let open = |page_size: usize| {
+        let (page_seed, steps_ahead) = (Some(page_size as u64), Some(0));
+        let sizes = EngineConfig { page_size, page_seed, steps_ahead, max_step_tokens: 9, ..usual() };
+        whole::open(&cpu(Madd::Fused), dir.path(), sizes)
+    };
+    let (prompt, new, other_size) = (prompts()[4].clone(), 8usize, 3usize);
+    let request = || Request { prompt: prompt.clone(), max_new_tokens: new, ..Request::default() };
+    let mut alone = open(5);
+    let id = alone.put(request()).unwrap();
+    // Its cache is read while it runs.
+    let mut want = steps(&mut alone, id, new - 1);
+    let keys = caches(&mut alone, id);
+    want.extend(steps(&mut alone, id, 1));
+    for known in 0..new - 1 {
+        let (mut from, mut to) = (open(5), open(other_size));
+        let id = from.put(request()).unwrap();
+        let mut tokens = steps(&mut from, id, known);
+        let saved = from.save(id).unwrap();
+        tokens.extend(steps(&mut from, id, new - known));
+        assert_eq!(tokens, want, "saved behind {known} tokens: it goes on here all the same");
+        let id = to.restore(&saved).unwrap();
+        let mut rest = steps(&mut to, id, new - 1 - known);
+        let same = caches(&mut to, id) == keys;
+        assert!(same, "restored behind {known} tokens: keys and values differ");
+        rest.extend(steps(&mut to, id, 1));
+        assert_eq!(rest, want[known..], "restored behind {known} tokens");
+        // Positions of whole pages came with the bytes; nothing is computed before the first step.
+        let saved = if known == 0 { 0 } else { prompt.len() + known - 1 };
+        assert_eq!(to.prefix_stats().hit as usize, saved / other_size * other_size, "{known} tokens");
+    }
+}
+
+/// A request that gives its pages up before any of its steps finds what filters keep in the prefix cache, or
+/// computes it anew.
+#[test]
+fn a_preemption_before_any_step_changes_no_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &config(), &tensors());
+    let (never, new) = (usize::MAX, 8);
+    for (ahead, prefix_cache) in [(0, true), (0, false), (1, true), (1, false)] {
+        let steps_ahead = Some(ahead);
+        let sizes = EngineConfig { page_size: 4, max_step_tokens: 9, steps_ahead, prefix_cache, ..usual() };
+        let preempted = |at: usize| {
+            let mut engine = whole::open(&cpu(Madd::Fused), dir.path(), sizes.clone());
+            let want = Want { logits: true, hidden: Layers::All };
+            let prompt = prompts()[4].clone();
+            let request = Request { prompt, max_new_tokens: new, want, ..Request::default() };
+            let id = engine.put(request).unwrap();
+            let (mut out, mut tokens, mut ran): (Vec<Output>, Vec<u32>, bool) =
+                (Vec::new(), Vec::new(), false);
+            for step in 0.. {
+                if step == at {
+                    ran = engine.preempt(id).unwrap();
+                }
+                if engine.is_idle() {
+                    break;
+                }
+                engine.step(&mut out).unwrap();
+                tokens.extend(out.iter().filter_map(|o| o.token));
+            }
+            let (free, all) = engine.free_pages();
+            assert_eq!(free, all, "pages leak");
+            (tokens, engine.take_kept(id).unwrap(), ran)
+        };
+        let (tokens, kept, _) = preempted(never);
+        assert_eq!((tokens.len(), kept.hidden.len()), (new, LAYERS + 1));
+        let mut count = 0;
+        for at in 0..12 {
+            let (got_tokens, got, ran) = preempted(at);
+            let what = format!("{ahead} ahead, cache {prefix_cache}, preempted before step {at}");
+            assert_eq!(got_tokens, tokens, "{what}: tokens");
+            assert!(got == kept, "{what}: logits or hidden states differ");
+            count += usize::from(ran);
+        }
+        // It takes two steps for its prompt, and runs before every one but the first.
+        assert!(count >= new, "{ahead} ahead, cache {prefix_cache}: preempted {count} times");
     }
 }
 

@@ -31,7 +31,7 @@ pub struct ModelArgs {
     #[command(flatten)]
     pub policies: PolicyArgs,
     /// Take element type, sizes, quantization, policy and checkpoint from a DeepSpeed configuration, .json or
-    /// .toml; it stands in the place of --dtype and --quantize
+    /// .toml (no pipe); it stands in the place of --dtype and --quantize
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dtype", "quantize"])]
     pub config: Option<PathBuf>,
     /// Read tensors from their files instead of mapping them; where another program may truncate a file
@@ -227,6 +227,14 @@ impl DeviceArgs {
             ("--blocking", self.blocking),
             ("--wait-limit", self.wait_limit.is_some()),
         ];
+        // To load a pipe waits for a writer.
+        for (flag, library) in [("--cuda-driver", &self.cuda_driver), ("--cublaslt", &self.cublaslt)] {
+            if let Some(path) = library.as_deref()
+                && path.metadata().is_ok_and(|meta| !meta.is_file())
+            {
+                return Err(Failure::Usage(format!("{flag} {}: is not a regular file", path.display())));
+            }
+        }
         let given = of_cuda.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
         let mut name = self.backend.clone();
         match (&mut name, given) {
@@ -312,8 +320,8 @@ fn in_file(file: &Path, error: Error) -> Error {
 /// How a model's architecture is recognised.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct PolicyArgs {
-    /// Describe an architecture that is not built in: a policy table, .json or .toml (can be given several
-    /// times)
+    /// Describe an architecture that is not built in: a policy table, .json or .toml, no pipe (can be given
+    /// several times)
     #[arg(long, value_name = "FILE")]
     pub policy: Vec<PathBuf>,
     /// Run a model of no known family although its config.json has this field, which the automatic policy

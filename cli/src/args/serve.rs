@@ -1,14 +1,18 @@
 //! Flags of `engraft serve`, which a file may hold, too.
 
 use super::super::failure::Failure;
+use super::super::input;
 use super::super::values::positive;
 use super::ModelArgs;
 use clap::Args as ClapArgs;
-use engraft::Error;
+use engraft::engraft_core::checkpoint::Access;
 use engraft_server::{ApiKey, ServerConfig};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Bytes of a file of flags, keys or a template.
+const MOST: u64 = 4 << 20;
 
 /// The flag whose file holds others.
 const SETTINGS: &str = "--settings";
@@ -58,7 +62,7 @@ pub struct HttpArgs {
     /// and the last part of that
     #[arg(long, value_name = "NAME")]
     pub served_model_name: Vec<String>,
-    /// Keys of clients, a line each: name:key
+    /// Keys of clients, a line each: name:key; a pipe will do
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
     /// A key of clients (can be given several times); other users of the machine can see it: prefer a file
@@ -136,9 +140,8 @@ impl ServeArgs {
     /// Settings of the server.
     pub fn config(&self) -> Result<ServerConfig, Failure> {
         let (http, limits) = (&self.http, &self.limits);
-        let read = |path: &PathBuf| std::fs::read_to_string(path).map_err(|e| Error::io(path, e));
         let mut api_keys = match &http.api_key_file {
-            Some(path) => ApiKey::parse(&read(path)?)?,
+            Some(path) => ApiKey::parse(&input::text(path, MOST)?)?,
             None => Vec::new(),
         };
         for (number, key) in http.api_key.iter().enumerate() {
@@ -154,7 +157,7 @@ impl ServeArgs {
             tls: http.ssl_certfile.clone().zip(http.ssl_keyfile.clone()),
             served_model_name: http.served_model_name.clone(),
             api_keys,
-            chat_template: http.chat_template.as_ref().map(read).transpose()?,
+            chat_template: http.chat_template.as_ref().map(|path| Access::text(path, MOST)).transpose()?,
             no_special_in_user_text: http.no_special_in_user_text,
             allow_unknown_fields: http.allow_unknown_fields,
             share_prefixes: http.prefix_cache_scope == "all",
@@ -191,8 +194,8 @@ pub fn with_settings(given: impl Iterator<Item = OsString>) -> Result<Vec<OsStri
         rest => rest.strip_prefix('=').map(OsString::from),
     });
     let Some(file) = file else { return Ok(given) };
-    let shown = PathBuf::from(&file).display().to_string();
-    let text = std::fs::read_to_string(&file).map_err(|e| format!("{shown}: {e}"))?;
+    let shown = Path::new(&file).display().to_string();
+    let text = Access::text(Path::new(&file), MOST).map_err(|e| e.to_string())?;
     let table: toml::Table = text.parse().map_err(|e| format!("{shown}: {e}"))?;
     let mut flags = Vec::new();
     for (name, value) in table {

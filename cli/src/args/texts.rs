@@ -9,8 +9,8 @@ use std::path::PathBuf;
 /// Where texts come from.
 #[derive(Debug, ClapArgs)]
 pub struct LinesArgs {
-    /// File of texts, a line of JSON each: "a text" or {"text": "...", "id": ...}; without one, or with -,
-    /// standard input
+    /// File of texts, a line of JSON each: "a text" or {"text": "...", "id": ...}; a pipe will do; without
+    /// one, or with -, standard input
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Take lines as the texts themselves, not as JSON
@@ -74,8 +74,8 @@ pub struct ClassifyArgs {
 
 #[derive(Debug, ClapArgs)]
 pub struct AnswerArgs {
-    /// File of lines, each {"question": "...", "context": "...", "id": ...}; without one, or with -, standard
-    /// input
+    /// File of lines, each {"question": "...", "context": "...", "id": ...}; a pipe will do; without one, or
+    /// with -, standard input
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Answers to a question at most; with more than one, a line has all of them under `answers`

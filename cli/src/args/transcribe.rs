@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, ClapArgs)]
 pub struct TranscribeArgs {
-    /// A WAV or FLAC file; - is standard input
+    /// A WAV or FLAC file; a pipe will do; - is standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// The language that is spoken, as the model's tokens spell it (en, de, ...); default: what is heard

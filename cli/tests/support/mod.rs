@@ -3,6 +3,8 @@
 // Reason: each test takes its part.
 #![allow(dead_code)]
 
+pub mod models;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -57,6 +59,14 @@ pub fn demo_copy(name: &str) -> PathBuf {
 
 /// Status 1, nothing on standard output, one line on standard error that has all of `words`.
 pub fn fails(args: &[&str], words: &[&str]) {
+    let error = failure(args);
+    for word in words {
+        assert!(error.contains(word), "{word:?} is not in {error}");
+    }
+}
+
+/// Status 1, nothing on standard output, one line on standard error: that line.
+pub fn failure(args: &[&str]) -> String {
     let output = engraft(args);
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
@@ -64,9 +74,7 @@ pub fn fails(args: &[&str], words: &[&str]) {
     let errors: Vec<&str> = text.lines().filter(|l| l.starts_with("error: ")).collect();
     assert_eq!(errors.len(), 1, "{text}");
     assert_eq!(text.lines().last(), errors.first().copied(), "{text}");
-    for word in words {
-        assert!(errors[0].contains(word), "{word:?} is not in {text}");
-    }
+    errors[0].to_string()
 }
 
 /// Status 2, nothing on standard output, a message that has all of `words`.

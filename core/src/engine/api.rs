@@ -211,7 +211,8 @@ impl<B: Backend> Engine<B> {
 
     /// Requests that run, and requests that wait.
     pub fn counts(&self) -> (usize, usize) {
-        self.coordinator.scheduler.counts()
+        let (running, waiting) = self.coordinator.scheduler.counts();
+        (running, waiting + self.coordinator.siblings.values().map(Vec::len).sum::<usize>())
     }
 
     /// Requests that the step planned last has begun, each with the prompt tokens that it took from the

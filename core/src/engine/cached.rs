@@ -63,8 +63,12 @@ impl<B: Backend> Engine<B> {
         self.drain()?;
         let mut copies = std::mem::take(&mut self.coordinator.copies);
         let made = self.move_pages(&mut copies).and_then(|()| self.runner.copy_pages(&copies));
+        if made.is_ok() {
+            copies.clear();
+        }
+        // Also where they are made: the memory is for those of the next step.
+        self.coordinator.copies = copies;
         if made.is_err() {
-            self.coordinator.copies = copies;
             self.coordinator.compute_lost()?;
         }
         made

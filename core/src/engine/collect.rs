@@ -1,8 +1,9 @@
 //! What steps bring back: tokens, ends, kept rows; and what a failed one ends.
 
-use super::coordinator::{Coordinator, Live, Part, Planned};
+use super::coordinator::{Coordinator, Live, Planned};
 use super::kept::Kept;
 use super::order::{StepResult, lost};
+use super::part::Part;
 use super::request::{Finish, Layers, Output, Want};
 use crate::Result;
 use crate::mem::StepShape;
@@ -56,9 +57,11 @@ impl Coordinator {
                 _ if seq.tokens.len() >= seq.limit && part.slice.end() >= seq.prompt => Some(Finish::Length),
                 _ => None,
             };
-            // Of a request whose logits were no numbers nothing is left to others.
-            if finish != Some(Finish::NoToken) {
-                self.scheduler.commit(part.slice.row, part.slice.end(), &mut self.kv)?;
+            // Of a request whose logits were no numbers nothing is left to others, neither of this step nor
+            // of those before.
+            match finish {
+                Some(Finish::NoToken) => self.kv.distrust(part.slice.row)?,
+                _ => self.scheduler.commit(part.slice.row, part.slice.end(), &mut self.kv)?,
             }
             if finish.is_some() {
                 self.end(part)?;
@@ -78,7 +81,21 @@ impl Coordinator {
         if part.keeps {
             self.finished.insert(part.id, live.kept);
         }
-        self.release_siblings(part.id)
+        self.release_siblings(part.id)?;
+        self.forget_private(live.private)
+    }
+
+    /// A request has ended: what came in from outside with it, or with the one that it was forked from, goes
+    /// with the last that can read it.
+    pub(super) fn forget_private(&mut self, private: Option<u64>) -> Result<()> {
+        let Some(request) = private else { return Ok(()) };
+        let Self { scheduler, siblings, .. } = self;
+        let all = scheduler.running().chain(scheduler.leaving()).chain(scheduler.waiting());
+        let mut all = all.chain(siblings.values().flatten());
+        match all.any(|seq| seq.data.private == private) {
+            true => Ok(()),
+            false => self.kv.forget_private(request),
+        }
     }
 
     /// Ends the requests that a failed step was launched with, and those that read what it was to write; adds
@@ -96,9 +113,10 @@ impl Coordinator {
             let Some(there) = there.filter(|there| id.is_none_or(|id| id == *there)) else { continue };
             self.forget_copy(row);
             let Self { scheduler, kv, collected, .. } = self;
-            scheduler.finish(row, *collected, kv)?;
+            let live = scheduler.finish(row, *collected, kv)?;
             failed.push(there);
             self.release_siblings(there)?;
+            self.forget_private(live.private)?;
         }
         let Self { scheduler, kv, unwritten, .. } = self;
         // The changes of the page table that it carried may be of any row.

@@ -6,20 +6,20 @@
 //! from there.
 
 use super::kept::Kept;
-use super::order::{Admitted, StepOrder, StepWant};
+use super::order::{Admitted, StepOrder};
+use super::part::Part;
 use super::request::{Caller, Finish, Layers, Output, Request, Want};
 use super::sizes::largest_step;
 use crate::Result;
 use crate::config::EngineConfig;
 use crate::graph::BucketSizes;
 use crate::kv::{CachedPrefix, KvManager, PrefixKey};
-use crate::mem::{SKIP, StepFill, StepShape, StepWords};
+use crate::mem::StepWords;
 use crate::model::RopeShifts;
 use crate::policy::{Family, ModelSpec};
 use crate::sample::SamplingParams;
-use crate::schedule::{Budget, Scheduler, Sequence, Slice, Standing, StepBatch, Token};
+use crate::schedule::{Budget, Scheduler, Sequence, Standing, StepBatch};
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,10 +41,10 @@ pub(super) struct Coordinator {
     pub(super) capture: bool,
     pub(super) shifts: RopeShifts,
     /// Whether any block reads the position before.
-    filters: bool,
-    buckets: BucketSizes,
+    pub(super) filters: bool,
+    pub(super) buckets: BucketSizes,
     /// Sequences of buckets that could not be captured.
-    refused: Vec<usize>,
+    pub(super) refused: Vec<usize>,
     pub(super) next_id: u64,
     /// Who the next calls are for.
     pub(super) caller: Caller,
@@ -126,17 +126,6 @@ pub(super) struct Planned {
     pub(super) began: Duration,
 }
 
-/// What a step has of one request.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Part {
-    pub id: u64,
-    pub slice: Slice,
-    /// Token rows that the head reads.
-    pub rows: usize,
-    pub want: Want,
-    pub keeps: bool,
-}
-
 impl Coordinator {
     pub(super) fn new(spec: ModelSpec, shifts: RopeShifts, config: EngineConfig, capture: bool) -> Self {
         Self {
@@ -160,7 +149,7 @@ impl Coordinator {
             collected: 0,
             spare: (0..2).map(|_| Planned::new(&config)).collect(),
             unwritten: Vec::with_capacity(config.max_seqs),
-            copies: Vec::new(),
+            copies: Vec::with_capacity(config.max_seqs),
             begun: Vec::with_capacity(config.max_seqs),
             arrivals: 0,
             siblings: BTreeMap::new(),
@@ -245,8 +234,10 @@ impl Coordinator {
         let kept = self.finished.remove(&id).is_some();
         self.forget_first_step(id);
         let Self { scheduler, kv, collected, .. } = self;
-        let found = scheduler.cancel(id, *collected, kv)?.is_some() || self.cancel_sibling(id);
+        let live = scheduler.cancel(id, *collected, kv)?;
+        let found = live.is_some() || self.cancel_sibling(id);
         self.release_siblings(id)?;
+        self.forget_private(live.and_then(|live| live.private))?;
         Ok(found || kept)
     }
 
@@ -339,112 +330,6 @@ impl Coordinator {
         }
     }
 
-    fn part(&self, slice: Slice) -> Option<Part> {
-        let seq = self.scheduler.sequence(slice.row)?;
-        let asked = seq.asked_in(slice.start, slice.end());
-        // A token row that samples may be one that was asked for.
-        let sampled = slice.samples && !asked.contains(&(slice.end() - 1));
-        let (rows, Live { want, keeps, .. }) = (asked.len() + usize::from(sampled), &seq.data);
-        Some(Part { id: seq.id, slice, rows, want: *want, keeps: *keeps })
-    }
-
-    /// The step's shape, whether it is a bucket's, and what it brings back.
-    fn shape(&self, batch: &StepBatch, parts: &[Part]) -> (StepShape, bool, StepWant) {
-        let table_edits = self.kv.tables.changes().len();
-        let mut shape = StepShape { tokens: batch.tokens, table_edits, ..StepShape::default() };
-        let mut want = StepWant::default();
-        let mut plain = true;
-        for Part { slice, rows, want: wanted, .. } in parts {
-            shape.seqs += usize::from(slice.len > 0);
-            shape.rows += rows;
-            shape.max_query = shape.max_query.max(slice.len);
-            let source =
-                self.scheduler.sequence(slice.row).map_or([0, 0], |s| [s.source, s.source_positions]);
-            shape.max_keys = shape.max_keys.max(slice.end() - source[1]).max(source[0]);
-            plain &= slice.len == 1 && slice.samples && *wanted == Want::default();
-            want.tokens |= slice.samples;
-            want.logits |= wanted.logits;
-            want.hidden = want.hidden.max(wanted.hidden);
-        }
-        want.logits &= shape.rows > 0;
-        want.pooled = shape.rows > 0 && self.spec.family == Family::Encoder && self.spec.pooler.is_some();
-        let bucket = self.buckets.shape(shape.seqs).filter(|bucket| {
-            self.capture && plain && shape.table_edits <= shape.seqs && !self.refused.contains(&bucket.seqs)
-        });
-        (bucket.unwrap_or(shape), bucket.is_some(), want)
-    }
-
-    /// Writes the parts into a step's words.
-    fn fill(&self, parts: &[Part], fill: &mut StepFill<'_>) {
-        let (mut token, mut row, mut s) = (0, 0, 0);
-        let paged = self.spec.family == Family::Decoder;
-        for Part { slice, .. } in parts {
-            let Some(seq) = self.scheduler.sequence(slice.row) else { continue };
-            if slice.len == 0 {
-                // It samples from the last token row of the slice before, which is its leader's.
-                let position = slice.start - seq.source_positions;
-                fill.want(row, token as u32 - 1, Some((seq.row, position as u32)));
-                row += 1;
-                continue;
-            }
-            let asked = seq.asked_in(slice.start, slice.end());
-            for position in slice.start..slice.end() {
-                let token_type = seq.data.token_type_ids.get(position).copied().unwrap_or(0);
-                let slot = if paged { self.kv.tables.slot(seq.row, position) } else { SKIP };
-                let id = match seq.token(position) {
-                    Token::Known(id) => id,
-                    Token::SampledIn(from) => {
-                        fill.feed(token, from);
-                        0
-                    }
-                };
-                // Rotation is all that reads positions of a model with two lists of divisors.
-                let own = (position - seq.source_positions) as u32;
-                fill.token(token, id, own + seq.data.shift, slot, token_type);
-                if let Some(before) = position.checked_sub(1).filter(|_| self.filters) {
-                    fill.before(token, self.kv.tables.slot(seq.row, before));
-                }
-                let samples = slice.samples && position + 1 == slice.end();
-                if samples || asked.contains(&position) {
-                    fill.want(row, token as u32, samples.then_some((seq.row, own + 1)));
-                    row += 1;
-                }
-                token += 1;
-            }
-            let tables = &self.kv.tables;
-            let table_row = if paged { tables.device_row(seq.row, false) } else { 0 };
-            fill.seq(s, token, table_row, (slice.end() - seq.source_positions) as u32);
-            if seq.source > 0 {
-                fill.cross(s, tables.device_row(seq.row, true), seq.source as u32);
-            }
-            s += 1;
-        }
-        fill.pad_behind(s.saturating_sub(1));
-        for (i, (index, page)) in self.kv.tables.changes().iter().enumerate() {
-            fill.table_edit(i, *index, *page);
-        }
-    }
-
-    /// Writes what an encoder reads of `tokens` tokens for the parts that begin with it.
-    fn fill_source(&self, parts: &[Part], tokens: usize, order: &mut StepOrder) {
-        let row = |part: &Part| self.scheduler.sequence(part.slice.row);
-        let reads = || parts.iter().filter_map(row).filter(|seq| seq.to_encode() > 0);
-        let (seqs, most) = (reads().count(), reads().map(|seq| seq.source).max().unwrap_or(0));
-        let shape = StepShape { tokens, seqs, max_query: most, max_keys: most, ..StepShape::default() };
-        let (mut fill, mut token) = (order.source.begin(shape), 0);
-        for (s, seq) in reads().enumerate() {
-            for (position, id) in seq.tokens.iter().take(seq.source).enumerate() {
-                fill.token(token, *id, position as u32, self.kv.tables.slot(seq.row, position), 0);
-                token += 1;
-            }
-            fill.seq(s, token, 0, seq.source as u32);
-            if let Some(stem) = self.spec.stem() {
-                order.frames.push(stem.frames_of(seq.data.source.len()));
-                order.values.extend(seq.data.source.iter().map(|bits| f32::from_bits(*bits)));
-            }
-        }
-    }
-
     /// Counts the parts as launched: what they sample is in flight.
     fn count(&mut self, parts: &[Part], order: &mut StepOrder) {
         let mut row = 0;
@@ -527,7 +412,7 @@ fn owner_of(tenant: &str) -> u64 {
     if tenant.is_empty() {
         return NO_TENANT;
     }
-    let mut hasher = DefaultHasher::new();
-    tenant.hash(&mut hasher);
-    hasher.finish() | 1 << 63
+    // FNV-1a: a saved request carries it, and another build has to know its owner.
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    tenant.bytes().fold(0xcbf2_9ce4_8422_2325, step) | 1 << 63
 }

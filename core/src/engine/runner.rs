@@ -18,6 +18,9 @@ use crate::profile::{Probe, Profile};
 use crate::{Error, Result};
 use std::sync::Arc;
 
+/// Pairs of pages that go to the device at once: more are copied in rounds.
+const PAIRS: usize = 4096;
+
 /// A model on a backend.
 pub struct Runner<B: Backend> {
     pub(super) backend: Arc<B>,
@@ -38,6 +41,8 @@ pub struct Runner<B: Backend> {
 /// Buffers of steps that run op by op.
 struct Eager<B: Backend> {
     step: Buf<Mem<B>, u32>,
+    /// Pairs of pages on their way to `step`, where they lie until the step's words do.
+    pairs: Vec<u32>,
     /// What an encoder reads; none without one.
     source: Option<Buf<Mem<B>, u32>>,
     plan: AttnPlan<B>,
@@ -118,6 +123,7 @@ impl<B: Backend> Runner<B> {
         };
         let eager = Eager {
             step: Buf::new(backend.alloc(words * 4)?, words)?,
+            pairs: Vec::with_capacity(2 * PAIRS.min(words / 2)),
             source,
             plan: backend.attention_plan(sizes.step)?,
             wide: None,
@@ -229,34 +235,44 @@ impl<B: Backend> Runner<B> {
 
     /// Copies pages `(from, to)` in every slab; some have a slot for every position of a page.
     pub(super) fn copy_pages(&mut self, pages: &[(u32, u32)]) -> Result<()> {
-        if pages.is_empty() {
-            return Ok(());
+        self.copy_parts(pages, 1)?;
+        match self.page_size {
+            1 => Ok(()),
+            slots => self.copy_parts(pages, slots),
         }
-        let size = self.page_size as u32;
-        let slots =
-            pages.iter().flat_map(|(from, to)| (0..size).flat_map(move |i| [from * size + i, to * size + i]));
-        let slots = self.words(&slots.collect::<Vec<u32>>())?;
-        let pages = self.words(&pages.iter().flat_map(|(from, to)| [*from, *to]).collect::<Vec<u32>>())?;
-        let Self { state, stream, page_size, .. } = self;
-        for layer in 0..state.kv.len() {
-            if let Some(kv) = state.kv.layer_mut(layer) {
-                let whole = kv.layout().page_size == *page_size;
-                let pairs = if whole { pages.view() } else { slots.view() };
-                stream.run(Checked::new(KvCopyPages { pairs, kv })?)?;
-            }
-            if let Some(kv) = state.kv.next_to_mut(layer) {
-                stream.run(Checked::new(KvCopyPages { pairs: slots.view(), kv })?)?;
-            }
-        }
-        // The pairs' memory goes with this call.
-        stream.sync()
     }
 
-    /// A new buffer of these words.
-    pub(super) fn words(&mut self, words: &[u32]) -> Result<Buf<Mem<B>, u32>> {
-        let mut buffer = Buf::new(self.backend.alloc(size_of_val(words))?, words.len())?;
-        self.stream.upload(words, buffer.view_mut())?;
-        Ok(buffer)
+    /// Copies pages `(from, to)` in the slabs that have so many of their own for each. The pairs lie where
+    /// the words of a step run op by op will: both go there in the order of the stream, so that a step that
+    /// copies allocates nothing and waits for nothing.
+    fn copy_parts(&mut self, pages: &[(u32, u32)], parts: usize) -> Result<()> {
+        let size = self.page_size / parts;
+        if pages.is_empty() || !self.slabs().any(|(_, layout)| layout.page_size == size) {
+            return Ok(());
+        }
+        let Self { state, stream, eager, .. } = self;
+        let (Eager { step, pairs, .. }, parts) = (eager, parts as u32);
+        let mut all = pages
+            .iter()
+            .flat_map(|(from, to)| (0..parts).flat_map(move |i| [from * parts + i, to * parts + i]));
+        let round = 2 * PAIRS.min(step.len() / 2).max(1);
+        loop {
+            pairs.clear();
+            pairs.extend(all.by_ref().take(round));
+            if pairs.is_empty() {
+                return Ok(());
+            }
+            stream.upload(pairs.as_slice(), step.view_mut())?;
+            let pairs = step.view().slice(0..pairs.len())?;
+            for layer in 0..state.kv.len() {
+                if let Some(kv) = state.kv.layer_mut(layer).filter(|kv| kv.layout().page_size == size) {
+                    stream.run(Checked::new(KvCopyPages { pairs, kv })?)?;
+                }
+                if let Some(kv) = state.kv.next_to_mut(layer).filter(|kv| kv.layout().page_size == size) {
+                    stream.run(Checked::new(KvCopyPages { pairs, kv })?)?;
+                }
+            }
+        }
     }
 
     /// Puts pixels where the embedding reads them.

@@ -4,10 +4,11 @@
 //! backend: layer by layer, keys then values, `[position][head][column]` in the element type of the cache;
 //! what filters keep behind those of their layer. A restored request waits as a preempted one does, and its
 //! whole pages are in the prefix cache: it goes on with a hit, and computes the positions behind it. Where
-//! there is no room, or no prefix cache, it computes all of them, with the same bits.
+//! there is no room, for the pages or for what they go to the device in, or no prefix cache, it computes all
+//! of them, with the same bits.
 //!
 //! Only an engine that gives the same bits takes a request: the same description of the model, the same
-//! weights (known by checksums of samples of every tensor), element types, version (no patch changes a bit)
+//! weights (known by a checksum of every tensor), element types, version (no patch changes a bit)
 //! and model of device, whichever of several; another device only where both follow the reference order with
 //! the same multiply-add. In `Fast`, which promises no bits, the request goes on with those of whoever
 //! continues it.
@@ -163,7 +164,13 @@ impl<B: Backend> Engine<B> {
             // The source of a copy may be free already, and is not to be filled before.
             self.settle_copies()?;
             let (key, tokens) = (prefix.key.clone(), header.tokens[..header.positions].to_vec());
-            self.import(&key, &tokens, &layouts, rows)?;
+            match self.import(&key, &tokens, &layouts, rows) {
+                // Nothing of it is in the prefix cache: the request finds no page and computes all of them.
+                Err(error @ Error::OutOfMemory { .. }) => {
+                    tracing::warn!("a restored request is computed anew: {error}");
+                }
+                imported => imported?,
+            }
         }
         let coordinator = &mut self.coordinator;
         let id = sequence.id;

@@ -4,6 +4,7 @@
 use super::survey::{Seen, survey};
 use crate::Result;
 use crate::backend::{Backend, Coverage};
+use crate::error::shown;
 use crate::mem::{Float, WeightUse};
 use crate::model::{Model, Sizes, State};
 use crate::ops::Signature;
@@ -222,19 +223,26 @@ impl PlanRow {
     }
 }
 
+/// What a file may have said, in part where it is long, without control characters and ends of lines.
+fn on_a_line(text: &str) -> String {
+    shown(text).replace('\n', "\\n")
+}
+
 impl fmt::Display for InjectionPlan {
-    /// A table; consecutive layers with the same rows are shown once.
+    /// A table; consecutive layers with the same rows are shown once. What a model's or a policy's files say
+    /// is shown without control characters, and of a long part its beginning and its end; the fields have all
+    /// of it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {}, activations {}", self.arch, self.backend, self.dtype)?;
+        write!(f, "{} on {}, activations {}", on_a_line(&self.arch), self.backend, self.dtype)?;
         if self.kv_dtype != self.dtype {
             write!(f, ", keys and values {}", self.kv_dtype)?;
         }
         writeln!(f)?;
         if let Some(Origin { policy, why, .. }) = &self.origin {
-            writeln!(f, "policy {policy}: {why}")?;
+            writeln!(f, "policy {}: {}", on_a_line(policy), on_a_line(why))?;
         }
         for assumed in &self.assumed {
-            writeln!(f, "assumed: {assumed}")?;
+            writeln!(f, "assumed: {}", on_a_line(assumed))?;
         }
         writeln!(
             f,
@@ -250,12 +258,13 @@ impl fmt::Display for InjectionPlan {
                     (None, None, Some(reason)) => format!("missing: {reason}"),
                     (None, None, None) => String::new(),
                 };
+                let how = on_a_line(&how);
                 let how = if row.layouts > 1 { format!("{how} (kept in two layouts)") } else { how };
                 let bytes = if row.bytes == 0 { String::new() } else { bytes_text(row.bytes) };
                 writeln!(
                     f,
                     "{label:<9} {:<16} {:<16} {:<9} {shape:>13} {bytes:>10}  {:<10} {how}",
-                    row.slot,
+                    on_a_line(&row.slot),
                     row.op,
                     row.format.as_deref().unwrap_or(""),
                     row.shard,
@@ -355,5 +364,21 @@ mod tests {
         assert!(text.contains("missing: no kernel reads Q9"), "{text}");
         assert!(text.contains("1 slots native, 0 composed, 1 missing"), "{text}");
         assert_eq!(plan.missing().count(), 1);
+    }
+
+    #[test]
+    fn what_files_say_stays_on_its_line_and_is_bounded() {
+        let hostile = format!("a\u{1b}]0;b\u{7}\npolicy {}", "x".repeat(400_000));
+        let mut plan = InjectionPlan::empty(&hostile, "some", Float::F32);
+        plan.assumed.push(hostile.clone());
+        let row = PlanRow::named(None, &hostile, "linear");
+        plan.rows.push(PlanRow { missing: Some(hostile.clone()), ..row });
+        plan.origin = Some(Origin { policy: hostile.clone(), why: hostile.clone(), filled: Vec::new() });
+        let text = plan.to_string();
+        assert!(text.len() < 12_000, "{} bytes", text.len());
+        assert!(!text.contains(['\u{1b}', '\u{7}']), "{text:?}");
+        assert!(text.lines().all(|line| !line.starts_with("policy x")), "{text}");
+        assert_eq!(text.lines().count(), 6, "{text}");
+        assert!(text.starts_with("a\\u{1b}]0;b\\u{7}\\npolicy xxx"), "{text}");
     }
 }

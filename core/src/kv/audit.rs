@@ -3,6 +3,7 @@
 
 use super::KvManager;
 use crate::{Error, Result};
+use std::collections::BTreeSet;
 
 impl KvManager {
     /// Compares the owners that the pool counts for every page with those there are, and the rows without an
@@ -35,9 +36,28 @@ impl KvManager {
             }
         }
         let (free, counted) = (owners.iter().filter(|count| **count == 0).count(), self.pool.free());
-        match free == counted {
-            true => Ok(()),
-            false => Err(Error::internal(format!("{free} pages have no owner; {counted} are free"))),
+        if free != counted {
+            return Err(Error::internal(format!("{free} pages have no owner; {counted} are free")));
+        }
+        let idle = self.prefixes.owned().filter(|page| owners[*page as usize] == 1).count();
+        let counted = self.pool.available() - self.pool.free();
+        if idle != counted {
+            let what = format!("the prefix tree alone owns {idle} pages; the pool counts {counted}");
+            return Err(Error::internal(what));
+        }
+        self.audit_store()
+    }
+
+    /// Whether the store was given what the tree says is there, or is about to be.
+    fn audit_store(&self) -> Result<()> {
+        let (given, known): (BTreeSet<u64>, BTreeSet<u64>) =
+            (self.given().collect(), self.prefixes.stored_numbers().collect());
+        match given.symmetric_difference(&known).next() {
+            None => Ok(()),
+            Some(number) if known.contains(number) => {
+                Err(Error::internal(format!("the store was not given page {number}")))
+            }
+            Some(number) => Err(Error::internal(format!("the tree does not know stored page {number}"))),
         }
     }
 }

@@ -137,6 +137,11 @@ impl KvManager {
         std::mem::take(&mut self.moves.back)
     }
 
+    /// What the store has pages by, or will have.
+    pub(super) fn given(&self) -> impl Iterator<Item = u64> {
+        self.sums.keys().copied().chain(self.moves.out.iter().map(|(number, _)| *number))
+    }
+
     /// Gives an evicted page to the store.
     ///
     /// # Errors
@@ -323,12 +328,16 @@ impl KvManager {
             self.tables.empty(row, &mut self.pool)?;
             (prefix.node, prefix.pages) = (None, 0);
         }
-        let hit = prefix.pages * self.page_size;
+        Ok(prefix.pages * self.page_size)
+    }
+
+    /// Counts what a request has found when it was admitted for the first time: what it finds again behind a
+    /// preemption is its own.
+    pub(crate) fn count_found(&mut self, prefix: &CachedPrefix, tokens: usize) {
         if prefix.most > 0 {
-            self.stats.queried += tokens.len() as u64;
-            self.stats.hit += hit as u64;
+            self.stats.queried += tokens as u64;
+            self.stats.hit += (prefix.pages * self.page_size) as u64;
         }
-        Ok(hit)
     }
 
     /// Appends a page from the store to a row; whether it could be had.
@@ -375,6 +384,34 @@ impl KvManager {
         }
         self.drop_stored(&below);
         self.lost.extend(pages);
+        Ok(())
+    }
+
+    /// What a row has computed is in doubt: the tree forgets the pages of it that no other row uses. Others
+    /// that use a page have read it, and know whether it is sound.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub(crate) fn distrust(&mut self, row: u32) -> Result<()> {
+        let alone = |page: &u32| self.pool.users(*page) == 1;
+        let pages: Vec<u32> = self.tables.pages(row).iter().copied().filter(alone).collect();
+        let mut below = Vec::new();
+        for node in self.prefixes.at_or_below(&pages) {
+            self.prefixes.remove(node, &mut self.pool, &mut below)?;
+        }
+        self.drop_stored(&below);
+        Ok(())
+    }
+
+    /// The request that pages came in with from outside has ended, and so has all that went on from it: the
+    /// tree forgets them, since no other can find them.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub(crate) fn forget_private(&mut self, request: u64) -> Result<()> {
+        let mut below = Vec::new();
+        self.prefixes.remove_private(request, &mut self.pool, &mut below)?;
+        self.drop_stored(&below);
         Ok(())
     }
 
@@ -474,3 +511,7 @@ impl KvManager {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -110,6 +110,11 @@ impl PrefixTree {
         self.stored.len()
     }
 
+    /// What the store has pages of the tree by.
+    pub(super) fn stored_numbers(&self) -> impl Iterator<Item = u64> {
+        self.stored.keys().copied()
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -394,6 +399,34 @@ impl PrefixTree {
         };
         pool.unkeep(page)?;
         self.loses_leaf(parent, leaf)
+    }
+
+    /// Removes the pages of the keys that request `private` alone has; adds what the store has those by to
+    /// `dropped`.
+    ///
+    /// # Errors
+    /// `Internal` when the bookkeeping is inconsistent.
+    pub(super) fn remove_private(
+        &mut self,
+        private: u64,
+        pool: &mut PagePool,
+        dropped: &mut Vec<u64>,
+    ) -> Result<()> {
+        let roots = self.roots.iter().filter(|(key, _)| key.private == Some(private));
+        for root in roots.map(|(_, root)| *root).collect::<Vec<_>>() {
+            let below_root = |number: &u32| {
+                let node = self.nodes.get(*number as usize).and_then(Option::as_ref);
+                node.is_some_and(|node| node.parent == Some(root))
+            };
+            let first: Vec<u32> = self.index.iter().copied().filter(below_root).collect();
+            let pages: Vec<u32> = first.iter().filter_map(|number| self.page(*number)).collect();
+            for node in self.at_or_below(&pages) {
+                self.remove(node, pool, dropped)?;
+            }
+            self.forget_below(root, dropped)?;
+            self.drop_root(root);
+        }
+        Ok(())
     }
 
     /// The store has given a page up: its node goes, and those below it; adds what the store has those by to

@@ -182,12 +182,14 @@ pub struct StepFill<'a> {
 }
 
 impl StepFill<'_> {
+    #[inline]
     fn part(&mut self, i: usize) -> &mut [u32] {
         let end = self.starts.get(i + 1).copied().unwrap_or(self.words.len());
         &mut self.words[self.starts[i]..end]
     }
 
     /// Sets one token row.
+    #[inline]
     pub fn token(&mut self, row: usize, id: u32, position: u32, slot: i32, token_type: u32) {
         self.part(IDS)[row] = id;
         self.part(POSITIONS)[row] = position;
@@ -203,11 +205,13 @@ impl StepFill<'_> {
 
     /// Takes the id of a token row from the device: what was sampled from row `from` of the
     /// logits of the step before.
+    #[inline]
     pub fn feed(&mut self, row: usize, from: u32) {
         self.part(FEEDS)[row] = from;
     }
 
     /// Sets one sequence: its query rows end before `end`. Sequences are set in their order.
+    #[inline]
     pub fn seq(&mut self, s: usize, end: usize, table_row: u32, kv_len: u32) {
         self.part(BOUNDS)[s + 1] = end as u32;
         self.part(TABLE_ROWS)[s] = table_row;
@@ -231,6 +235,7 @@ impl StepFill<'_> {
 
     /// Asks for the logits of token row `token`, and for a token sampled from them when `sample` is given as
     /// `(request slot, position of the new token)`.
+    #[inline]
     pub fn want(&mut self, row: usize, token: u32, sample: Option<(u32, u32)>) {
         self.part(WANTED)[row] = token;
         if let Some((slot, position)) = sample {

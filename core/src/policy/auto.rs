@@ -3,14 +3,15 @@
 //! The rules are those of DeepSpeed's AutoTP, made explicit: blocks are numbered modules; inside one, the
 //! linear layer that ends attention and the one that ends the feed-forward part are summed over ranks (known
 //! by name, or given by the user, DeepSpeed's `injection_policy`), all others are sharded by outputs. What
-//! cannot be read from a file (how a fused q|k|v lies, whether positions rotate, the kind of a norm) is
-//! assumed, and every assumption is listed by [`Automatic::assumptions`]. A tensor that no rule places is a
-//! refusal that names it, and so is a field of the configuration that is not known (`fields`).
+//! cannot be read from a file (which columns rotate together, the kind of a norm) is assumed, and every
+//! assumption is listed by [`Automatic::assumptions`]. A tensor that no rule places is a refusal that names
+//! it, and so are a field of the configuration that is not known (`fields`) and what the files leave open
+//! although models differ in it (`doubts`: how a fused q|k|v lies, whether positions count by rotation).
 
 use super::describe::{GPT_LIKE, LLAMA_LIKE, Switches, decoder};
-use super::fields;
 use super::names::OwnedNames;
 use super::*;
+use super::{doubts, fields};
 use crate::params::NormKind;
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 pub struct Automatic {
     /// Ends of the names of linear layers that are summed over ranks; empty: the built-in ones.
     row_parallel: Vec<String>,
-    /// Fields of the configuration that the user lets pass unread.
+    /// Fields of the configuration, and what the files leave open, that the user lets pass.
     accepted: Vec<String>,
 }
 
@@ -147,6 +148,13 @@ const OUTSIDE: [(Slot, &[&str]); 5] = [
 const IGNORED: [&str; 6] =
     ["*rotary_emb.inv_freq", "*inv_freq", "*position_ids", "*masked_bias", "*.attn.bias", "*causal_mask"];
 
+/// What is assumed of every model.
+const ALWAYS: [&str; 2] = [
+    "no token attends to a later one, and every one to all before it",
+    "norms multiply by their weights as they are stored, scores are divided by the root of a head's width, and \
+     nothing else is scaled",
+];
+
 /// What was found.
 struct Found {
     names: OwnedNames,
@@ -190,7 +198,8 @@ impl Automatic {
         }
     }
 
-    /// The same, with fields of the configuration that may say what they will: nothing reads them.
+    /// The same, with fields of the configuration that may say what they will: nothing reads them. What the
+    /// files leave open is accepted by its name, such as `attention.wqkv`.
     pub fn accepting(self, fields: impl IntoIterator<Item = String>) -> Self {
         Self { accepted: self.accepted.into_iter().chain(fields).collect(), ..self }
     }
@@ -223,27 +232,28 @@ impl Automatic {
                 return Err(refusal(&format!("nothing that could be the {}", slot.name()), Vec::new()));
             }
         }
-        let mut assumed = fields::check(config, &self.accepted)?;
-        let spec = shape(config, catalog, &slots, &first, layers, &mut assumed)?;
+        let mut said = Vec::from(ALWAYS.map(String::from));
+        let spec = shape(config, catalog, &slots, &first, layers, &mut said)?;
+        let mut open = doubts::of(config, catalog, !has(&slots, Slot::PositionEmbed), &spec);
         let fused = slots.iter().find(|(s, _)| *s == Slot::Qkv).map_or("", |(_, n)| n.as_str());
-        let layout = match fused.ends_with("query_key_value") {
-            true => QkvLayout::PerHead,
-            false => QkvLayout::Concat,
+        let (layout, how) = match fused.ends_with("query_key_value") {
+            true => (QkvLayout::PerKvHead, "for every key/value head its queries, its key, its value"),
+            false => (QkvLayout::Concat, "all of q, of k, of v"),
         };
-        if !fused.contains(" + ") {
-            let how = if layout == QkvLayout::PerHead {
-                "q, k and v of every head"
-            } else {
-                "all of q, of k, of v"
-            };
-            assumed.push(format!("`{fused}` holds {how}, one after the other"));
-        }
         // Matmuls whose fused q|k|v lies `[inputs, outputs]` all do (GPT-2's Conv1D).
         let qkv = spec.blocks.first().map_or(0, |b| b.heads.qkv_cols());
         let transposed = first.get(fused).is_some_and(|m| m.shape == [spec.hidden, qkv]);
-        if transposed {
-            assumed.push("linear weights are stored by inputs, because the fused q, k, v is".into());
+        if !fused.contains(" + ") {
+            said.push(format!("`{fused}` holds {how}, one after the other"));
+            // `c_attn` that is stored by inputs is GPT-2's Conv1D, which has one layout.
+            if !(transposed && ends_with(fused, "c_attn")) {
+                open.push(doubts::fused(fused, how));
+            }
         }
+        if transposed {
+            said.push("linear weights are stored by inputs, because the fused q, k, v is".into());
+        }
+        let assumed = [fields::check(config, &self.accepted, &open)?, said].concat();
         let block = format!("{prefix}{{}}.");
         let prefixes = vec![String::new()];
         let names = OwnedNames { prefixes, block, slots, transposed, ..OwnedNames::default() };
@@ -427,7 +437,11 @@ fn shape(
         let module = name(slot).and_then(|n| n.split(" + ").next());
         module.and_then(|m| first.get(m)).is_some_and(|m| m.bias)
     };
-    let gated = name(Slot::Up).is_some_and(|n| n.contains(" + ") || n.ends_with("gate_up_proj"));
+    let up = name(Slot::Up).unwrap_or_default();
+    let gated = up.contains(" + ") || up.ends_with("gate_up_proj");
+    if gated && !up.contains(" + ") {
+        assumed.push(format!("`{up}` holds the gate, then up"));
+    }
     let norm_bias = bias(Slot::AttnNorm);
     let norm = if norm_bias { NormKind::Layer } else { NormKind::Rms };
     let (kind, has) = if norm_bias { ("LayerNorm", "a") } else { ("RMSNorm", "no") };
@@ -462,17 +476,30 @@ fn shape(
     if name(Slot::FinalNorm).is_none() {
         spec.final_norm = None;
     }
-    if name(Slot::PositionEmbed).is_some() {
-        assumed.push("positions are learned, from row 0 of their table".into());
-        spec.learn_positions();
-    } else {
-        assumed.push("halves of every head rotate, because the file has no table of positions".into());
-        spec.rotate_part(config, catalog, RopeStyle::Half, 1.0)?;
-    }
+    count_positions(config, catalog, &mut spec, name(Slot::PositionEmbed).is_some(), assumed)?;
     let act = spec.blocks.first().map_or("none", |b| b.mlp.act.name());
     assumed.push(format!("the activation between the feed-forward matmuls is {act}"));
     spec.arch = "automatic".into();
     Ok(spec)
+}
+
+/// Counts positions by their table where the file has one, else by rotation.
+fn count_positions(
+    config: &ModelConfig,
+    catalog: Catalog<'_>,
+    spec: &mut ModelSpec,
+    table: bool,
+    assumed: &mut Vec<String>,
+) -> Result<()> {
+    if table {
+        assumed.push("positions are learned, from row 0 of their table".into());
+        spec.learn_positions();
+        return Ok(());
+    }
+    let why = "halves of every head rotate, because the file has no table of positions; a model whose \
+               neighbouring columns rotate looks the same";
+    assumed.push(why.into());
+    spec.rotate_part(config, catalog, RopeStyle::Half, 1.0)
 }
 
 /// Whether the head shares the embedding's rows and has a bias, by the tensors of its module.

@@ -9,6 +9,7 @@
 //! list says that: a field counts as read where another value of it gives another model or an error.
 
 use super::describe::{ACT, EPS, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, POSITIONS, VOCAB};
+use super::doubts::{Doubt, agrees};
 use crate::config::ModelConfig;
 use crate::{Error, Result};
 use serde_json::Value;
@@ -163,25 +164,29 @@ const NEUTRAL: &[(&str, f64)] = &[
     ("num_experts", 0.0),
 ];
 
-/// Types whose configuration has nothing but known fields, and whose code rotates neighbours instead of
-/// halves.
-const ROTATE_NEIGHBOURS: &[&str] = &["helium"];
-
-/// Refuses a configuration with a field that the automatic policy does not know and that says something;
-/// gives a sentence for each that is accepted.
+/// Refuses a configuration with a field that the automatic policy does not know and that says something, and
+/// a model of which something is open; gives a sentence for each that is accepted.
 ///
 /// # Errors
-/// `Config`, naming the field and its value.
-pub(super) fn check(config: &ModelConfig, accepted: &[String]) -> Result<Vec<String>> {
-    let kind = config.model_type();
-    let other = ROTATE_NEIGHBOURS.contains(&kind).then(|| ("model_type".to_string(), Value::from(kind)));
+/// `Config`, naming the field, or what is open, and its value.
+pub(super) fn check(config: &ModelConfig, accepted: &[String], open: &[Doubt]) -> Result<Vec<String>> {
+    let passes = |doubt: &&Doubt| accepted.iter().any(|one| covers(one, &doubt.name));
+    if let Some(doubt) = open.iter().find(|doubt| !passes(doubt)) {
+        let allowed = format!("{}; accept_unknown lets it pass", doubt.allowed);
+        return Err(Error::config(doubt.name.clone(), &doubt.says, allowed));
+    }
     let is_read = |field: &str| {
         let (object, inner) = field.split_once('.').unwrap_or(("", field));
-        (object.is_empty() && READ.iter().any(|names| names.contains(&inner)))
+        (object.is_empty() && (READ.iter().any(|names| names.contains(&inner)) || agrees(inner)))
             || (ROPES.contains(&object) && ROPE.contains(&inner))
     };
-    let unknown = other.into_iter().chain(unread(config, &is_read)).collect();
-    accept(unknown, accepted, "the automatic policy")
+    let open = open.iter().map(|doubt| (doubt.name.clone(), doubt.says.clone()));
+    accept(open.chain(unread(config, &is_read)).collect(), accepted, "the automatic policy")
+}
+
+/// Whether a name that a user accepts is this field's, or that of an object with the field in it.
+fn covers(one: &str, field: &str) -> bool {
+    field.strip_prefix(one).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// Refuses fields that were not read, but for those that the user accepts (an object with all that is in it):
@@ -190,9 +195,6 @@ pub(super) fn check(config: &ModelConfig, accepted: &[String]) -> Result<Vec<Str
 /// # Errors
 /// `Config`, naming a field that is not accepted, or an accepted one that is read or missing.
 pub(super) fn accept(unread: Vec<(String, Value)>, accepted: &[String], who: &str) -> Result<Vec<String>> {
-    let covers = |one: &String, field: &str| {
-        field.strip_prefix(one.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
     if let Some((field, value)) =
         unread.iter().find(|(field, _)| !accepted.iter().any(|one| covers(one, field)))
     {

@@ -10,6 +10,7 @@
 mod auto;
 mod binding;
 mod describe;
+mod doubts;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod early_tests;

@@ -74,6 +74,35 @@ fn phi_moe_is_near_within_twice_the_noise() {
 }
 
 #[test]
+fn internlm_ends_where_its_rotation_would_be_stretched() {
+    let of = |mut case: Case| case.spec().unwrap();
+    for (name, factor) in [("internlm2", 2), ("internlm3", 6)] {
+        let spec = of(Case::load(name));
+        assert_eq!((spec.max_positions, &spec.ropes[0].scaling), (64, &RopeScaling::None));
+        let end = format!(
+            "sequences end at 64 positions, where the rotation would be stretched (dynamic, {factor})"
+        );
+        assert_eq!(spec.assumed, [end]);
+    }
+    let with = |scaling: Value| Case::load("internlm2").set("rope_scaling", scaling);
+    let linear = of(with(json!({"type": "linear", "factor": 2.0})));
+    assert_eq!(linear.ropes[0].scaling, RopeScaling::Linear { factor: 2.0 });
+    assert!(linear.assumed.is_empty() && of(with(Value::Null)).assumed.is_empty());
+    let newer = Case::load("internlm3")
+        .set("rope_scaling", Value::Null)
+        .set("rope_parameters", json!({"rope_type": "dynamic", "factor": 6.0, "rope_theta": 500.0}));
+    assert_eq!(of(newer.set("rope_theta", Value::Null)).ropes[0].theta, 500.0);
+    let less = with(json!({"type": "dynamic", "factor": 0.5})).error();
+    assert!(less.contains("`rope factor` is 0.5"), "{less}");
+    let earlier = json!({"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 32});
+    let earlier = with(earlier).error();
+    assert!(earlier.contains("`original_max_position_embeddings` is 32"), "{earlier}");
+    // Families whose sequences may go on refuse it.
+    let dynamic = Case::load("llama").set("rope_scaling", json!({"type": "dynamic", "factor": 2.0})).error();
+    assert!(dynamic.contains("`rope_type` is \"dynamic\""), "{dynamic}");
+}
+
+#[test]
 fn laguna_has_heads_and_gates_of_each_block() {
     let of = |mut case: Case| case.spec().unwrap();
     let spec = of(Case::load("laguna"));

@@ -2,6 +2,7 @@
 
 use super::{InjectionPolicy, Resolved, RowOrder, Shard, Slot};
 use crate::config::ModelConfig;
+use crate::error::shown;
 use std::fmt;
 
 /// Which policy described a model, and what it made of the checkpoint.
@@ -79,9 +80,9 @@ impl Filled {
         const MOST: usize = 4;
         match &self.tensors[..] {
             [first, .., last] if self.tensors.len() > MOST => {
-                format!("{first} + ... + {last} ({} tensors)", self.tensors.len())
+                format!("{} + ... + {} ({} tensors)", on_a_line(first), on_a_line(last), self.tensors.len())
             }
-            all => all.join(" + "),
+            all => all.iter().map(|name| on_a_line(name)).collect::<Vec<_>>().join(" + "),
         }
     }
 }
@@ -123,8 +124,14 @@ fn without_layer(name: &str, layer: usize) -> String {
     parts.collect::<Vec<&str>>().join(".")
 }
 
+/// A name of a file, in part where it is long, without control characters and ends of lines.
+fn on_a_line(name: &str) -> String {
+    shown(name).replace('\n', "\\n")
+}
+
 impl fmt::Display for Origin {
-    /// One line per operand and run of layers that are filled alike.
+    /// One line per operand and run of layers that are filled alike. Names of tensors are shown without
+    /// control characters, of long ones the beginning and the end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut runs: Vec<(Option<usize>, Option<usize>, Filled)> = Vec::new();
         for one in &self.filled {
@@ -189,6 +196,17 @@ mod tests {
         );
         assert!(lines[2].starts_with("0-1 ") && lines[2].contains("down.bias"), "{text}");
         assert!(lines[3].contains("h.{}.e.0.w + ... + h.{}.e.4.w (5 tensors)"), "{text}");
+    }
+
+    #[test]
+    fn names_of_tensors_stay_on_their_line_and_are_bounded() {
+        let hostile = format!("w\u{1b}[2J\n{}", "x".repeat(400_000));
+        let few = filled(None, "head.weight", &[hostile.as_str()]);
+        let many = filled(None, "down.weight", &[hostile.as_str(); 9]);
+        let origin = Origin { policy: "any".into(), why: "it fits".into(), filled: vec![few, many] };
+        let text = origin.to_string();
+        assert!(text.len() < 6_000 && text.lines().count() == 3, "{} bytes", text.len());
+        assert!(!text.contains('\u{1b}') && text.contains("<- w\\u{1b}[2J\\nxxx"), "{text:?}");
     }
 
     #[test]

@@ -69,7 +69,8 @@ impl Registry {
     }
 
     /// Lets the automatic policy, or a table, take a model whose configuration has these fields, which it
-    /// does not know: what they say is not computed. The plan lists them.
+    /// does not know: what they say is not computed. The automatic policy takes what the files leave open by
+    /// its name as well, such as `attention.wqkv` for the order of q, k and v in it. The plan lists them.
     pub fn accept_unknown(&mut self, fields: impl IntoIterator<Item = String>) {
         self.accepted.extend(fields);
     }

@@ -10,6 +10,9 @@ use crate::{Error, Result};
 pub(crate) const BASES: [&str; 4] =
     ["rope_parameters.rope_theta", "rope_theta", "rotary_emb_base", "rope_base"];
 
+/// Where a configuration names how its rotation is stretched.
+const TYPES: [&str; 3] = ["rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"];
+
 /// Where a configuration names the context that its rotation was made for.
 const ORIGINALS: [&str; 3] = [
     "rope_parameters.original_max_position_embeddings",
@@ -43,17 +46,8 @@ pub(crate) fn read(
         return Err(Error::config(format!("rope_parameters.{kind}"), section, allowed));
     }
     let theta = config.positive(&BASES, 10_000.0)?;
-    let kind = config
-        .text_opt(&["rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"])?
-        .unwrap_or("default");
-    let factor = || {
-        let fields = ["rope_parameters.factor", "rope_scaling.factor"];
-        let factor = config.positive(&fields, 1.0)?;
-        if factor < 1.0 {
-            return Err(Error::config("rope factor", factor, "at least 1"));
-        }
-        Ok(factor)
-    };
+    let kind = config.text_opt(&TYPES)?.unwrap_or("default");
+    let factor = || stretched_by(config);
     let original = || config.positive(&ORIGINALS, max_positions as f64);
     let scaling = match kind {
         // GGUF keeps llama3's factors as a tensor and the type as nothing.
@@ -77,6 +71,38 @@ pub(crate) fn read(
         }
     };
     Ok(RopeSpec { style, columns, theta, scaling })
+}
+
+/// The factor of a stretched rotation.
+fn stretched_by(config: &ModelConfig) -> Result<f64> {
+    let factor = config.positive(&["rope_parameters.factor", "rope_scaling.factor"], 1.0)?;
+    if factor < 1.0 {
+        return Err(Error::config("rope factor", factor, "at least 1"));
+    }
+    Ok(factor)
+}
+
+/// A configuration without the stretching that begins behind the trained length (`dynamic`), and the factor
+/// of that: up to this length heads rotate as without it, and the model's sequences end there.
+///
+/// # Errors
+/// `Config` for a factor below 1, and for a trained length that is not the model's.
+pub(crate) fn up_to_trained(config: &ModelConfig) -> Result<(ModelConfig, Option<f64>)> {
+    if config.text_opt(&TYPES)? != Some("dynamic") {
+        return Ok((config.clone(), None));
+    }
+    let factor = stretched_by(config)?;
+    if let Some(trained) = config.number_opt(&ORIGINALS)?
+        && config.number_opt(&["max_position_embeddings"])? != Some(trained)
+    {
+        let allowed = "max_position_embeddings, where rope_type is \"dynamic\"";
+        return Err(Error::config("original_max_position_embeddings", trained, allowed));
+    }
+    let plain = config.with("rope_scaling", serde_json::Value::Null);
+    match plain.get("rope_parameters").is_some() {
+        true => Ok((plain.with("rope_parameters.rope_type", "default"), Some(factor))),
+        false => Ok((plain, Some(factor))),
+    }
 }
 
 /// Gemma 4's: the share of the pairs that turn.

@@ -8,7 +8,7 @@ use super::describe::Described;
 use super::families::FAMILIES;
 use super::names::OwnedNames;
 use super::*;
-use crate::config::unique;
+use crate::config::{deepspeed::DeepSpeedConfigBuilder, unique};
 use crate::params::NormKind;
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Largest file of a table.
+const MOST_FILE: u64 = 4 << 20;
 /// Bytes that a compiled pattern may take, and patterns of a table: a table is input like any other file.
 const PATTERN_BYTES: usize = 1 << 16;
 /// Bytes of a pattern as it is written: before it is compiled, a parser keeps some 500 for each.
@@ -260,9 +262,10 @@ impl TablePolicy {
     /// Reads a table from a file, `.json` or `.toml`.
     ///
     /// # Errors
-    /// `Io`, `Config` for another ending, `Format` naming the file for what is wrong with the table.
+    /// `Io`, `Config` for another ending, `Format` naming the file for one that is not regular or has more
+    /// than 4 MiB, and for what is wrong with the table.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = || std::fs::read_to_string(path).map_err(|e| Error::io(path, e));
+        let text = || DeepSpeedConfigBuilder::text_of(path, MOST_FILE);
         match path.extension().and_then(|e| e.to_str()) {
             Some("json") => Self::from_json(&text()?).map_err(|e| in_file(path, e)),
             Some("toml") => Self::from_toml(&text()?).map_err(|e| in_file(path, e)),

@@ -321,20 +321,39 @@ fn the_automatic_policy_reads_what_families_say() {
         }
         let mut known = Case::load(name).set("sliding_window", Value::Null);
         let want = known.spec().unwrap();
-        let got = resolved(&Automatic::default(), &mut case).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let fused = if name == "phi3" { &["self_attn.qkv_proj"][..] } else { &[] };
+        let got = resolved(&accepting(fused), &mut case).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(!got.assumed.is_empty(), "{name}: something is always assumed");
         assert_eq!(ModelSpec { arch: want.arch.clone(), assumed: Vec::new(), ..got }, want, "{name}");
     }
+}
+
+/// The automatic policy where a user accepts these.
+fn accepting(names: &[&str]) -> Automatic {
+    Automatic::default().accepting(names.iter().map(ToString::to_string))
+}
+
+/// What the automatic policy assumes of a case.
+fn assumptions(policy: &Automatic, case: &mut Case) -> Result<String> {
+    case.tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    let config = ModelConfig::new(case.config.clone()).unwrap();
+    Ok(policy.assumptions(&config, Catalog::new(&case.tensors))?.join("\n"))
 }
 
 #[test]
 fn the_automatic_policy_says_what_it_assumes_and_refuses_what_it_cannot_place() {
     let mut case = Case::load("gpt_neox").set("model_type", json!("unheard of"));
     case = case.set("use_parallel_residual", json!(false));
-    case.tensors.sort_by(|a, b| a.name.cmp(&b.name));
-    let config = ModelConfig::new(case.config.clone()).unwrap();
-    let said = Automatic::default().assumptions(&config, Catalog::new(&case.tensors)).unwrap().join("\n");
-    assert!(said.contains("norms are LayerNorm,") && said.contains("q, k and v of every head"), "{said}");
+    let said = assumptions(&accepting(&["attention.query_key_value"]), &mut case).unwrap();
+    assert!(
+        said.contains("norms are LayerNorm,") && said.contains("its queries, its key, its value"),
+        "{said}"
+    );
+    assert!(
+        said.contains("no token attends to a later one") && said.contains("as they are stored"),
+        "{said}"
+    );
+    assert!(said.contains("halves of every head rotate"), "{said}");
     let fit = |case: &mut Case| {
         case.tensors.sort_by(|a, b| a.name.cmp(&b.name));
         let config = ModelConfig::new(case.config.clone()).unwrap();
@@ -371,7 +390,6 @@ fn the_automatic_policy_says_what_it_assumes_and_refuses_what_it_cannot_place() 
     // What a user accepts is let through and listed; what is not there cannot be accepted.
     let mut case =
         Case::load("llama").set("no_rope_layers", json!([1, 0])).set("model_type", json!("helium"));
-    let accepting = |fields: &[&str]| Automatic::default().accepting(fields.iter().map(|f| f.to_string()));
     let spec = resolved(&accepting(&["model_type", "no_rope_layers"]), &mut case).unwrap();
     assert!(spec.assumed.iter().any(|said| said.contains("no_rope_layers` ([1,0])")), "{:?}", spec.assumed);
     assert!(
@@ -382,6 +400,48 @@ fn the_automatic_policy_says_what_it_assumes_and_refuses_what_it_cannot_place() 
     // A known type is never left to it.
     let mut known = Case::load("llama");
     assert_eq!(known.spec().unwrap().arch, "llama");
+}
+
+/// Refused by the name of what is open; accepted by this name, it is listed.
+fn open(name: &str, mut case: Case, also: &[&str]) {
+    let refused = assumptions(&Automatic::default(), &mut case).unwrap_err().to_string();
+    assert!(refused.starts_with(&format!("`{name}` is ")) && refused.contains("accept_unknown"), "{refused}");
+    let said = assumptions(&accepting(&[&[name], also].concat()), &mut case).unwrap();
+    assert!(said.contains(&format!("`{name}` (")) && said.contains("is accepted"), "{said}");
+}
+
+/// The files of a model of an unknown type leave open what families differ in: how a fused q, k, v lies,
+/// how positions count, which tokens are seen, what a known class computes.
+#[test]
+fn the_automatic_policy_refuses_what_the_files_leave_open() {
+    let unheard = |name: &str| Case::load(name).set("model_type", json!("unheard of"));
+    let other_class = |name: &str| unheard(name).set("architectures", json!(["UnheardOfForCausalLM"]));
+    // By groups in truth; a concatenation has the same shape.
+    let wqkv = || other_class("internlm2").set("rope_scaling", Value::Null);
+    open("attention.wqkv", wqkv(), &[]);
+    open("attention.wqkv", wqkv().set("num_key_value_heads", json!(4)), &[]);
+    open("self_attn.qkv_proj", other_class("phi3").set("sliding_window", Value::Null), &[]);
+    open("rope_theta", other_class("bloom"), &["self_attention.query_key_value"]);
+    open("rope_theta", other_class("llama").set("rope_theta", Value::Null), &[]);
+    open("use_rope", other_class("llama").set("use_rope", json!(false)), &[]);
+    open("is_causal", other_class("llama").set("is_causal", json!(false)), &[]);
+    open("architectures", other_class("llama").set("architectures", json!(["UnheardOfForMaskedLM"])), &[]);
+    // Classes of families that compute something else than what is assumed.
+    for name in ["glm", "ernie4_5", "gemma", "nemotron", "eurobert"] {
+        open("architectures", unheard(name), &[]);
+    }
+    // Nothing is open about the others, switches that agree with what is assumed included.
+    for name in ["glm", "ernie4_5", "gemma", "nemotron"] {
+        let said = assumptions(&Automatic::default(), &mut other_class(name)).unwrap();
+        assert!(said.contains("neighbouring columns") && said.contains("nothing else is scaled"), "{said}");
+    }
+    let buffer = other_class("llama").set("rope_theta", Value::Null).set("is_causal", json!(true));
+    let mut buffer = buffer.add("model.layers.0.self_attn.rotary_emb.inv_freq", &[8]);
+    assumptions(&Automatic::default(), &mut buffer).unwrap();
+    let dynamic = json!({"type": "dynamic", "factor": 2.0});
+    let mut stretched = other_class("llama").set("rope_scaling", dynamic);
+    let refused = assumptions(&Automatic::default(), &mut stretched).unwrap_err().to_string();
+    assert!(refused.contains("`rope_type` is \"dynamic\""), "{refused}");
 }
 
 #[test]

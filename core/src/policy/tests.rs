@@ -39,7 +39,7 @@ cases! {
     "marian", "m2m_100", "whisper", "mpnet", "moonshine", "wav2vec2",
     "wav2vec2_base",
     "apertus", "olmoe", "cohere2_moe", "phimoe", "laguna", "llama4_text", "gemma4", "gemma4_moe",
-    "mimo_v2_flash", "gte", "deepseek_v32", "glm_moe_dsa",
+    "mimo_v2_flash", "gte", "deepseek_v32", "glm_moe_dsa", "internlm2", "internlm3",
 }
 
 fn tensor(name: impl Into<String>, shape: &[usize]) -> TensorInfo {

@@ -7,7 +7,7 @@
 use serde_json::Value;
 
 /// Fields that are honoured, or that cannot change which token comes next.
-const KNOWN: [&str; 38] = [
+const KNOWN: [&str; 34] = [
     "do_sample",
     "temperature",
     "top_k",
@@ -21,9 +21,6 @@ const KNOWN: [&str; 38] = [
     "transformers_version",
     "_from_model_config",
     "_commit_hash",
-    "max_length",
-    "max_new_tokens",
-    "max_time",
     "use_cache",
     "cache_implementation",
     "cache_config",
@@ -33,7 +30,6 @@ const KNOWN: [&str; 38] = [
     "output_logits",
     "output_attentions",
     "output_hidden_states",
-    "num_return_sequences",
     "low_memory",
     "prefill_chunk_size",
     "disable_compile",
@@ -49,7 +45,12 @@ const KNOWN: [&str; 38] = [
 ];
 
 /// Fields and the value at which they do nothing; null, false and empty do nothing anywhere.
-const NEUTRAL: [(&str, f64); 18] = [
+///
+/// How long a text may be, and how many there are, is what a request says: what a file says of that is
+/// reported. 20 tokens are the reference's default, which its files carried without a reason.
+const NEUTRAL: [(&str, f64); 20] = [
+    ("max_length", 20.0),
+    ("num_return_sequences", 1.0),
     ("num_beams", 1.0),
     ("num_beam_groups", 1.0),
     ("diversity_penalty", 0.0),
@@ -117,6 +118,16 @@ mod tests {
             "stop_strings",
         ];
         assert_eq!(not_honoured(&file), want);
+    }
+
+    #[test]
+    fn lengths_and_numbers_of_texts_are_reported() {
+        let file =
+            json!({"max_length": 448, "max_new_tokens": 256, "max_time": 2.5, "num_return_sequences": 2});
+        assert_eq!(not_honoured(&file), ["max_length", "max_new_tokens", "max_time", "num_return_sequences"]);
+        let file =
+            json!({"max_length": 20, "max_new_tokens": null, "max_time": null, "num_return_sequences": 1});
+        assert!(not_honoured(&file).is_empty(), "{:?}", not_honoured(&file));
     }
 
     #[test]

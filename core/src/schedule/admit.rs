@@ -33,17 +33,25 @@ impl<T> Scheduler<T> {
             let room = kv.pool.available() + coming;
             let (runs, share) = (!self.running.is_empty(), self.share);
             let lacks = |wanted, growth| runs && wanted + share.of(growth) > room;
-            // Without a look at its prompt, which may be long and blocked for many steps.
-            if lacks(wanted, growth + Self::outstanding(seq, usize::MAX, kv)[1]) {
+            let fits = |in_use, kv: &KvManager| {
+                let [known, may_follow] = Self::outstanding(seq, in_use, kv);
+                !lacks(wanted + known, growth + may_follow)
+            };
+            // Without a look at its prompt, which may be long and blocked for many steps: what it found when
+            // it was blocked last is no less than what it finds now, but for what others have computed since.
+            let most = seq.prefix.as_ref().map_or(0, |prefix| kv.tables.pages_for(prefix.most));
+            let blocked = self.blocked.filter(|blocked| blocked.0 == seq.id).map(|blocked| blocked.1);
+            if !fits(blocked.unwrap_or(most), kv) {
                 break;
             }
             // Of the pages that it finds, those that others use cost nothing.
             let in_use = seq.prefix.as_ref().map_or(0, |prefix| kv.found_in_use(prefix, &seq.tokens));
-            let [known, may_follow] = Self::outstanding(seq, in_use, kv);
-            (wanted, growth) = (wanted + known, growth + may_follow);
-            if lacks(wanted, growth) {
+            if !fits(in_use, kv) {
+                self.blocked = Some((seq.id, in_use));
                 break;
             }
+            let [known, may_follow] = Self::outstanding(seq, in_use, kv);
+            (wanted, growth) = (wanted + known, growth + may_follow);
             let before = kv.pool.available();
             let Some(row) = kv.tables.open() else { break };
             let Some(mut seq) = self.waiting.pop(&self.tenants) else { break };
@@ -58,6 +66,9 @@ impl<T> Scheduler<T> {
             if seq.arrival == u64::MAX {
                 seq.arrival = self.arrivals;
                 self.arrivals += 1;
+                if let Some(prefix) = &seq.prefix {
+                    kv.count_found(prefix, seq.tokens.len());
+                }
                 self.tenants.reads(seq.tenant, seq.len() - seq.done);
             }
             admitted.push(row);

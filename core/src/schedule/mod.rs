@@ -135,6 +135,8 @@ pub struct Scheduler<T = ()> {
     /// The last step that is collected.
     collected: u64,
     preemptions: u64,
+    /// The sequence that was not admitted last for want of pages, and how many it had found that others use.
+    blocked: Option<(u64, usize)>,
 }
 
 impl<T> Scheduler<T> {
@@ -157,6 +159,7 @@ impl<T> Scheduler<T> {
             arrivals: 0,
             collected: 0,
             preemptions: 0,
+            blocked: None,
         }
     }
 
@@ -249,6 +252,11 @@ impl<T> Scheduler<T> {
     /// How many have been admitted so far, each counted once.
     pub fn arrivals(&self) -> u64 {
         self.arrivals
+    }
+
+    /// The sequence that was not admitted last for want of pages, and how many it had found that others use.
+    pub fn blocked(&self) -> Option<(u64, usize)> {
+        self.blocked
     }
 
     /// How often a sequence has given its pages up, to go on later.

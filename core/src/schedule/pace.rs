@@ -43,7 +43,13 @@ pub(super) struct Pace {
     times: [f64; 3],
     /// Milliseconds of every term.
     rates: [f64; 3],
+    /// Tokens of the longest step that is known to have been in time.
+    in_time: usize,
 }
+
+/// Times as many tokens as have been in time a step may have: what decoding steps say of the time of a
+/// token is little, since weights are read once for all of a step's.
+const GROWTH: usize = 2;
 
 impl Pace {
     pub(super) fn new(limit: Option<f64>) -> Self {
@@ -52,9 +58,12 @@ impl Pace {
 
     /// A step took so many milliseconds.
     pub(super) fn observe(&mut self, cost: StepCost, ms: f64) {
-        if self.limit.is_none() || !ms.is_finite() {
-            return;
-        }
+        let Some(limit) = self.limit.filter(|_| ms.is_finite()) else { return };
+        self.in_time = match ms <= limit {
+            true => self.in_time.max(cost.tokens),
+            // As many as would have been, if nothing but tokens took time.
+            false => self.in_time.min((cost.tokens as f64 * limit / ms) as usize),
+        };
         let terms = cost.terms();
         for (row, (sums, time)) in self.terms.iter_mut().zip(&mut self.times).enumerate() {
             *time = *time * FADE + terms[row] * ms;
@@ -91,7 +100,8 @@ impl Pace {
         let Some(limit) = self.limit else { return len };
         let least = LEAST.saturating_sub(prompts).min(len);
         let in_time = |len: &usize| self.expected(cost.with(start, *len)) <= limit;
-        let (mut low, mut high) = (least, len);
+        let grown = (GROWTH * self.in_time).saturating_sub(cost.tokens);
+        let (mut low, mut high) = (least, len.min(grown).max(least));
         while low < high {
             let middle = high - (high - low) / 2;
             match in_time(&middle) {
@@ -116,7 +126,7 @@ mod tests {
     fn chunks_come_to_the_limit_and_not_beyond() {
         let mut pace = Pace::new(Some(60.0));
         let decoding = StepCost::default().with(500, 1).with(900, 1);
-        assert_eq!(pace.most(decoding, 0, 0, 512), 512, "nothing is known yet");
+        assert_eq!(pace.most(decoding, 0, 0, 512), 16, "nothing is known yet");
         for step in 0..200 {
             let cost = decoding.with(step * 7, 1 + step * 37 % 300);
             pace.observe(cost, ms(cost));
@@ -125,6 +135,28 @@ mod tests {
             let len = pace.most(decoding, 0, start, 512);
             let (fits, beyond) = (ms(decoding.with(start, len)), ms(decoding.with(start, len + 8)));
             assert!(fits <= 61.0 && beyond > 59.0, "{len} tokens from {start}: {fits} ms");
+        }
+    }
+
+    #[test]
+    fn the_first_prompt_next_to_long_decoding_is_in_time() {
+        // Weights are read once a step, whatever its tokens: decoding says nothing of what a token costs.
+        let ms = |cost: StepCost| 20.0 + 1.7 * cost.tokens.saturating_sub(4) as f64;
+        let decoding = StepCost::default().with(500, 1).with(900, 1);
+        for alone in [0, 1, 300, 3000] {
+            let mut pace = Pace::new(Some(60.0));
+            (0..alone).for_each(|_| pace.observe(decoding, ms(decoding)));
+            let (mut start, mut steps, mut late) = (0, 0, 0);
+            while start < 2048 {
+                let cost = decoding.with(start, pace.most(decoding, 0, start, 512));
+                // Twice the tokens that were in time.
+                assert!(ms(cost) <= 80.0, "behind {alone} steps: {} ms", ms(cost));
+                late += usize::from(ms(cost) > 63.0);
+                pace.observe(cost, ms(cost));
+                (start, steps) = (start + cost.tokens - decoding.tokens, steps + 1);
+            }
+            assert!(late <= 2, "behind {alone} steps {late} were late");
+            assert!(steps <= 120, "behind {alone} steps a prompt of 2048 tokens takes {steps}");
         }
     }
 

@@ -214,11 +214,13 @@ fn simulate(requests: &[(usize, usize)], world: World) -> (usize, u64, u64) {
         }
         expected += usize::from(scheduler.submit(sequence, &kv).is_ok());
     }
-    let (mut in_flight, mut steps, mut ended) = (VecDeque::new(), 0, 0);
+    let (mut in_flight, mut steps, mut ended, mut found) = (VecDeque::new(), 0, 0, 0);
     while !scheduler.is_idle() || !in_flight.is_empty() {
         let mut batch = StepBatch::default();
         scheduler.next(&mut kv, &mut batch).unwrap();
         assert!(batch.tokens > 0 || !in_flight.is_empty(), "a step that does nothing would never end");
+        let begins = |row: &u32| scheduler.sequence(*row).map_or(0, |seq| seq.done as u64);
+        found += batch.admitted.iter().map(begins).sum::<u64>();
         let batch_is_empty = batch.tokens == 0;
         if !batch_is_empty {
             steps += 1;
@@ -241,7 +243,13 @@ fn simulate(requests: &[(usize, usize)], world: World) -> (usize, u64, u64) {
         assert!(steps < 100_000);
     }
     assert_eq!((ended, kv.pool.available()), (expected, pages), "all served, no page leaked");
-    (steps as usize, kv.stats().hit, scheduler.preemptions())
+    // What a request finds again behind a preemption is not counted as found in the cache.
+    let (hit, preemptions) = (kv.stats().hit, scheduler.preemptions());
+    assert!(
+        if preemptions == 0 { hit == found } else { hit <= found },
+        "{hit} tokens counted, {found} found"
+    );
+    (steps as usize, found, preemptions)
 }
 
 #[test]

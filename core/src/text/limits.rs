@@ -3,14 +3,17 @@
 //! Its steps rewrite the text before it is split into tokens, and a few of them in a row turn a short text
 //! into gigabytes. So their number, the strings that they put in and how much all of them together can
 //! lengthen a text are bounded before anything is built; the last of these is kept, and bounds the texts that
-//! are taken.
+//! are taken. So are the lengths of the vocabulary's tokens: Unigram keeps its pieces in a tree as deep as
+//! the longest one, and BPE spells a token that shares its id with a long one by that.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
+use tokenizers::ModelWrapper;
 
 use crate::{Error, Result};
 
@@ -26,10 +29,22 @@ const MOST_GROWTH: usize = 256;
 const MOST_CHARSMAP: usize = 8 << 20;
 /// Ids that special tokens of a template stand for, and places of a template.
 const MOST_TEMPLATE: usize = 64;
-/// Characters of a word that WordPiece looks up; its time grows with the square.
-const MOST_WORD: u64 = 1024;
-/// Bytes of a token that is added to the vocabulary.
+/// Characters of a word that WordPiece looks up; its time grows with the square. Published files have 100.
+const MOST_WORD: u64 = 256;
+/// Bytes of a token, of the vocabulary or added to it.
 const MOST_TOKEN: usize = 4096;
+/// Bytes of what stands before or behind the pieces of a word, and of the unknown token: each of a text's
+/// tokens may have it.
+const MOST_AFFIX: usize = 64;
+/// Bytes of a piece of Unigram, and of all of them: each byte is a node of the tree. Published ones have 48
+/// and 11 million.
+const MOST_PIECE: usize = 512;
+const MOST_SPELLED: usize = 16 << 20;
+/// What looking up a piece costs besides its bytes, in bytes.
+const LOOKUP: usize = 512;
+/// What Unigram may look up at a place of a text: 16 pieces that begin one another, as published ones have,
+/// take a quarter.
+const MOST_LOOKED_UP: usize = 32 << 10;
 /// Bytes of all of them, each lengthened as a text is.
 const MOST_ADDED: usize = 64 << 20;
 /// Bytes of a regular expression.
@@ -147,6 +162,84 @@ struct Model {
     continuing_subword_prefix: Option<String>,
     end_of_word_suffix: Option<String>,
     unk_token: Option<String>,
+    #[serde(default)]
+    vocab: Spelled,
+}
+
+/// Lengths of the vocabulary's tokens, which are not kept.
+#[derive(Default)]
+struct Spelled {
+    /// Whether it is a list, as Unigram has it.
+    listed: bool,
+    longest: usize,
+    all: usize,
+}
+
+impl Spelled {
+    fn count(&mut self, bytes: usize) {
+        self.longest = self.longest.max(bytes);
+        self.all = self.all.saturating_add(bytes);
+    }
+}
+
+impl<'de> Deserialize<'de> for Spelled {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        deserializer.deserialize_any(Tokens)
+    }
+}
+
+/// Reads tokens with their ids, or pieces with their scores.
+struct Tokens;
+
+impl<'de> Visitor<'de> for Tokens {
+    type Value = Spelled;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("tokens with their ids, or pieces with their scores")
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<Spelled, E> {
+        Ok(Spelled::default())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Spelled, A::Error> {
+        let mut spelled = Spelled::default();
+        while let Some((Length(bytes), _)) = map.next_entry::<Length, IgnoredAny>()? {
+            spelled.count(bytes);
+        }
+        Ok(spelled)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Spelled, A::Error> {
+        let mut spelled = Spelled { listed: true, ..Spelled::default() };
+        while let Some((Length(bytes), _)) = seq.next_element::<(Length, IgnoredAny)>()? {
+            spelled.count(bytes);
+        }
+        Ok(spelled)
+    }
+}
+
+/// The length of a string.
+struct Length(usize);
+
+impl<'de> Deserialize<'de> for Length {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        deserializer.deserialize_str(Text)
+    }
+}
+
+struct Text;
+
+impl Visitor<'_> for Text {
+    type Value = Length;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a token")
+    }
+
+    fn visit_str<E>(self, text: &str) -> std::result::Result<Length, E> {
+        Ok(Length(text.len()))
+    }
 }
 
 /// Refuses a description that asks for too much.
@@ -177,14 +270,84 @@ pub(super) fn check(text: &str) -> Result<()> {
     within("bytes of added tokens that steps have lengthened", lengthened, MOST_ADDED)?;
     let longest = file.added_tokens.iter().map(|t| t.content.len()).max().unwrap_or(0);
     within("bytes in an added token", longest, MOST_TOKEN)?;
-    if let Some(chars) = file.model.max_input_chars_per_word.filter(|&n| n > MOST_WORD) {
+    check_model(&file.model)
+}
+
+fn check_model(model: &Model) -> Result<()> {
+    if let Some(chars) = model.max_input_chars_per_word.filter(|&n| n > MOST_WORD) {
         return refuse("max_input_chars_per_word", chars, MOST_WORD);
     }
-    let Model { continuing_subword_prefix, end_of_word_suffix, unk_token, .. } = &file.model;
+    let Model { continuing_subword_prefix, end_of_word_suffix, unk_token, vocab, .. } = model;
     for affix in [continuing_subword_prefix, end_of_word_suffix, unk_token].into_iter().flatten() {
-        within("bytes in a prefix, a suffix or the unknown token of `model`", affix.len(), MOST_STRING)?;
+        within("bytes in a prefix, a suffix or the unknown token of `model`", affix.len(), MOST_AFFIX)?;
     }
-    Ok(())
+    if vocab.listed {
+        within("bytes in a piece of Unigram", vocab.longest, MOST_PIECE)?;
+        return within("bytes in all pieces of Unigram", vocab.all, MOST_SPELLED);
+    }
+    within("bytes in a token of `model`", vocab.longest, MOST_TOKEN)
+}
+
+/// Refuses a vocabulary that makes much of every byte of a text; returns what Unigram looks up at each of its
+/// places at most, 0 for other models. `vocabulary` has the model's tokens and those added to it, `file` is
+/// the name for messages.
+///
+/// # Errors
+/// [`Error::Format`] with what the vocabulary asks for and what is allowed.
+pub(super) fn check_vocabulary(
+    file: &str,
+    model: &tokenizers::Tokenizer,
+    vocabulary: &HashMap<String, u32>,
+) -> Result<usize> {
+    // BPE spells every token that it finds by its id.
+    if matches!(model.get_model(), ModelWrapper::BPE(_)) {
+        let mut lengths: Vec<(u32, usize)> =
+            vocabulary.iter().map(|(token, &id)| (id, token.len())).collect();
+        lengths.sort_unstable();
+        let mut by_id = lengths.chunk_by(|one, other| one.0 == other.0);
+        let twins = by_id.find_map(|same| match same {
+            [(id, short), .., (_, long)] if *long > short + MOST_AFFIX => Some((id, short, long)),
+            _ => None,
+        });
+        if let Some((id, short, long)) = twins {
+            return Err(Error::format(
+                file,
+                format!("id {id} is that of tokens of {short} and of {long} bytes; it must be one token's"),
+            ));
+        }
+    }
+    let found = looked_up(model);
+    match found > MOST_LOOKED_UP {
+        true => Err(Error::format(
+            file,
+            format!(
+                "pieces of Unigram that begin one another, with {LOOKUP} bytes more for each: {found} bytes; \
+                 at most {MOST_LOOKED_UP} are allowed"
+            ),
+        )),
+        false => Ok(found),
+    }
+}
+
+/// What Unigram looks up at a place of a text at most: it copies every piece that the rest of the text begins
+/// with.
+pub(super) fn looked_up(model: &tokenizers::Tokenizer) -> usize {
+    let ModelWrapper::Unigram(unigram) = model.get_model() else { return 0 };
+    let mut pieces: Vec<&str> = unigram.iter().map(|(piece, _)| piece.as_str()).collect();
+    pieces.sort_unstable();
+    pieces.dedup();
+    let mut most = 0;
+    // Pieces that the current one begins with, each with what it and those before it cost.
+    let mut shorter: Vec<(&str, usize)> = Vec::new();
+    for piece in pieces {
+        while shorter.last().is_some_and(|&(before, _)| !piece.starts_with(before)) {
+            shorter.pop();
+        }
+        let cost = shorter.last().map_or(0, |&(_, cost)| cost) + LOOKUP + piece.len();
+        most = most.max(cost);
+        shorter.push((piece, cost));
+    }
+    most
 }
 
 /// Refuses a tokenizer that was built of other files if its steps would lengthen a text by too much.

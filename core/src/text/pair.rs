@@ -4,8 +4,9 @@ use super::tokenizer::Tokenizer;
 use super::vocabulary::guarded;
 use crate::{Error, Result};
 use std::ops::Range;
+use tokenizers::{EncodeInput, Encoding};
 
-/// Bytes of both texts together: they are tokenized at once.
+/// Bytes of both texts together: 32 are kept of every token.
 const MOST: usize = 4 << 20;
 
 /// The first of two texts with a part of the second, as a model reads them.
@@ -99,29 +100,22 @@ impl Tokenizer {
                 "two texts of {bytes} bytes together; at most {MOST} are allowed"
             )));
         }
+        // The second text is tokenized part by part, the first with the first of these.
         self.check_length(first)?;
-        self.check_length(second)?;
-        let vocabulary = self.vocabulary();
-        let encode = || vocabulary.model.encode((first, second), true).map_err(|e| e.to_string());
-        let encoding = guarded(encode).map_err(|what| Error::text(format!("encode: {what}")))?;
-        let sequences = encoding.get_sequence_ids();
-        let is_second = |s: &Option<usize>| *s == Some(1);
-        let (Some(start), Some(last)) =
-            (sequences.iter().position(is_second), sequences.iter().rposition(is_second))
-        else {
-            return Err(Error::text("the second text, in which an answer is looked for, has no tokens"));
-        };
-        if !sequences[start..=last].iter().all(is_second) {
-            return Err(Error::text("this tokenizer does not keep the tokens of the second text together"));
+        let (part, mut rest) = self.part(second)?;
+        let mut pair = Pair::of(self, &self.encoding((first, part), true)?)?;
+        while !rest.is_empty() {
+            let from = second.len() - rest.len();
+            let (part, behind) = self.part(rest)?;
+            pair.extend(self, &self.encoding(part, false)?, from);
+            rest = behind;
         }
-        Ok(Pair {
-            ids: vocabulary.ids(&encoding),
-            token_type_ids: encoding.get_type_ids().to_vec(),
-            bytes: encoding.get_offsets().iter().map(|(from, to)| *from..*to).collect(),
-            words: encoding.get_word_ids().to_vec(),
-            second: start..last + 1,
-            class_token: sequences.first() == Some(&None),
-        })
+        Ok(pair)
+    }
+
+    fn encoding<'t>(&self, input: impl Into<EncodeInput<'t>>, add_special: bool) -> Result<Encoding> {
+        let encode = || self.vocabulary().model.encode(input, add_special).map_err(|e| e.to_string());
+        guarded(encode).map_err(|what| Error::text(format!("encode: {what}")))
     }
 }
 
@@ -137,6 +131,42 @@ impl Iterator for PairWindows<'_> {
 }
 
 impl Pair {
+    fn of(tokenizer: &Tokenizer, encoding: &Encoding) -> Result<Self> {
+        let sequences = encoding.get_sequence_ids();
+        let is_second = |s: &Option<usize>| *s == Some(1);
+        let (Some(start), Some(last)) =
+            (sequences.iter().position(is_second), sequences.iter().rposition(is_second))
+        else {
+            return Err(Error::text("the second text, in which an answer is looked for, has no tokens"));
+        };
+        if !sequences[start..=last].iter().all(is_second) {
+            return Err(Error::text("this tokenizer does not keep the tokens of the second text together"));
+        }
+        Ok(Pair {
+            ids: tokenizer.vocabulary().ids(encoding),
+            token_type_ids: encoding.get_type_ids().to_vec(),
+            bytes: encoding.get_offsets().iter().map(|(from, to)| *from..*to).collect(),
+            words: encoding.get_word_ids().to_vec(),
+            second: start..last + 1,
+            class_token: sequences.first() == Some(&None),
+        })
+    }
+
+    /// Puts the tokens of a further part of the second text, which begins at byte `from`, behind the others.
+    fn extend(&mut self, tokenizer: &Tokenizer, encoding: &Encoding, from: usize) {
+        let at = self.second.end;
+        let token_type = self.token_type_ids[self.second.start];
+        let words = self.words[self.second.clone()].iter().flatten().max().map_or(0, |last| last + 1);
+        let ids = tokenizer.vocabulary().ids(encoding);
+        self.second.end += ids.len();
+        let bytes = encoding.get_offsets().iter().map(|(begin, end)| from + begin..from + end);
+        let word_ids = encoding.get_word_ids().iter().map(|word| word.map(|word| words + word));
+        drop(self.token_type_ids.splice(at..at, std::iter::repeat_n(token_type, ids.len())));
+        drop(self.bytes.splice(at..at, bytes));
+        drop(self.words.splice(at..at, word_ids));
+        drop(self.ids.splice(at..at, ids));
+    }
+
     /// Everything around the second text, and `part` of it.
     fn window(&self, part: Range<usize>, second: &str) -> PairWindow {
         let (start, behind) = (self.second.start, self.second.end..self.ids.len());
@@ -259,6 +289,26 @@ mod tests {
         assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
         let mut windows = bert().pair_windows("who", "a b c a b c a", 8, 1).unwrap();
         assert!(windows.next().is_some() && windows.next().is_some() && windows.next().is_none());
+    }
+
+    /// A long text is tokenized in parts, and has the tokens, words and places of one that is not.
+    #[test]
+    fn parts_of_a_long_second_text_are_put_together() {
+        let tokenizer = bert();
+        let second = "a café, herein c ".repeat(9000);
+        assert!(!tokenizer.part(&second).unwrap().1.is_empty(), "one part");
+        let pair = tokenizer.pair("who is", &second).unwrap();
+        let whole = tokenizer.vocabulary().model.encode(("who is", second.as_str()), true).unwrap();
+        let found = pair.ids.len();
+        assert!(pair.ids == whole.get_ids(), "{found} tokens, {} at once, or others", whole.get_ids().len());
+        assert!(pair.token_type_ids == whole.get_type_ids(), "types of {found} tokens differ");
+        assert_eq!(pair.second, 4..pair.ids.len() - 1);
+        for (at, (from, to)) in whole.get_offsets().iter().enumerate() {
+            assert_eq!(pair.bytes[at], *from..*to, "token {at}");
+        }
+        let changes =
+            |words: &[Option<u32>]| words.windows(2).map(|two| two[0] == two[1]).collect::<Vec<_>>();
+        assert_eq!(changes(&pair.words), changes(whole.get_word_ids()));
     }
 
     #[test]

@@ -1,26 +1,50 @@
-//! Long texts: how many tokens they have at least, and where they can be split without changing a token.
+//! Long texts: where they can be split without changing a token, and how much is tokenized at once.
 //!
-//! Tokenizing takes some 180 bytes of memory for a byte of text. Byte-level BPE with one of the published
-//! ways of splitting words can be split between a letter and a blank that a letter follows: the word before
-//! ends there, the blank begins the next one, and no step looks further. Other tokenizers take a text whole,
-//! and so only up to a size.
+//! Tokenizing takes some 200 bytes of memory for a byte of what the steps before it make of a text. So a long
+//! text is split where a blank or a stop stands between two letters or digits, if splitting leaves the words
+//! as they are: around the place the steps are run on the text as it is and on both sides of it. Words are
+//! tokenized one by one, whatever the tokenizer.
 //!
-//! The least number of tokens is known where every byte of a text ends up in a token: its length over that of
-//! the longest token. What other tokenizers drop or join has no such bound.
+//! SentencePiece's BPE has no words. It has marks for blanks, and if its tokens have them at the beginning
+//! alone, no merge joins what stands before a blank with what stands behind it. Other tokenizers take a text
+//! whole.
+//!
+//! What is taken at once is bounded by what the steps make of it, not by its own length, and for Unigram by
+//! what is looked up as well.
 
-use std::collections::HashSet;
+mod least;
 
-use serde_json::{Value, json};
-use tokenizers::models::ModelWrapper;
+use std::collections::HashMap;
 
+use serde_json::Value;
+use tokenizers::{
+    AddedToken, Model as _, ModelWrapper, OffsetReferential, OffsetType, PreTokenizer as _, Token,
+};
+
+use self::least::{BLANK_EXPRESSIONS, Least};
 use super::limits;
-use super::stages::byte_to_visible;
+use super::vocabulary::guarded;
 use crate::{Error, Result};
 
 /// Bytes of a piece, more or less.
 const PIECE: usize = 64 << 10;
-/// Bytes that a text may have when all steps have lengthened it, if it is not split.
-const MOST_WHOLE: usize = 32 << 20;
+/// Bytes that the steps may make of what is tokenized at once, and one more for every word.
+const MOST_WHOLE: usize = 448 << 10;
+/// Bytes that Unigram may look up for what is tokenized at once.
+const MOST_LOOKED_UP: usize = 1 << 31;
+/// Bytes on either side of a place that decide whether a text can be split there.
+const AROUND: usize = 1024;
+/// Places that are tried before a text is taken whole, near the end of a piece and behind it.
+const TRIES: usize = 4;
+/// Bytes that the steps are run on at once to see what they make of a text.
+const SLICE: usize = 256;
+/// What SentencePiece writes for a blank.
+const MARK: &str = "\u{2581}";
+
+/// What may stand at a place to split a text: between words, and in languages without blanks.
+const SPACE: &[char] = &[' '];
+const BLANKS: &[char] = &[' ', '\n'];
+const STOPS: &[char] = &['。', '，', '、', '！', '？'];
 
 /// Contractions and runs as Llama 3 splits them; `DIGITS` is how many digits stay together.
 pub(super) const LLAMA3: &str = concat!(
@@ -28,89 +52,176 @@ pub(super) const LLAMA3: &str = concat!(
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
-/// Expressions that split words without looking beyond a letter and a blank: Llama 3's and Qwen's.
-pub(super) fn known_splits() -> Vec<String> {
-    ["{1,3}", ""].iter().map(|digits| LLAMA3.replace("DIGITS", digits)).collect()
-}
-
 /// What is known about long texts of one tokenizer.
 #[derive(Debug)]
 pub(super) struct Pieces {
-    /// How many times longer its steps can make a text.
+    least: Least,
+    places: Places,
+    /// How many times longer the steps can make a text.
     growth: usize,
-    /// Bytes of the longest token, those of composed characters counted apart; none if a text may lose bytes.
-    longest: Option<usize>,
-    /// Whether tokens swallow the blanks next to them.
-    swallows: bool,
-    /// Whether a text may be split.
-    splittable: bool,
+    /// How many times by expressions, which may look at all of a text.
+    by_expressions: usize,
+    /// Bytes that are looked up at each place of a text.
+    looked_up: usize,
+}
+
+/// Where a text can be split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Places {
+    Nowhere,
+    /// Wherever its words stay the same.
+    Words,
+    /// At blanks, which go if a mark is put in front of every text.
+    Blanks {
+        go: bool,
+    },
 }
 
 impl Pieces {
-    /// Looks at a tokenizer and at how its words are split; `splits` are the expressions that are known.
-    pub fn of(model: &tokenizers::Tokenizer, splits: &[String]) -> Result<Self> {
+    /// Looks at a tokenizer: `vocabulary` has all its tokens, and `looked_up` is what
+    /// [`limits::check_vocabulary`] says of them.
+    pub fn of(
+        model: &tokenizers::Tokenizer,
+        vocabulary: &HashMap<String, u32>,
+        looked_up: usize,
+    ) -> Result<Self> {
         let as_json = |part: serde_json::Result<Value>| part.map_err(|e| Error::internal(e.to_string()));
         let normalizer = as_json(serde_json::to_value(model.get_normalizer()))?;
         let words = as_json(serde_json::to_value(model.get_pre_tokenizer()))?;
-        let growth = limits::growth(&normalizer).saturating_mul(limits::growth(&words));
         let (before, splitting) = (steps(&normalizer, "normalizers"), steps(&words, "pretokenizers"));
-        let added = model.get_added_tokens_decoder();
-        let swallows = added.values().any(|t| t.lstrip || t.rstrip);
-        let byte_level = splitting.iter().any(|step| step["type"] == "ByteLevel");
-        let longest =
-            keeps_bytes(model, &before, &splitting, byte_level).then(|| longest(model, byte_level, &before));
-        let composes = |step: &Value| step["type"] == "NFC";
-        let splittable = matches!(model.get_model(), ModelWrapper::BPE(bpe) if bpe.dropout.is_none())
-            && before.iter().all(composes)
-            && splits_words(&splitting, splits)
-            && added.values().all(|t| {
-                let letter_ends = t.content.ends_with(|c: char| c.is_ascii_alphabetic());
-                !(t.single_word || t.content.contains(' ') || t.rstrip && letter_ends)
-            });
-        Ok(Pieces { growth, longest, swallows, splittable })
+        let stated = limits::growth(&normalizer).saturating_mul(limits::growth(&words));
+        Ok(Pieces {
+            least: Least::of(model, vocabulary, &before, &splitting),
+            places: places(model, vocabulary, &before, &splitting),
+            growth: before.iter().map(unstated_growth).fold(stated, usize::saturating_mul),
+            by_expressions: before.iter().map(by_expression).fold(1, usize::saturating_mul),
+            looked_up,
+        })
     }
 
     /// The number of tokens that `text` has at least.
     pub fn least(&self, text: &str) -> usize {
-        let Some(longest) = self.longest else { return 0 };
-        let bytes = match self.swallows {
-            true => text.split_whitespace().map(str::len).sum(),
-            false => text.len(),
-        };
-        bytes.div_ceil(longest.max(1))
+        self.least.of_text(text)
     }
 
-    /// Parts of `text` whose tokens, one after the other, are those of the whole.
+    /// The first part of a text, and the rest: the tokens of all parts, one after the other, are those of the
+    /// whole.
     ///
     /// # Errors
-    /// [`Error::Text`] for a part that is too long to be tokenized at once.
-    pub fn split<'t>(&self, text: &'t str) -> Result<Vec<&'t str>> {
-        let mut parts = Vec::new();
-        let mut rest = text;
-        while self.splittable && rest.len() > PIECE {
-            let Some(at) = split_place(rest) else { break };
-            let (part, behind) = rest.split_at(at);
-            parts.push(part);
+    /// [`Error::Text`] if the part is too much to be tokenized at once, or if a step gives up.
+    pub fn first<'t>(&self, model: &tokenizers::Tokenizer, text: &'t str) -> Result<(&'t str, &'t str)> {
+        let (part, rest) = match self.place(model, text)? {
+            Some(at) => text.split_at(at),
+            None => (text, ""),
+        };
+        self.check(model, part)?;
+        match self.places {
+            Places::Blanks { go: true } => Ok((part, rest.strip_prefix(' ').unwrap_or(rest))),
+            _ => Ok((part, rest)),
+        }
+    }
+
+    /// Refuses a text that is too much to be tokenized at once.
+    ///
+    /// # Errors
+    /// [`Error::Text`] with its length, what the steps make of it and what is allowed.
+    pub fn check(&self, model: &tokenizers::Tokenizer, text: &str) -> Result<()> {
+        let bytes = text.len();
+        if bytes.saturating_mul(self.looked_up) > MOST_LOOKED_UP {
+            let most = MOST_LOOKED_UP / self.looked_up.max(1);
+            return Err(Error::text(format!(
+                "{bytes} bytes of text without a place to split them; with this tokenizer's pieces, which \
+                 begin one another, at most {most} are tokenized at once"
+            )));
+        }
+        if bytes.saturating_mul(self.growth.saturating_add(1)) <= MOST_WHOLE {
+            return Ok(());
+        }
+        let made = if bytes > MOST_WHOLE { bytes } else { self.size(model, text)? };
+        if made.max(bytes) <= MOST_WHOLE {
+            return Ok(());
+        }
+        let made =
+            if made > bytes { format!(" ({made} behind the tokenizer's steps)") } else { String::new() };
+        Err(Error::text(format!(
+            "{bytes} bytes of text{made} without a place to split them; at most {MOST_WHOLE} are tokenized at \
+             once"
+        )))
+    }
+
+    /// Bytes that the steps make of a text, and one for every word; counted until they are too many.
+    fn size(&self, model: &tokenizers::Tokenizer, text: &str) -> Result<usize> {
+        let (mut size, mut rest) = (0usize, text);
+        while !rest.is_empty() && size <= MOST_WHOLE {
+            let (slice, behind) = rest.split_at(boundary(rest, SLICE));
+            let bytes: usize = words(model, slice)?.iter().map(|(word, _)| word.len() + 1).sum();
+            size = size.saturating_add(bytes.saturating_mul(self.by_expressions));
             rest = behind;
         }
-        parts.push(rest);
-        let most = MOST_WHOLE / self.growth.max(1);
-        match parts.iter().map(|part| part.len()).max() {
-            Some(found) if found > most => Err(Error::text(format!(
-                "a text of {found} bytes without a place to split it; this tokenizer takes at most {most} at once"
-            ))),
-            _ => Ok(parts),
+        Ok(size)
+    }
+
+    /// Where the first piece of a long text ends, near the end of a piece or else behind it.
+    fn place(&self, model: &tokenizers::Tokenizer, text: &str) -> Result<Option<usize>> {
+        let signs: &[&[char]] = match self.places {
+            Places::Words => &[BLANKS, STOPS],
+            Places::Blanks { .. } => &[SPACE],
+            Places::Nowhere => &[],
+        };
+        if text.len() <= PIECE {
+            return Ok(None);
         }
+        for signs in signs {
+            let stands = |at: &usize| stands_between(text, *at, signs);
+            let near = (PIECE / 2..PIECE).rev().filter(stands).take(TRIES);
+            let behind = (PIECE..text.len().min(MOST_WHOLE)).filter(stands).take(TRIES);
+            for at in near.chain(behind) {
+                if self.separates(model, text, at)? {
+                    return Ok(Some(at));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the words around a place are the same when the text is split there.
+    fn separates(&self, model: &tokenizers::Tokenizer, text: &str, at: usize) -> Result<bool> {
+        if self.places != Places::Words {
+            return Ok(true);
+        }
+        let (from, to) = (boundary(text, at.saturating_sub(AROUND)), boundary(text, at + AROUND));
+        let mut parts = words(model, &text[from..at])?;
+        parts.extend(words(model, &text[at..to])?);
+        Ok(parts == words(model, &text[from..to])?)
     }
 }
 
-/// Between a letter and a blank that a letter follows, near the end of the first piece or else behind it.
-fn split_place(text: &str) -> Option<usize> {
-    let bytes = text.as_bytes();
-    let fits = |&at: &usize| {
-        bytes[at] == b' ' && bytes[at - 1].is_ascii_alphabetic() && bytes[at + 1].is_ascii_alphabetic()
-    };
-    (PIECE / 2..PIECE).rev().find(fits).or_else(|| (PIECE..bytes.len() - 1).find(fits))
+/// The first place of a character that is at or behind `at`.
+fn boundary(text: &str, at: usize) -> usize {
+    (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
+}
+
+/// Whether one of `signs` is at a place, a letter or digit before and another behind it.
+fn stands_between(text: &str, at: usize, signs: &[char]) -> bool {
+    let Some((before, behind)) = text.split_at_checked(at) else { return false };
+    let mut behind = behind.chars();
+    behind.next().is_some_and(|sign| signs.contains(&sign))
+        && before.chars().next_back().is_some_and(char::is_alphanumeric)
+        && behind.next().is_some_and(char::is_alphanumeric)
+}
+
+/// What is tokenized one by one, behind all steps, and the ids of those that are tokens already.
+fn words(model: &tokenizers::Tokenizer, text: &str) -> Result<Vec<(String, Option<u32>)>> {
+    let run = guarded(|| {
+        let mut split = model.get_added_vocabulary().extract_and_normalize(model.get_normalizer(), text);
+        if let Some(words) = model.get_pre_tokenizer() {
+            words.pre_tokenize(&mut split).map_err(|e| e.to_string())?;
+        }
+        let words = split.get_splits(OffsetReferential::Normalized, OffsetType::None);
+        let id = |tokens: &Option<Vec<Token>>| Some(tokens.as_ref()?.first()?.id);
+        Ok(words.into_iter().map(|(word, _, tokens)| (word.to_owned(), id(tokens))).collect())
+    });
+    run.map_err(|what| Error::text(format!("encode: {what}")))
 }
 
 /// The steps of a part, those of sequences in their place.
@@ -124,65 +235,86 @@ fn steps(part: &Value, list: &str) -> Vec<Value> {
     }
 }
 
-/// Whether words are split in a way that looks at a letter and a blank behind it only.
-fn splits_words(steps: &[Value], known: &[String]) -> bool {
-    let byte_level = |step: &Value, regex: bool| {
-        step["type"] == "ByteLevel" && step["use_regex"] == regex && step["add_prefix_space"] == false
-    };
-    let steps: Vec<&Value> = steps.iter().filter(|step| step["type"] != "Digits").collect();
-    match steps.as_slice() {
-        [only] => byte_level(only, true),
-        [split, last] => {
-            let regex = split["pattern"]["Regex"].as_str();
-            let whole = json!({"behavior": "Isolated", "invert": false});
-            split["type"] == "Split"
-                && split["behavior"] == whole["behavior"]
-                && split["invert"] == whole["invert"]
-                && known.iter().any(|k| Some(k.as_str()) == regex)
-                && byte_level(last, false)
-        }
-        _ => false,
+/// How many times longer a step can make a text besides what the file states of it.
+fn unstated_growth(step: &Value) -> usize {
+    match step["type"].as_str() {
+        Some("NFKC" | "NFKD") => 11,
+        Some("NFC" | "NFD" | "StripAccents" | "BertNormalizer" | "Lowercase") => 3,
+        // An eighth of the longest replacement is counted; a single byte may be replaced.
+        Some("Precompiled") => 8,
+        // What stands between two added tokens has one each.
+        Some("Prepend") => 1 + step["prepend"].as_str().map_or(0, str::len),
+        _ => 1,
     }
 }
 
-/// Whether every byte of a text is in one of its tokens.
-fn keeps_bytes(
-    model: &tokenizers::Tokenizer,
-    before: &[Value],
-    splitting: &[Value],
-    byte_level: bool,
-) -> bool {
-    let ModelWrapper::BPE(bpe) = model.get_model() else { return false };
-    let keeps = |step: &Value| match step["type"].as_str() {
-        Some("NFC" | "Prepend") => true,
-        Some("Replace") => {
-            let (from, to) = (step["pattern"]["String"].as_str(), step["content"].as_str());
-            from.zip(to).is_some_and(|(from, to)| to.len() >= from.len())
-        }
-        _ => false,
-    };
-    let splits = |step: &Value| match step["type"].as_str() {
-        Some("ByteLevel" | "Digits" | "Metaspace") => true,
-        Some("Split") => step["behavior"] != "Removed",
-        _ => false,
-    };
-    let spelled = |byte: u8| match byte_level {
-        true => model.token_to_id(&byte_to_visible(byte).to_string()).is_some(),
-        false => bpe.byte_fallback && model.token_to_id(&format!("<0x{byte:02X}>")).is_some(),
-    };
-    before.iter().all(keeps) && splitting.iter().all(splits) && (0..=u8::MAX).all(spelled)
+/// How many times longer an expression can make a text that is more than what it looks like in small.
+fn by_expression(step: &Value) -> usize {
+    match (step["pattern"]["Regex"].as_str(), step["content"].as_str()) {
+        (Some(regex), Some(content)) if !BLANK_EXPRESSIONS.contains(&regex) => 1 + content.len(),
+        _ => 1,
+    }
 }
 
-/// Bytes of a text that one token can stand for. Composing turns up to three into one.
-fn longest(model: &tokenizers::Tokenizer, byte_level: bool, before: &[Value]) -> usize {
-    let added: HashSet<String> = model.get_added_tokens_decoder().into_values().map(|t| t.content).collect();
-    // Bytes are visible characters in a byte-level vocabulary, but not in tokens that were added to it.
-    let spells = |token: &String| match byte_level && !added.contains(token) {
-        true => token.chars().count(),
-        false => token.len(),
+fn places(
+    model: &tokenizers::Tokenizer,
+    vocabulary: &HashMap<String, u32>,
+    before: &[Value],
+    splitting: &[Value],
+) -> Places {
+    if matches!(model.get_model(), ModelWrapper::BPE(bpe) if bpe.dropout.is_some()) {
+        return Places::Nowhere;
+    }
+    let added: Vec<AddedToken> = model.get_added_tokens_decoder().into_values().collect();
+    if let Some(go) = marks_begin_tokens(model, before, splitting)
+        && vocabulary.keys().all(|token| !token.trim_start_matches(MARK).contains(MARK))
+        && added.iter().all(stands_apart)
+    {
+        return Places::Blanks { go };
+    }
+    match model.get_pre_tokenizer().is_some() && added.iter().all(|token| token.content.len() <= AROUND) {
+        true => Places::Words,
+        false => Places::Nowhere,
+    }
+}
+
+/// Whether blanks become marks, and a text is one word to BPE; and if so, whether a mark is put in front of
+/// every text.
+fn marks_begin_tokens(model: &tokenizers::Tokenizer, before: &[Value], splitting: &[Value]) -> Option<bool> {
+    let ModelWrapper::BPE(bpe) = model.get_model() else { return None };
+    let affixes = bpe.continuing_subword_prefix.is_some() || bpe.end_of_word_suffix.is_some();
+    if affixes || bpe.ignore_merges || bpe.token_to_id(MARK).is_none() {
+        return None;
+    }
+    let prepends = |step: &Value| step["type"] == "Prepend" && step["prepend"] == MARK;
+    let replaces = |step: &Value| {
+        step["type"] == "Replace" && step["pattern"]["String"] == " " && step["content"] == MARK
     };
-    let longest = model.get_vocab(true).keys().map(spells).max().unwrap_or(1);
-    if before.iter().any(|step| step["type"] == "NFC") { longest.saturating_mul(3) } else { longest }
+    // Behind that there is no blank to split at.
+    let by_blanks = |step: &Value| step["type"] == "Split" && step["pattern"]["String"] == " ";
+    let joins =
+        |step: &Value| step["type"] == "Metaspace" && step["split"] == false && step["replacement"] == MARK;
+    match (before, splitting) {
+        ([one], []) if replaces(one) => Some(false),
+        ([one], [split]) if replaces(one) && by_blanks(split) => Some(false),
+        ([], [one]) if joins(one) => Some(false),
+        ([one, other], []) if prepends(one) && replaces(other) || replaces(one) && prepends(other) => {
+            Some(true)
+        }
+        _ => None,
+    }
+}
+
+/// Whether an added token is found no matter whether the text is split at a blank near it.
+fn stands_apart(token: &AddedToken) -> bool {
+    let content = &token.content;
+    let marks_alone = content.trim_start_matches(MARK).is_empty();
+    let has_blanks = content.contains(' ') || content.contains(MARK) && !marks_alone;
+    let letter_ends = content.ends_with(char::is_alphanumeric);
+    !(token.single_word
+        || has_blanks
+        || content.starts_with(char::is_alphanumeric)
+        || token.rstrip && letter_ends)
 }
 
 #[cfg(test)]

@@ -3,7 +3,11 @@
 //! Templates come from checkpoints, in Jinja as Python's library runs it: blocks trim their newline and their
 //! indentation, methods of `str`, `dict` and `list` exist, `tojson` writes as Python's `json.dumps` does,
 //! `raise_exception` and `strftime_now` (UTC) are there. A template is input like any other file: rendering
-//! it is bounded in time, memory and stack, whatever it says (`jinja`).
+//! it is bounded in time, memory and stack, whatever it says (`jinja`): less than a second and 100 MB, in a
+//! debug build too. So a conversation of more than about ten megabytes may be refused. A panic is an error
+//! wherever the platform can unwind; a browser cannot.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -75,7 +79,7 @@ impl ChatTemplate {
         }
         let token = |token: Option<&str>| Data::from(token.unwrap_or_default());
         Ok(ChatTemplate {
-            template: Template::new(source).map_err(|e| explain(&e))?,
+            template: caught(|| Template::new(source))?,
             bos_token: token(bos_token),
             eos_token: token(eos_token),
         })
@@ -148,8 +152,16 @@ impl ChatTemplate {
                 variables.push((name, &Data::Null));
             }
         }
-        self.template.render(&variables, now).map_err(|e| explain(&e))
+        caught(|| self.template.render(&variables, now))
     }
+}
+
+/// Runs the compiler or the renderer. A panic of theirs ends the template, not the process, wherever the
+/// platform can unwind. Rendering does not change a template, so that nothing is left half done.
+fn caught<T>(work: impl FnOnce() -> Result<T, Fail>) -> Result<T> {
+    let panicked = "a panic of the engine, which is a fault of its own: please report the template";
+    let done = catch_unwind(AssertUnwindSafe(work));
+    done.unwrap_or_else(|_| Err(Fail::new(panicked))).map_err(|e| explain(&e))
 }
 
 /// A message whose reasoning is there under both of the names that templates ask for.

@@ -72,6 +72,67 @@ fn goldens_exactly() {
     assert_eq!(runs, 44);
 }
 
+/// How many texts the messages hold.
+fn texts(data: &Data) -> usize {
+    match data {
+        Data::List(items) => items.iter().map(texts).sum(),
+        Data::Object(fields) => {
+            let field = |(name, value): &(String, Data)| match (name.as_str(), value) {
+                ("content" | "text", Data::Text(_)) => 1,
+                _ => texts(value),
+            };
+            fields.iter().map(field).sum()
+        }
+        _ => 0,
+    }
+}
+
+/// The messages with more behind each text.
+fn lengthened(data: &Data, more: &str) -> Data {
+    match data {
+        Data::List(items) => Data::List(items.iter().map(|item| lengthened(item, more)).collect()),
+        Data::Object(fields) => {
+            let field = |(name, value): &(String, Data)| match (name.as_str(), value) {
+                ("content" | "text", Data::Text(text)) => (name.clone(), Data::Text(format!("{text}{more}"))),
+                _ => (name.clone(), lengthened(value, more)),
+            };
+            Data::Object(fields.iter().map(field).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// What a rendering may cost is enough for a megabyte in the messages, whatever a published template does.
+#[test]
+fn published_templates_render_long_messages() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/chat_templates");
+    let mut runs = 0;
+    for case in std::fs::read_dir(folder).unwrap() {
+        let case = case.unwrap().path();
+        let read = |name: &str| std::fs::read_to_string(case.join(name)).unwrap();
+        let golden: Data = serde_json::from_str(&read("golden.json")).unwrap();
+        let template = ChatTemplate::new(&read("chat_template.jinja"), Some("<s>"), Some("</s>")).unwrap();
+        let Some(Data::List(all)) = field(&golden, "runs") else { panic!("{}: no runs", case.display()) };
+        for run in all.iter().filter(|run| text_of(field(run, "rendered")).is_some()) {
+            let (messages, arguments) = (field(run, "messages").unwrap(), field(run, "arguments").unwrap());
+            let line = "The quick brown fox jumps over the lazy dog. ";
+            let more = line.repeat(1_000_000 / line.len() / texts(messages).max(1));
+            let got = template.render_at(&lengthened(messages, &more), true, arguments, Some(0));
+            if let Err(error) = got {
+                panic!("{}: {error}", case.display());
+            }
+            runs += 1;
+        }
+    }
+    assert!(runs > 30, "{runs}");
+}
+
+#[test]
+fn a_panic_is_an_error() {
+    let error = caught::<()>(|| panic!("planted")).unwrap_err().to_string();
+    assert!(error.contains("chat template: a panic of the engine"), "{error}");
+}
+
 fn text_of(data: Option<&Data>) -> Option<&str> {
     data.filter(|d| !matches!(d, Data::Null)).map(|d| text(Some(d)))
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::detokenize::Detokenizer;
 use super::limits;
-use super::pieces::{Pieces, known_splits};
+use super::pieces::Pieces;
 use super::shield::Shield;
 use super::stages::{self, Stage, compile};
 use super::vocabulary::{Outside, Vocabulary, guarded};
@@ -58,6 +58,8 @@ impl std::fmt::Debug for Tokenizer {
 /// What a file says besides the tokenizer itself.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
+    /// The file for messages.
+    pub file: Option<String>,
     pub bos: Option<String>,
     pub eos: Option<String>,
     pub eos_ids: Vec<u32>,
@@ -89,7 +91,8 @@ impl Tokenizer {
             (token_field(tokenizer_config, "bos_token"), token_field(tokenizer_config, "eos_token"));
         let eos_ids = eos.iter().filter_map(|t| model.token_to_id(t)).collect();
         let chat_template = template_field(tokenizer_config);
-        Self::assemble(model, Marks { bos, eos, eos_ids, chat_template, ..Marks::default() })
+        let file = Some("tokenizer.json".to_owned());
+        Self::assemble(model, Marks { file, bos, eos, eos_ids, chat_template, ..Marks::default() })
     }
 
     pub(super) fn assemble(mut model: tokenizers::Tokenizer, marks: Marks) -> Result<Self> {
@@ -97,8 +100,10 @@ impl Tokenizer {
         model.with_truncation(None).map_err(|e| Error::format("tokenizer", e.to_string()))?;
         let decoder =
             serde_json::to_value(model.get_decoder()).map_err(|e| Error::internal(e.to_string()))?;
-        let Marks { bos, eos, eos_ids, chat_template, twins, outside, stages: given, clean_up } = marks;
-        let pieces = Pieces::of(&model, &known_splits())?;
+        let Marks { file, bos, eos, eos_ids, chat_template, twins, outside, stages: given, clean_up } = marks;
+        let tokens = model.get_vocab(true);
+        let looked_up = limits::check_vocabulary(file.as_deref().unwrap_or("tokenizer"), &model, &tokens)?;
+        let pieces = Pieces::of(&model, &tokens, looked_up)?;
         let vocabulary = Vocabulary { model, twins, outside };
         let frame = frame(&vocabulary);
         let mut decoder = given.map_or_else(|| compile(&decoder), Ok);
@@ -122,7 +127,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::Text`] if the model cannot express the text (no unknown token), a split expression gives up,
-    /// or a text of many megabytes cannot be split.
+    /// or a text cannot be split of which the steps before the model make more than 448 KiB.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         self.encode_at_most(text, add_special, usize::MAX)
     }
@@ -137,23 +142,56 @@ impl Tokenizer {
             true => Err(Error::TextTooLong { bytes: text.len(), tokens: found, allowed: most.to_string() }),
             false => Ok(()),
         };
-        check(self.0.pieces.least(text))?;
-        let parts = self.0.pieces.split(text)?;
-        let ids = match (parts.as_slice(), &self.0.frame) {
-            ([whole], _) => self.encode_part(whole, add_special)?,
-            (parts, Some((before, behind))) => {
-                let mut ids = if add_special { before.clone() } else { Vec::new() };
-                for part in parts {
-                    ids.extend(self.encode_part(part, false)?);
-                    check(ids.len())?;
-                }
-                ids.extend(behind.iter().filter(|_| add_special));
+        check(self.least(text))?;
+        let (_, rest) = self.part(text)?;
+        let none = (Vec::new(), Vec::new());
+        let around = if add_special { self.0.frame.as_ref() } else { Some(&none) };
+        let ids = match around {
+            Some((before, behind)) if !rest.is_empty() => {
+                let mut ids = before.clone();
+                self.extend(&mut ids, text, |found| check(found).map(|()| true))?;
+                ids.extend(behind);
                 ids
             }
-            _ => self.encode_part(text, add_special)?,
+            Some(_) => self.encode_part(text, add_special)?,
+            // What stands around it depends on the text.
+            None => {
+                self.check_length(text)?;
+                self.encode_part(text, add_special)?
+            }
         };
         check(ids.len())?;
         Ok(ids)
+    }
+
+    /// The number of tokens that `text` has at least.
+    fn least(&self, text: &str) -> usize {
+        match &self.0.vocabulary.outside {
+            // A code is one token, however long it is.
+            Some(outside) if outside.leading_codes => 0,
+            _ => self.0.pieces.least(text),
+        }
+    }
+
+    /// The first part of a text that is tokenized at once, and the rest.
+    pub(super) fn part<'t>(&self, text: &'t str) -> Result<(&'t str, &'t str)> {
+        self.0.pieces.first(&self.0.vocabulary.model, text)
+    }
+
+    /// Puts the ids of a text behind `ids`, part by part, as long as `more` says so of their number.
+    fn extend(
+        &self,
+        ids: &mut Vec<u32>,
+        text: &str,
+        mut more: impl FnMut(usize) -> Result<bool>,
+    ) -> Result<()> {
+        let mut rest = text;
+        while !rest.is_empty() && more(ids.len())? {
+            let (part, behind) = self.part(rest)?;
+            ids.extend(self.encode_part(part, false)?);
+            rest = behind;
+        }
+        Ok(())
     }
 
     /// The first `most` token ids of [`encode`](Self::encode), with what the model wants behind every text
@@ -163,9 +201,9 @@ impl Tokenizer {
     /// As [`encode`](Self::encode); [`Error::Text`] for a longer text where what stands around it depends on
     /// the text.
     pub fn encode_truncated(&self, text: &str, add_special: bool, most: usize) -> Result<Vec<u32>> {
-        let parts = self.0.pieces.split(text)?;
-        if let [whole] = parts.as_slice() {
-            let ids = self.encode_part(whole, add_special)?;
+        let (_, rest) = self.part(text)?;
+        if rest.is_empty() {
+            let ids = self.encode_part(text, add_special)?;
             if ids.len() <= most {
                 return Ok(ids);
             }
@@ -178,12 +216,7 @@ impl Tokenizer {
             ));
         };
         let (mut ids, end) = (before.clone(), most.saturating_sub(behind.len()));
-        for part in parts {
-            if ids.len() >= end {
-                break;
-            }
-            ids.extend(self.encode_part(part, false)?);
-        }
+        self.extend(&mut ids, text, |found| Ok(found < end))?;
         ids.truncate(end);
         ids.extend(behind);
         Ok(ids)
@@ -277,9 +310,9 @@ impl Tokenizer {
         &self.0.vocabulary
     }
 
-    /// Refuses a text that would be too much to tokenize.
+    /// Refuses a text that would be too much to tokenize at once.
     pub(super) fn check_length(&self, text: &str) -> Result<()> {
-        self.0.pieces.split(text).map(drop)
+        self.0.pieces.check(&self.0.vocabulary.model, text)
     }
 
     /// The id of a token by its spelling in the vocabulary.

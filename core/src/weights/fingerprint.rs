@@ -8,12 +8,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of a tensor that count, at its beginning, at its end and at every [`STEP`] between: what is trained
-/// further or merged differs everywhere.
-const SAMPLE: usize = 4096;
-const STEP: usize = 1 << 18;
-
-/// A source that takes a checksum of every tensor that is read: name, shape, type, and samples of its bytes.
+/// A source that takes a checksum of every tensor that is read: name, shape, type and bytes. All bytes count:
+/// a checkpoint may differ from another in one row of an embedding alone.
 pub struct Fingerprinted<'a> {
     source: &'a dyn Source,
     tensors: Mutex<BTreeMap<String, u32>>,
@@ -38,10 +34,7 @@ impl<'a> Fingerprinted<'a> {
     fn note(&self, name: String, what: &str, bytes: &[u8]) {
         let mut sum = crc32fast::Hasher::new();
         sum.update(what.as_bytes());
-        for part in bytes.chunks(STEP) {
-            sum.update(&part[..part.len().min(SAMPLE)]);
-        }
-        sum.update(&bytes[bytes.len().saturating_sub(SAMPLE)..]);
+        sum.update(bytes);
         self.tensors.lock().unwrap_or_else(PoisonError::into_inner).insert(name, sum.finalize());
     }
 }
@@ -89,5 +82,55 @@ impl Source for Fingerprinted<'_> {
 
     fn release_ready(&self, role: &str) {
         self.source.release_ready(role);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::mem::Stored;
+
+    /// One tensor.
+    struct One(Vec<u8>, [TensorInfo; 1]);
+
+    impl Source for One {
+        fn file(&self) -> &str {
+            "one"
+        }
+
+        fn tensors(&self) -> &[TensorInfo] {
+            &self.1
+        }
+
+        fn bytes(&self, _: &str) -> Result<Cow<'_, [u8]>> {
+            Ok(Cow::Borrowed(&self.0))
+        }
+
+        fn release(&self, _: &str) {}
+
+        fn total_bytes(&self) -> u64 {
+            self.0.len() as u64
+        }
+    }
+
+    #[test]
+    fn every_byte_counts_and_every_name() {
+        let len = 300_000;
+        let sum = |name: &str, other: Option<usize>| {
+            let mut bytes = vec![7; len];
+            other.into_iter().for_each(|at| bytes[at] ^= 1);
+            let info = TensorInfo { name: name.into(), shape: vec![len], stored: Stored::U8 };
+            let one = One(bytes, [info]);
+            let noted = Fingerprinted::new(&one);
+            noted.bytes(name).unwrap();
+            noted.fingerprint()
+        };
+        let whole = sum("a", None);
+        assert_eq!(whole, sum("a", None));
+        assert_ne!(whole, sum("b", None));
+        for at in [0, 4095, 4096, 100_000, 200_001, len - 4097, len - 1] {
+            assert_ne!(whole, sum("a", Some(at)), "byte {at}");
+        }
     }
 }

@@ -46,13 +46,13 @@ pub async fn create(
             "is true: the text does not continue the prompt, which this model's encoder reads".to_string();
         return Err(ApiError::field("echo", why));
     }
-    let decoder = decoder_prompt(&call)?;
+    let (decoder, shield) = (decoder_prompt(&call)?, state.config.no_special_in_user_text);
     let bytes: usize = inputs.iter().map(|i| if let Input::Text(text) = i { text.len() } else { 0 }).sum();
     let mut prompts = match bytes > INLINE {
-        false => prompts_of(&call.served, &generation, &inputs, echo)?,
+        false => prompts_of(&call.served, &generation, &inputs, echo, shield)?,
         true => {
             let (served, of) = (call.served.clone(), generation.clone());
-            blocking(move || prompts_of(&served, &of, &inputs, echo)).await?
+            blocking(move || prompts_of(&served, &of, &inputs, echo, shield)).await?
         }
     };
     prompts.decoder = decoder;
@@ -71,7 +71,8 @@ fn decoder_prompt(call: &Call) -> Result<Vec<u32>, ApiError> {
         return Err(ApiError::field(FIELD, why));
     }
     match &Input::of(&call.fields, FIELD)?[..] {
-        [one] => Ok(one.tokens(&call.served, false, info.max_context)?),
+        // It is there to spell tokens: the code of a language, say.
+        [one] => Ok(one.tokens(&call.served, false, info.max_context, false)?),
         _ => Err(ApiError::field(FIELD, "has to be one text, or the token ids of one")),
     }
 }
@@ -81,13 +82,14 @@ fn prompts_of(
     generation: &Generation,
     inputs: &[Input],
     echo: bool,
+    shield: bool,
 ) -> Result<Prompts, ApiError> {
     // A prompt that is truncated may be longer than the context.
     let most = if generation.truncate.is_some() { usize::MAX } else { served.generator.info().max_context };
     let special = generation.add_special.unwrap_or(true);
     let mut prompts = Prompts { continues: true, ..Prompts::default() };
     for input in inputs {
-        let ids = generation.truncated(input.tokens(served, special, most)?);
+        let ids = generation.truncated(input.tokens(served, special, most, shield)?);
         if echo {
             prompts.echoes.push(match input {
                 Input::Text(text) if generation.truncate.is_none() => text.clone(),

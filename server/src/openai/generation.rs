@@ -4,6 +4,7 @@ use crate::choice::Stops;
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::fields::{Fields, ids};
+use crate::render::plain;
 use crate::supervise::Served;
 use engraft::SamplingParams;
 use serde_json::Value;
@@ -38,14 +39,20 @@ impl Input {
         all.ok_or_else(|| ApiError::field(name, format!("is not understood; allowed: {allowed}")))
     }
 
-    /// Its token ids.
+    /// Its token ids; `shield`: a text becomes no control token. Ids are what they are.
     ///
     /// # Errors
     /// Those of the tokenizer, for a text of more than `most` tokens among them.
-    pub fn tokens(&self, served: &Served, special: bool, most: usize) -> engraft::Result<Vec<u32>> {
+    pub fn tokens(
+        &self,
+        served: &Served,
+        special: bool,
+        most: usize,
+        shield: bool,
+    ) -> engraft::Result<Vec<u32>> {
         match self {
             Input::Ids(ids) => Ok(ids.clone()),
-            Input::Text(text) => served.generator.tokenizer().encode_at_most(text, special, most),
+            Input::Text(text) => plain(served.generator.tokenizer(), text, special, most, shield),
         }
     }
 }

@@ -76,6 +76,7 @@ impl Key {
             world.in_flight.len(),
         ];
         key.list(counts.map(|count| count as u64));
+        key.list(scheduler.blocked().into_iter().flat_map(|(id, found)| [id, found as u64]));
         sequences().for_each(|seq| key.sequence(world, seq));
         let behind = |step: u64| step.saturating_sub(world.collected);
         for (row, step) in scheduler.retiring() {

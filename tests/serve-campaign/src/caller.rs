@@ -1,18 +1,18 @@
-//! A caller: hands requests in, reads them in any order, leaves some.
+//! A caller: hands requests in, reads them in any order, leaves some, forks, saves and preempts others.
 
-use crate::Report;
+use crate::open::{Heard, Open};
 use conformance::dice::Dice;
-use conformance::null::{Fault, Null, Oracle, PLANNED};
-use engraft::{EngineHandle, Error, Event, Finish, Layers, Request, SamplingParams, Tokens, Want};
+use conformance::null::{Fault, Null, Oracle};
+use engraft::{EngineHandle, Layers, Request, SamplingParams, Want};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Requests that a caller has open at most.
-const OPEN: usize = 12;
 /// Longest prompt, and most new tokens: together less than the context.
 const PROMPT: usize = 40;
 const NEW: usize = 16;
+/// Before one of so many events something is done to the request.
+const VERBS: usize = 50;
 
 /// What the callers of a round share.
 pub(crate) struct Shared {
@@ -20,6 +20,8 @@ pub(crate) struct Shared {
     pub null: Arc<Null>,
     /// Requests that are still to be handed in.
     pub left: AtomicU64,
+    /// Requests that a caller has open before it hands in another one.
+    pub open: usize,
     /// How the engine ends before its time, once only so many requests are left.
     pub end: Option<Fault>,
     pub ends_behind: u64,
@@ -31,43 +33,31 @@ pub(crate) struct Shared {
     pub hidden: usize,
 }
 
-/// A request that is being read.
-struct Open {
-    tokens: Tokens,
-    request: Request,
-    /// What it gives, and how it ends.
-    want: (Vec<u32>, Finish),
-    seen: Vec<u32>,
-    /// Whether what it keeps has come.
-    kept: bool,
-    /// Tokens behind which its caller leaves.
-    leave: Option<usize>,
-}
-
 pub(crate) struct Caller {
     shared: Arc<Shared>,
     handle: Option<EngineHandle>,
     dice: Dice,
     open: Vec<Open>,
-    report: Report,
+    heard: Heard,
 }
 
 impl Caller {
     pub(crate) fn new(shared: Arc<Shared>, handle: EngineHandle, dice: Dice) -> Self {
-        Self { shared, handle: Some(handle), dice, open: Vec::new(), report: Report::default() }
+        Self { shared, handle: Some(handle), dice, open: Vec::new(), heard: Heard::default() }
     }
 
     /// Until all requests of the round are handed in, and its own have ended.
-    pub(crate) fn run(mut self) -> Result<Report, String> {
+    pub(crate) fn run(mut self) -> Result<Heard, String> {
         while self.handle.is_some() || !self.open.is_empty() {
-            let more = self.open.is_empty() || (self.open.len() < OPEN && !self.dice.once_in(3));
+            let room = self.open.len() < self.shared.open;
+            let more = self.open.is_empty() || (room && !self.dice.once_in(3));
             if more && self.handle.is_some() {
                 self.submit()?;
             } else {
                 self.read()?;
             }
         }
-        Ok(self.report)
+        Ok(self.heard)
     }
 
     /// Hands a request in, or gives its handle back where none is left.
@@ -84,10 +74,11 @@ impl Caller {
 
     fn submit_to(&mut self, left: u64) -> Result<(), String> {
         let Some(handle) = &self.handle else { return Ok(()) };
-        self.report.requests += 1;
+        let report = &mut self.heard.report;
+        report.requests += 1;
         if self.dice.once_in(20) {
             let (request, named) = malformed(&mut self.dice, self.shared.vocab);
-            self.report.refused += 1;
+            report.refused += 1;
             return match handle.submit(request) {
                 Err(error) if error.to_string().contains(named) => Ok(()),
                 Err(error) => Err(format!("a malformed request: {error}, `{named}` expected")),
@@ -97,17 +88,23 @@ impl Caller {
         let request = request(&mut self.dice, self.shared.vocab);
         let several = request.want == Want::default() && self.dice.once_in(4);
         let count = if several { 1 + self.dice.below(4) } else { 1 };
-        self.report.requests += count as u64 - 1;
+        report.requests += count as u64 - 1;
         let all = handle.submit_several(request.clone(), count);
         let all = all.map_err(|error| format!("{request:?}: {error}"))?;
         for (at, tokens) in (0..).zip(all) {
             let request = Request { subsequence: request.subsequence + at, ..request.clone() };
-            let want = self.shared.oracle.answer(&request);
-            let leave = self.dice.once_in(5).then(|| self.dice.below(want.0.len() + 1));
-            self.open.push(Open { tokens, request, want, seen: Vec::new(), kept: false, leave });
+            let open = Open::put(tokens, request, &self.shared);
+            self.push(open);
         }
         self.plan(left);
         Ok(())
+    }
+
+    /// Reads a request from now on; leaves one in five somewhere on the way.
+    fn push(&mut self, mut open: Open) {
+        let longest = open.longest();
+        open.leave = self.dice.once_in(5).then(|| self.dice.below(longest + 1));
+        self.open.push(open);
     }
 
     /// Plans a failure now and then.
@@ -136,101 +133,59 @@ impl Caller {
         }
         let at = self.dice.below(self.open.len());
         for _ in 0..1 + self.dice.below(6) {
+            if self.dice.once_in(VERBS) {
+                let done = self.verb(at);
+                return done.map_err(|what| self.open.get(at).map_or(what.clone(), |open| open.about(&what)));
+            }
             let open = &mut self.open[at];
             if open.leave == Some(open.seen.len()) {
-                self.report.cancelled += 1;
+                self.heard.report.cancelled += 1;
                 self.open.swap_remove(at);
                 return Ok(());
             }
-            let Some(event) = open.tokens.next() else { return Err("nothing, and no end before".into()) };
-            let ended = open.hear(event, &self.shared, &mut self.report);
-            let ended = ended.map_err(|what| {
-                let Open { request, want, seen, .. } = &self.open[at];
-                format!("{what}\n  {request:?}\n  heard {seen:?}\n  expected {want:?}")
-            })?;
-            if ended {
-                let open = &mut self.open[at];
-                if open.tokens.next().is_some() {
-                    return Err(format!("something behind the end of {:?}", open.request));
-                }
+            if open.read(&self.shared, &mut self.heard)? {
                 self.open.swap_remove(at);
                 return Ok(());
             }
         }
         Ok(())
     }
-}
 
-impl Open {
-    /// Takes an event; whether it is the last.
-    fn hear(
-        &mut self,
-        event: Result<Event, Error>,
-        shared: &Shared,
-        report: &mut Report,
-    ) -> Result<bool, String> {
-        let prompt = self.request.prompt.len();
-        // Nothing follows the last token: no step runs it.
-        let rows = |tokens: usize| (prompt + tokens.saturating_sub(1)) as u64;
-        match event {
-            Ok(Event::Token(token)) => {
-                report.tokens += 1;
-                self.seen.push(token);
-                if self.kept || !self.want.0.starts_with(&self.seen) {
-                    return Err("another token than alone".into());
-                }
-                return Ok(false);
-            }
-            Ok(Event::Kept(kept)) => {
-                let values = rows(self.seen.len()) as usize * shared.hidden;
-                let lens: Vec<usize> = kept.hidden.iter().map(Vec::len).collect();
-                if self.kept || self.request.want == Want::default() || lens != [values] {
-                    return Err(format!("keeps {lens:?} values, [{values}] expected"));
-                }
-                self.kept = true;
-                return Ok(false);
-            }
-            Ok(Event::Finished(Finish::Expired)) => {
-                if self.request.start_within.is_none() || !self.seen.is_empty() {
-                    return Err("it ran, or may wait for ever, and expired".into());
-                }
-                report.expired += 1;
-            }
-            Ok(Event::Finished(finish)) => {
-                if self.seen != self.want.0 || finish != self.want.1 {
-                    return Err(format!("ended by {finish:?}"));
-                }
-                if self.kept == (self.request.want == Want::default()) {
-                    return Err("what it keeps did not come, or came unasked".into());
-                }
-                report.whole += 1;
-                report.rows[1] += rows(self.seen.len());
-            }
-            Ok(other) => return Err(format!("{other:?}")),
-            Err(error) => self.hear_error(&error.to_string(), shared, report)?,
+    /// Forks, saves or preempts one of its requests, wherever that stands.
+    fn verb(&mut self, at: usize) -> Result<(), String> {
+        match self.dice.below(4) {
+            0 | 1 => self.fork(at),
+            2 => self.save(at),
+            _ => self.open[at].preempt(),
         }
-        Ok(true)
     }
 
-    fn hear_error(&self, said: &str, shared: &Shared, report: &mut Report) -> Result<(), String> {
-        if said.contains("none of the logits is above -infinity") {
-            report.without_token += 1;
-            return match self.seen == self.want.0 && self.want.1 == Finish::NoToken {
-                true => Ok(()),
-                false => Err(said.into()),
-            };
+    /// Forks a request: half of the forks sample as their origin does, and give what it gives.
+    fn fork(&mut self, at: usize) -> Result<(), String> {
+        let open = &self.open[at];
+        let (mut sampling, mut subsequence) = (open.request.sampling, open.request.subsequence);
+        if self.dice.once_in(2) {
+            (sampling.seed, subsequence) = (Some(self.dice.bits()), self.dice.below(3) as u32);
         }
-        if !said.contains(PLANNED) {
-            return Err(format!("an error that nobody planned: {said}"));
+        let Some(fork) = open.fork(sampling, subsequence, &self.shared)? else { return Ok(()) };
+        self.heard.report.requests += 1;
+        self.push(fork);
+        Ok(())
+    }
+
+    /// Saves a request and restores it on the same engine: half of those that were saved go on there, too.
+    fn save(&mut self, at: usize) -> Result<(), String> {
+        let Some(handle) = &self.handle else { return Ok(()) };
+        let open = &mut self.open[at];
+        let Some((bytes, answers)) = open.save()? else { return Ok(()) };
+        let tokens = handle.restore(bytes).map_err(|error| format!("a saved request: {error}"))?;
+        let restored = Open::restored(tokens, open.rest_of_it(), answers);
+        self.heard.report.requests += 1;
+        if self.dice.once_in(2) {
+            self.heard.report.cancelled += 1;
+            self.open.swap_remove(at);
         }
-        let ended = said.contains("the engine panicked") || said.contains("device lost");
-        match ended {
-            true => {
-                shared.over.store(true, Relaxed);
-                report.lost += 1;
-            }
-            false => report.failed += 1,
-        }
+        self.push(restored);
         Ok(())
     }
 }

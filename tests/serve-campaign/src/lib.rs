@@ -4,17 +4,22 @@
 //! The campaign goes in rounds, each with an engine of other sizes: few pages, small steps, one step ahead or
 //! none, host memory for evicted pages or none. Several callers hand in prompts that begin alike, under
 //! different salts, of several tenants and priorities, some for several continuations, some that may not
-//! wait; read them in any order; and leave a fifth of them somewhere on the way. Meanwhile ops, uploads and
-//! reads fail, take long, lose the device or panic.
+//! wait; read them in any order; fork, save and restore, and preempt some while they are there; and leave a
+//! fifth of them somewhere on the way. Meanwhile ops, uploads and reads fail, take long, lose the device or
+//! panic.
 //!
 //! What has to hold: a request that nothing was planned against gives what a pure function of it gives
 //! ([`Oracle`](conformance::null::Oracle)), and what the others gave before their end is the beginning of
-//! that; every request ends once; an error names what was planned; no more requests fail than were in failed
-//! steps; pages and request slots are all accounted for after every step (the engine audits itself); memory
-//! stays what it was.
+//! that; forks and restored requests give the rest of it; every request that is read to its end has one, and
+//! its channel is empty and closed behind that; an error names what was planned; who fails was in a failed
+//! step, which the backend knows the sequences of, or is one of as many as can have been where that failed
+//! before its words were there; pages and request slots are all accounted for after every step (the engine
+//! audits itself), and none is in use once all requests have ended; memory stays what it was.
 
 mod caller;
+mod failures;
 mod memory;
+mod open;
 mod round;
 
 pub use memory::{allocated, resident};
@@ -27,8 +32,10 @@ use std::fmt;
 pub struct Report {
     /// Engines.
     pub rounds: u64,
-    /// Requests handed in.
+    /// Requests handed in, forks and restored ones among them.
     pub requests: u64,
+    /// Requests of which an end was heard, and nothing behind it.
+    pub ends: u64,
     /// Those that gave all their tokens, or sampled a stop token.
     pub whole: u64,
     /// Those that ended as their logits were no numbers.
@@ -37,8 +44,16 @@ pub struct Report {
     pub expired: u64,
     /// Those that their callers left.
     pub cancelled: u64,
-    /// Those in steps that were planned to fail.
+    /// Those that planned failures have ended: of steps that they were in, or of what was to begin them.
     pub failed: u64,
+    /// How many these may have been.
+    pub may_fail: u64,
+    /// Forks that could not be: of requests that waited or had ended, where others waited or there was no
+    /// room.
+    pub declined: u64,
+    /// Of the requests that ended by themselves: forks, restored ones, those that were saved while they were
+    /// there, those that were preempted.
+    pub verbs: [u64; 4],
     /// Those that an engine's end ended, or that came behind it.
     pub lost: u64,
     /// Those that were malformed, and refused.
@@ -60,11 +75,14 @@ impl Report {
         let Report {
             rounds,
             requests,
+            ends,
             whole,
             without_token,
             expired,
             cancelled,
             failed,
+            may_fail,
+            declined,
             lost,
             refused,
             tokens,
@@ -76,12 +94,32 @@ impl Report {
         self.whole += whole;
         self.without_token += without_token;
         self.cancelled += cancelled;
+        self.ends += ends;
         self.failed += failed;
+        self.may_fail += may_fail;
+        self.declined += declined;
         self.lost += lost;
         self.refused += refused;
         self.tokens += tokens;
+        self.verbs.iter_mut().zip(other.verbs).for_each(|(sum, count)| *sum += count);
         self.planned.iter_mut().zip(other.planned).for_each(|(sum, count)| *sum += count);
         self.rows.iter_mut().zip(other.rows).for_each(|(sum, count)| *sum += count);
+    }
+
+    /// Requests that neither were refused nor left by their callers: each has an end.
+    pub fn read_to_the_end(&self) -> u64 {
+        self.requests.saturating_sub(self.refused + self.cancelled)
+    }
+
+    /// Compares ends with requests, and with what they were.
+    fn check(&self) -> Result<(), String> {
+        let Self { whole, without_token, expired, failed, lost, declined, .. } = self;
+        let (wanted, heard) =
+            (self.read_to_the_end(), whole + without_token + expired + failed + lost + declined);
+        match [self.ends, heard] == [wanted; 2] {
+            true => Ok(()),
+            false => Err(format!("{} ends, of which {heard} are known, of {wanted} requests", self.ends)),
+        }
     }
 }
 
@@ -96,7 +134,18 @@ impl fmt::Display for Report {
             "  whole: {whole}, ended without a token: {without_token}, never begun in time: {expired}"
         )?;
         writeln!(f, "  left by their callers: {}, malformed and refused: {}", self.cancelled, self.refused)?;
-        writeln!(f, "  in failed steps: {}, ended by the end of an engine: {}", self.failed, self.lost)?;
+        let Self { failed, may_fail, lost, declined, ends, .. } = self;
+        writeln!(
+            f,
+            "  in failed steps: {failed} of at most {may_fail}, ended by the end of an engine: {lost}"
+        )?;
+        writeln!(f, "  read to their ends: {}, ends that were heard: {ends}", self.read_to_the_end())?;
+        let [forked, restored, saved, preempted] = self.verbs;
+        writeln!(
+            f,
+            "  with the right answer: {forked} forks, {restored} restored, {saved} saved, {preempted} preempted"
+        )?;
+        writeln!(f, "  forks that could not be: {declined}")?;
         writeln!(f, "  planned failures: {steps} of steps, {devices} of devices, {panics} panics")?;
         writeln!(f, "  token rows: {ran} were run; {without} without prefixes, preemptions and padding")?;
         for (what, of) in [("resident", self.resident), ("allocated", self.allocated)] {

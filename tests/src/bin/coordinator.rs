@@ -17,9 +17,13 @@ use engraft_core::policy::Registry;
 use engraft_core::weights::LoadOptions;
 use std::time::Instant;
 
-/// Tokens of a prompt, and what follows it: as long as the smallest model's context.
-const PROMPT: usize = 8;
-const NEW: usize = 48;
+/// Tokens of a prompt at most, and what follows it: as long as the smallest model's context. The lengths of
+/// prompts fill a page up to every place alike, so that every step completes some pages.
+const PROMPT: usize = 19;
+const NEW: usize = 37;
+/// Positions of a page, and tokens that tell a prompt from all others.
+const PAGE: u32 = 16;
+const OWN: u32 = 4;
 
 /// Microseconds of decode steps of so many sequences, sorted.
 fn steps(seqs: usize, ahead: usize, prefix_cache: bool, rounds: usize) -> Result<Vec<f64>> {
@@ -31,6 +35,7 @@ fn steps(seqs: usize, ahead: usize, prefix_cache: bool, rounds: usize) -> Result
         max_seqs: seqs,
         max_step_tokens: seqs * PROMPT,
         max_context: PROMPT + NEW,
+        page_size: PAGE as usize,
         steps_ahead: Some(ahead),
         prefix_cache,
         ..EngineConfig::default()
@@ -40,7 +45,8 @@ fn steps(seqs: usize, ahead: usize, prefix_cache: bool, rounds: usize) -> Result
     for round in 0..rounds {
         for seq in 0..seqs {
             let begin = (round * seqs + seq) as u32;
-            let prompt = (0..PROMPT as u32).map(|at| 3 + (begin >> (5 * (at % 4))) % 32).collect();
+            let len = OWN + begin % PAGE;
+            let prompt = (0..len).map(|at| 3 + (begin >> (5 * (at % OWN))) % 32).collect();
             engine.put(Request { prompt, max_new_tokens: NEW, ..Request::default() })?;
         }
         while !engine.is_idle() {

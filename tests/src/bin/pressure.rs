@@ -6,7 +6,8 @@
 //! The pool is what the worst case of all sequences takes, or a share of that. Reservation would run as many
 //! sequences at once as have room for their worst case. Every request has a prompt and may fill the context;
 //! most stop before, as chosen by a seed: lengths are geometric. All come at once: the queue is never empty
-//! until the end, so that the tail is left out of the means.
+//! until the end, so that the tail is left out of the means. `room for` is what no scheduler exceeds: the
+//! pool by the pages that a running sequence has on average where none lacks any.
 
 use conformance::backends::folder;
 use conformance::dice::Dice;
@@ -42,6 +43,8 @@ struct Seen {
     ended: usize,
     tokens: usize,
     preempted: u64,
+    /// Pages of a sequence that runs, on average.
+    held: f64,
 }
 
 fn requests(mean: usize, vocab: usize) -> Vec<Request> {
@@ -86,7 +89,7 @@ fn run(costs: Costs, pages: usize, mean: usize) -> Result<Seen> {
     }
     let (mut out, mut ended, mut all) = (Vec::new(), 0, 0);
     // Of steps while others wait.
-    let (mut at_once, mut steps, mut tokens, mut spent) = (0, 0usize, 0, 0);
+    let (mut at_once, mut steps, mut tokens, mut spent, mut held) = (0, 0usize, 0, 0, [0, 0]);
     while !engine.is_idle() {
         engine.step(&mut out)?;
         let sampled = out.iter().filter(|output| output.token.is_some()).count();
@@ -95,11 +98,14 @@ fn run(costs: Costs, pages: usize, mean: usize) -> Result<Seen> {
         if ended + 2 * SEQS <= most && !out.is_empty() {
             (at_once, steps) = (at_once + out.len(), steps + 1);
             (tokens, spent) = (tokens + sampled, null.spent());
+            let (free, total) = engine.free_pages();
+            held = [held[0] + total - free, held[1] + engine.counts().0];
         }
     }
     let seconds = spent as f64 * 1e-9;
     let (at_once, rate) = (at_once as f64 / steps as f64, tokens as f64 / seconds);
-    Ok(Seen { at_once, rate, ended, tokens: all, preempted: engine.preemptions() })
+    let held = held[0] as f64 / held[1] as f64;
+    Ok(Seen { at_once, rate, ended, tokens: all, preempted: engine.preemptions(), held })
 }
 
 fn main() -> Result<()> {
@@ -109,22 +115,24 @@ fn main() -> Result<()> {
             "{name}; {REQUESTS} requests, {SEQS} sequences of up to {CONTEXT} tokens, pages of {PAGE}\n"
         );
         println!(
-            "| mean length | pages | of the worst case | at once | reserved | times | tokens/s | of full | preempted | lost |"
+            "| mean length | pages | of the worst case | room for | at once | reserved | times | tokens/s | of full | preempted | lost |"
         );
-        println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+        println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
         for mean in [8, 16, 24] {
             let mut full = None;
             for share in [1, 2, 4, 8] {
                 let pages = worst / share;
                 let seen = run(costs, pages, mean)?;
-                let (tokens, rate) = *full.get_or_insert((seen.tokens, seen.rate));
+                let (tokens, rate, held, at_once) =
+                    *full.get_or_insert((seen.tokens, seen.rate, seen.held, seen.at_once));
                 if seen.tokens != tokens {
                     return Err(Error::internal(format!("{} tokens, {tokens} expected", seen.tokens)));
                 }
                 let reserved = (pages / (CONTEXT / PAGE)).min(SEQS) as f64;
                 println!(
-                    "| {mean} | {pages} | {} % | {:.1} | {reserved} | {:.1} | {:.0} | {:.2} | {} | {} |",
+                    "| {mean} | {pages} | {} % | {:.1} | {:.1} | {reserved} | {:.1} | {:.0} | {:.2} | {} | {} |",
                     100 / share,
+                    at_once.min(pages as f64 / held),
                     seen.at_once,
                     seen.at_once / reserved,
                     seen.rate,

@@ -12,16 +12,19 @@
 //!
 //! Memory may be limited ([`Null::with_memory`]); every allocation takes whole pieces of it, as drivers hand
 //! it out. An op, an upload or a read may be planned to fail or to panic ([`Null::fail_in`]), reads to take
-//! long ([`Null::wait_every`]). The time that a device would have taken is counted ([`Null::spent`]).
+//! long ([`Null::wait_every`]). The time that a device would have taken is counted ([`Null::spent`]). Where
+//! steps are followed ([`Null::follow_steps`]) every planned failure says which sequences it may end.
 //!
 //! Without tags ([`Null::idle`]) ops do nothing at all, and what a step takes is the host's own time.
 
 mod ops;
 mod oracle;
+mod steps;
 mod stream;
 
 pub use oracle::Oracle;
-pub use stream::{NullGraph, NullStream};
+pub use steps::{Failure, Name};
+pub use stream::{NullGraph, NullStream, NullTicket};
 
 use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup};
 use engraft_core::mem::{Device, DeviceMem, Float, HostWeight, KvLayout, StepShape, Weight, WeightInfo};
@@ -29,8 +32,8 @@ use engraft_core::numerics::{Madd, Mode, Numerics};
 use engraft_core::ops::Signature;
 use engraft_core::{Error, Result};
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The backend.
 #[derive(Debug)]
@@ -50,6 +53,10 @@ pub struct Null {
     counted: AtomicU64,
     /// Bytes of all allocations so far.
     allocated: AtomicU64,
+    /// Whether queues know the sequences of their steps.
+    follows: AtomicBool,
+    /// Failures by an error that were planned and have happened, where steps are followed.
+    failures: Mutex<Vec<Failure>>,
     /// What there is.
     memory: Option<Memory>,
 }
@@ -135,7 +142,21 @@ impl Null {
         let [counted, allocated, waits_every, spent] = [const { AtomicU64::new(0) }; 4];
         let (fails_in, fault) = (AtomicU64::new(u64::MAX), AtomicU32::new(0));
         let costs = Costs::default();
-        Self { caps, tags, fails_in, fault, waits_every, costs, spent, counted, allocated, memory }
+        let (follows, failures) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+        Self {
+            caps,
+            tags,
+            fails_in,
+            fault,
+            waits_every,
+            costs,
+            spent,
+            counted,
+            allocated,
+            follows,
+            failures,
+            memory,
+        }
     }
 
     /// Ops, uploads and reads so far.
@@ -164,6 +185,18 @@ impl Null {
         self.fails_in.load(Relaxed) == u64::MAX
     }
 
+    /// Lets the queues of engines that are made from now on know the sequences of their steps, so that
+    /// [`Null::failures`] says whom a failure may end.
+    pub fn follow_steps(&self) {
+        self.follows.store(true, Relaxed);
+    }
+
+    /// Where the failures by an error have happened so far that were planned; none where steps are not
+    /// followed.
+    pub fn failures(&self) -> Vec<Failure> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Lets one of so many reads take long; 0: none.
     pub fn wait_every(&self, reads: u64) {
         self.waits_every.store(reads, Relaxed);
@@ -189,8 +222,12 @@ impl Null {
         }
     }
 
-    /// Counts an op, an upload or a read.
-    fn count(&self) -> Result<()> {
+    fn follows(&self) -> bool {
+        self.follows.load(Relaxed)
+    }
+
+    /// Counts an op, an upload or a read; `place` says where one is that fails.
+    fn count(&self, place: impl FnOnce() -> Failure) -> Result<()> {
         self.counted.fetch_add(1, Relaxed);
         let left = self.fails_in.load(Relaxed);
         if left == u64::MAX {
@@ -202,7 +239,12 @@ impl Null {
             return Ok(());
         }
         match FAULTS[self.fault.load(Relaxed) as usize] {
-            Fault::Error => Err(Error::OutOfMemory { what: PLANNED.into(), wanted: 1, free: 0 }),
+            Fault::Error => {
+                if self.follows() {
+                    self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(place());
+                }
+                Err(Error::OutOfMemory { what: PLANNED.into(), wanted: 1, free: 0 })
+            }
             Fault::Lost => Err(Error::DeviceLost { what: PLANNED.into() }),
             // As `panic!`, without its words on standard error.
             Fault::Panic => std::panic::resume_unwind(Box::new(PLANNED)),

@@ -53,15 +53,22 @@ impl Oracle {
 
     /// All tokens of a request that is not disturbed, and how it ends.
     pub fn answer(&self, request: &Request) -> (Vec<u32>, Finish) {
+        self.rest(request, &[])
+    }
+
+    /// The same of one that goes on behind tokens that count as its own: those that another request had
+    /// sampled which it was forked from, say. The tokens behind them, and how it ends.
+    pub fn rest(&self, request: &Request, begun: &[u32]) -> (Vec<u32>, Finish) {
         let prompt = &request.prompt;
         let shift = self.shift.filter(|(longest, _)| prompt.len() > *longest).map_or(0, |(_, shift)| shift);
         let mut text = Text { keys: vec![Vec::new(); self.layers], shift };
-        let mut tag = prompt.iter().fold(0, |_, token| text.append(*token));
-        let mut seen = (request.sampling.repetition_penalty != 1.0).then(|| Seen::new(prompt, self.vocab));
+        let all = || prompt.iter().chain(begun).copied();
+        let mut tag = all().fold(0, |_, token| text.append(token));
+        let mut seen = (request.sampling.repetition_penalty != 1.0).then(|| Seen::new(all(), self.vocab));
         let most = request.max_new_tokens.min(self.context - prompt.len());
         let mut tokens = Vec::new();
-        while tokens.len() < most {
-            let position = (prompt.len() + tokens.len()) as u32;
+        while begun.len() + tokens.len() < most {
+            let position = (prompt.len() + begun.len() + tokens.len()) as u32;
             let seed = request.sampling.seed.unwrap_or(0) as u32;
             let sampled = sampled_tag(tag, seed, request.subsequence, position);
             let bits = seen.iter().flat_map(|seen| seen.0.iter().copied());
@@ -86,9 +93,9 @@ impl Oracle {
 struct Seen(Vec<u32>);
 
 impl Seen {
-    fn new(prompt: &[u32], vocab: usize) -> Self {
+    fn new(tokens: impl Iterator<Item = u32>, vocab: usize) -> Self {
         let mut seen = Self(vec![0; vocab.div_ceil(32)]);
-        prompt.iter().for_each(|token| seen.mark(*token));
+        tokens.for_each(|token| seen.mark(token));
         seen
     }
 

@@ -98,7 +98,7 @@ pub fn logits_of_ranks(
 }
 
 /// A model in memory.
-fn files_of(config: &Value, tensors: &Tensors) -> ModelFiles {
+pub fn files_of(config: &Value, tensors: &Tensors) -> ModelFiles {
     let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = tensors
         .iter()
         .map(|(n, t)| (n.clone(), t.shape.clone(), t.values.iter().flat_map(|v| v.to_le_bytes()).collect()))

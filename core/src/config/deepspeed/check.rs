@@ -13,8 +13,7 @@ pub(super) fn check(
     entries: BTreeMap<String, Entry>,
     mut warnings: Vec<Warning>,
 ) -> Result<(DeepSpeedConfig, Vec<Warning>)> {
-    let spelled = entries.iter().map(|(path, e)| (path.clone(), e.spelled.clone())).collect();
-    let mut t = Taker { entries, spelled };
+    let mut t = Taker::new(entries);
     let mut config = DeepSpeedConfig::default();
     let c = &mut config;
     c.kernel_inject = t.flag("replace_with_kernel_inject")?.unwrap_or(c.kernel_inject);
@@ -171,7 +170,7 @@ fn quant(t: &mut Taker, dtype: DataType) -> Result<Option<WeightFormat>> {
         }
     }
     let mode_format = mode(t)?;
-    let on = on.unwrap_or(t.spelled.keys().any(|k| k.starts_with("quant.weight."))) && weight;
+    let on = on.unwrap_or(t.any_given("quant.weight.")) && weight;
     if on && !qkv {
         let both = format!("{}` and `{}", t.spelled("quant.qkv.enabled"), t.spelled("quant.enabled"));
         return Err(Error::config(both, "false with true", "both true: all matmuls have one format"));

@@ -1,7 +1,7 @@
 //! Combinations: pairs of settings that cannot both be meant. Each refusal names both sides; nothing has been
 //! opened yet.
 
-use super::settings::{BLOCK, TRACKED};
+use super::settings::BLOCK;
 use super::taker::Taker;
 use super::{CheckpointRef, DeepSpeedConfig, Warning};
 use crate::mem::WeightFormat;
@@ -77,10 +77,15 @@ fn without_effect(t: &Taker, c: &DeepSpeedConfig, warnings: &mut Vec<Warning>) {
             "has no effect: the checkpoint says whether there are experts",
         );
     }
-    if c.state.as_ref().is_some_and(|state| state.max_tracked_sequences != TRACKED) {
-        let what = "bounds `max_ragged_sequence_count` alone: requests wait without a limit";
-        warn(warnings, t.spelled("state_manager.max_tracked_sequences"), what);
+    let tracked = "state_manager.max_tracked_sequences";
+    if t.given(tracked) {
+        let what = match t.given("state_manager.max_ragged_sequence_count") {
+            true => "has no effect next to `max_ragged_sequence_count`: requests wait without a limit",
+            false => "bounds `max_ragged_sequence_count` alone: requests wait without a limit",
+        };
+        warn(warnings, t.spelled(tracked), what);
     }
+    unquantized(t, c, warnings);
     for path in ["quant.activation.num_bits", "quant.activation.q_type", "quant.activation.q_groups"] {
         if t.given(path) && c.quantize != Some(WeightFormat::W8A8) {
             warn(warnings, t.spelled(path), "has no effect without `quant.activation.enabled`");
@@ -90,11 +95,33 @@ fn without_effect(t: &Taker, c: &DeepSpeedConfig, warnings: &mut Vec<Warning>) {
         let what = "has no effect: shares follow heads, and the leaves of sums in whole 64s";
         warn(warnings, t.spelled("tensor_parallel.tp_grain_size"), what);
     }
-    if c.checkpoint.is_none() && !c.base_dir.is_empty() {
-        warn(warnings, t.spelled("base_dir"), "has no effect without `checkpoint`");
+    let about_files = [
+        ("base_dir", !c.base_dir.is_empty()),
+        ("config", c.model_config.is_some()),
+        ("training_mp_size", c.training_mp_size.is_some()),
+    ];
+    for (path, _) in about_files.into_iter().filter(|(_, given)| c.checkpoint.is_none() && *given) {
+        warn(warnings, t.spelled(path), "has no effect without `checkpoint`");
     }
-    if c.checkpoint.is_none() && t.given("training_mp_size") {
-        warn(warnings, t.spelled("training_mp_size"), "has no effect without `checkpoint`");
+}
+
+/// `quant.weight.enabled` that is false takes the whole section back, and no other setting.
+fn unquantized(t: &Taker, c: &DeepSpeedConfig, warnings: &mut Vec<Warning>) {
+    let (section, weights) = ("quant.enabled", "quant.weight.enabled");
+    let mode = "quantization.quantization_mode";
+    if t.said(weights) != Some(false) {
+        return;
+    }
+    match &c.quantize {
+        Some(format) => {
+            let by = t.spelled(if t.given(mode) { mode } else { "dtype" });
+            warn(warnings, t.spelled(weights), &format!("has no effect: `{by}` makes the weights {format}"));
+        }
+        None if t.said(section) == Some(true) => {
+            let what = format!("has no effect: `{}` is false, so no weight is quantized", t.spelled(weights));
+            warn(warnings, t.spelled(section), &what);
+        }
+        None => {}
     }
 }
 

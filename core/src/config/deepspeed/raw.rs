@@ -3,6 +3,7 @@
 use super::fields::{Becomes, find, nearest};
 use super::taker::{Entry, kind};
 use super::{DataType, DeepSpeedConfig, Warning, check};
+use crate::checkpoint::Access;
 use crate::config::unique;
 use crate::{Error, Result};
 use serde_json::{Map, Value};
@@ -123,19 +124,21 @@ impl DeepSpeedConfigBuilder {
     /// Adds a file: TOML if its name ends in `.toml`, else JSON.
     ///
     /// # Errors
-    /// `Io`; as [`DeepSpeedConfigBuilder::json`].
+    /// `Io`; `Format` for what is no regular file; as [`DeepSpeedConfigBuilder::json`].
     pub fn file(self, path: &Path) -> Result<Self> {
         let name = path.display().to_string();
-        let size = std::fs::metadata(path).map_err(|e| Error::io(path, e))?.len();
-        if size > MAX_FILE {
-            return Err(Error::format(name, format!("is {size} bytes long; at most {MAX_FILE} are allowed")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|e| Error::io(path, e))?;
+        let text = Self::text_of(path, MAX_FILE)?;
         if path.extension().is_some_and(|e| e == "toml") {
             self.toml(&name, &text)
         } else {
             self.json(&name, &text)
         }
+    }
+
+    /// The text of a regular file that a user wrote, of at most `most` bytes. A policy's table is read by it,
+    /// too: policies do not see what reads checkpoints.
+    pub(crate) fn text_of(path: &Path, most: u64) -> Result<String> {
+        Access::text(path, most)
     }
 
     /// Sets one field by its canonical dotted name, an alias or a deprecated name.

@@ -18,10 +18,18 @@ pub(super) const MAX_COUNT: u64 = 1 << 30;
 /// Takes settings out, by canonical name; errors have the user's spelling.
 pub(super) struct Taker {
     pub entries: BTreeMap<String, Entry>,
-    pub spelled: BTreeMap<String, String>,
+    spelled: BTreeMap<String, String>,
+    flags: BTreeMap<String, bool>,
 }
 
 impl Taker {
+    /// Over all settings that were given.
+    pub(super) fn new(entries: BTreeMap<String, Entry>) -> Self {
+        let spelled = entries.iter().map(|(path, e)| (path.clone(), e.spelled.clone())).collect();
+        let flags = entries.iter().filter_map(|(path, e)| Some((path.clone(), e.value.as_bool()?))).collect();
+        Self { entries, spelled, flags }
+    }
+
     /// How the user spelled a setting that was given.
     pub(super) fn spelled(&self, path: &str) -> String {
         self.spelled.get(path).cloned().unwrap_or_else(|| path.to_owned())
@@ -30,6 +38,16 @@ impl Taker {
     /// Whether the user gave a setting.
     pub(super) fn given(&self, path: &str) -> bool {
         self.spelled.contains_key(path)
+    }
+
+    /// What the user said of a setting that is true or false, taken out or not.
+    pub(super) fn said(&self, path: &str) -> Option<bool> {
+        self.flags.get(path).copied()
+    }
+
+    /// Whether the user gave a setting of a section.
+    pub(super) fn any_given(&self, section: &str) -> bool {
+        self.spelled.keys().any(|path| path.starts_with(section))
     }
 
     pub(super) fn take(&mut self, path: &str) -> Option<Entry> {

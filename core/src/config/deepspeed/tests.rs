@@ -435,19 +435,48 @@ fn what_deepspeed_ignores_works_or_warns() {
     ] {
         warned(json!({name: true}), &[name, "ignored"]);
     }
-    warned(json!({"base_dir": "x"}), &["base_dir", "`checkpoint`"]);
-    warned(json!({"training_mp_size": 2}), &["training_mp_size"]);
+    for (name, value) in
+        [("base_dir", json!("x")), ("training_mp_size", json!(2)), ("config", json!({"hidden_size": 9}))]
+    {
+        warned(json!({name: value.clone()}), &[&format!("`{name}`: has no effect without `checkpoint`")]);
+        accepted(json!({name: value, "checkpoint": "model"}));
+    }
     warned(json!({"moe": {"num_experts": 8}}), &["moe.num_experts", "no effect"]);
     warned(json!({"tp": {"tp_grain_size": 32}}), &["tp.tp_grain_size", "no effect"]);
     warned(json!({"moe": true}), &["moe", "no effect", "checkpoint"]);
     let tracked = json!({"manager": {"max_tracked_sequences": 4096}});
     warned(tracked, &["manager.max_tracked_sequences", "without a limit"]);
+    // Whatever it is, DeepSpeed's own number too.
+    let tracked = json!({"manager": {"max_tracked_sequences": 2048, "max_ragged_sequence_count": 8}});
+    warned(tracked, &["manager.max_tracked_sequences", "next to `max_ragged_sequence_count`"]);
     let c = warned(
         json!({"mp_size": 2, "ep_size": 2, "moe_experts": [4], "moe_type": "residual"}),
         &["mp_size", "moe.ep_size"],
     );
     assert_eq!((c.tp_size, c.moe.ep_size, c.moe.kind), (2, 2, MoeKind::Residual));
     assert!(!accepted(json!({"moe": false})).moe.enabled);
+}
+
+#[test]
+fn a_section_whose_weights_are_switched_off_says_so() {
+    let off = |mut value: Value| {
+        value["quant"] = json!({"enabled": true, "weight": {"enabled": false}});
+        value
+    };
+    let c = warned(off(json!({})), &["`quant.enabled`: has no effect", "`quant.weight.enabled` is false"]);
+    assert_eq!(c.quantize, None);
+    for (value, by) in [
+        (json!({"dtype": "int8"}), "dtype"),
+        (json!({"quantization": {"quantization_mode": "int8"}}), "quantization.quantization_mode"),
+    ] {
+        let said = format!("`quant.weight.enabled`: has no effect: `{by}` makes the weights int8");
+        assert!(warned(off(value), &[&said]).quantize.is_some());
+    }
+    // Off as a whole.
+    for weight in [json!({"enabled": false}), json!({"num_bits": 4})] {
+        assert_eq!(accepted(json!({"quant": {"enabled": false, "weight": weight}})).quantize, None);
+    }
+    assert_eq!(accepted(json!({"quant": {"weight": {"enabled": false}}})).quantize, None);
 }
 
 #[test]

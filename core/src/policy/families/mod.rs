@@ -27,6 +27,7 @@ mod gpt_oss;
 mod gptj;
 mod granite;
 mod hunyuan;
+mod internlm;
 mod laguna;
 mod llama;
 mod llama4;
@@ -82,6 +83,7 @@ families!(
     hunyuan: HUNYUAN, HUNYUAN_MOE, HY_V3;
     ernie: ERNIE4_5, ERNIE4_5_MOE;
     seed_oss: SEED_OSS;
+    internlm: INTERNLM2, INTERNLM3;
     glm: GLM, GLM4, GLM4_MOE;
     deepseek: DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, DOTS1;
     deepseek_index: DEEPSEEK_V32, GLM_MOE_DSA;

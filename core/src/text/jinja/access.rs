@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use super::budget::{Budget, Res, fail};
-use super::value::{Loop, Value};
+use super::value::{Loop, Value, undefined};
 use super::{methods, print};
 
-fn missing(value: &Value, name: &str) -> Value {
-    let name: String = name.chars().take(60).collect();
-    Value::Undefined(Some(format!("'{} object' has no attribute '{name}'", value.kind()).into()))
+fn missing(value: &Value, name: &str, budget: &Rc<Budget>) -> Res<Value> {
+    let end = name.char_indices().nth(60).map_or(name.len(), |(at, _)| at);
+    undefined(&["'", value.kind(), " object' has no attribute '", &name[..end], "'"], budget)
 }
 
 /// `value.name`.
@@ -16,17 +16,14 @@ pub(super) fn attribute(value: &Value, name: &str, budget: &Rc<Budget>) -> Res<V
     budget.work(1)?;
     let found = match value {
         Value::Undefined(what) => return fail(print::undefined(what)),
-        Value::Space(space) => {
-            budget.work(space.fields.borrow().len() / 8)?;
-            space.fields.borrow().iter().find(|(n, _)| n.str() == Some(name)).map(|(_, v)| v.clone())
-        }
+        Value::Space(space) => space.fields.borrow().field(name)?,
         Value::Loop(state) => of_loop(state, name, budget)?,
         // A method goes before an entry of its name, as in Python; `value['items']` asks for the entry first.
         _ if methods::known(value, name) => Some(Value::Method(Rc::new((value.clone(), name.into())))),
         Value::Dict(dict) => dict.field(name)?,
         _ => None,
     };
-    Ok(found.unwrap_or_else(|| missing(value, name)))
+    found.map_or_else(|| missing(value, name, budget), Ok)
 }
 
 /// `value[key]`.
@@ -43,8 +40,9 @@ pub(super) fn item(value: &Value, key: &Value, budget: &Rc<Budget>) -> Res<Value
             at(list.items.len()).and_then(|at| list.items.get(at)).cloned()
         }
         Value::Str(text) if key.int().is_some() => {
-            budget.touch(text.text.len())?;
             let n = key.int().unwrap_or(0);
+            let far = usize::try_from(n.unsigned_abs()).unwrap_or(usize::MAX).saturating_add(1);
+            budget.scan(far.saturating_mul(4).min(text.text.len()))?;
             let nth = |n: i128| usize::try_from(n).ok();
             let c = match n < 0 {
                 true => nth(-1 - n.max(i128::MIN + 1)).and_then(|n| text.text.chars().rev().nth(n)),
@@ -61,16 +59,16 @@ pub(super) fn item(value: &Value, key: &Value, budget: &Rc<Budget>) -> Res<Value
         {
             attribute(value, name, budget)
         }
-        (None, Some(name)) => Ok(missing(value, name)),
-        (None, None) => Ok(missing(value, "that")),
+        (None, Some(name)) => missing(value, name, budget),
+        (None, None) => missing(value, "that", budget),
     }
 }
 
 fn of_loop(state: &Loop, name: &str, budget: &Rc<Budget>) -> Res<Option<Value>> {
     let (index, len) = (state.index.get(), state.items.items.len());
-    let nearby = |at: Option<usize>| {
-        let found = at.and_then(|at| state.items.items.get(at)).cloned();
-        found.unwrap_or_else(|| Value::Undefined(Some("there is no such item in the loop".into())))
+    let nearby = |at: Option<usize>| match at.and_then(|at| state.items.items.get(at)) {
+        Some(item) => Ok(item.clone()),
+        None => undefined(&["there is no such item in the loop"], budget),
     };
     budget.work(1)?;
     Ok(Some(match name {
@@ -83,15 +81,15 @@ fn of_loop(state: &Loop, name: &str, budget: &Rc<Budget>) -> Res<Option<Value>> 
         "length" => Value::Int(len as i128),
         "depth" => Value::Int(state.depth as i128),
         "depth0" => Value::Int(state.depth as i128 - 1),
-        "previtem" => nearby(index.checked_sub(1)),
-        "nextitem" => nearby(Some(index + 1)),
+        "previtem" => nearby(index.checked_sub(1))?,
+        "nextitem" => nearby(Some(index + 1))?,
         _ => return Ok(None),
     }))
 }
 
 /// `a.b.0` of an item, or an item by a number.
 pub(super) fn attribute_of(value: &Value, path: &Value, budget: &Rc<Budget>) -> Res<Value> {
-    budget.touch(path.str().map_or(0, str::len))?;
+    budget.scan(2 * path.str().map_or(0, str::len))?;
     let Some(path) = path.str() else { return item(value, path, budget) };
     let mut found = value.clone();
     for part in path.split('.') {

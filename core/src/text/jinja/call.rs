@@ -61,7 +61,13 @@ impl Args {
         self.positional.len()
     }
 
-    /// Bytes of strings among them: what a function reads of them at most.
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.positional.len() + self.named.len()
+    }
+
+    /// Bytes of strings among them: what a function reads of them at most. Who reads the items of a list pays
+    /// for each.
     pub fn bytes(&self) -> usize {
         let all = self.positional.iter().chain(self.named.iter().map(|(_, value)| value));
         all.map(|value| value.str().map_or(0, str::len)).sum()

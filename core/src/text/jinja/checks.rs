@@ -1,5 +1,6 @@
 //! Tests: what stands behind `is`.
 
+use std::cmp::Ordering;
 use std::rc::Rc;
 
 use super::budget::{Budget, Res, fail};
@@ -48,7 +49,7 @@ pub(super) fn apply(name: &str, value: &Value, mut args: Args, budget: &Rc<Budge
         },
         "lower" | "upper" => {
             let text = value.str().unwrap_or_default();
-            budget.touch(text.len())?;
+            budget.scan(8 * text.len())?;
             let wrong = if name == "lower" { char::is_uppercase } else { char::is_lowercase };
             text.chars().any(char::is_alphabetic) && !text.chars().any(wrong)
         }
@@ -58,10 +59,10 @@ pub(super) fn apply(name: &str, value: &Value, mut args: Args, budget: &Rc<Budge
         "in" => ops::contains(&other()?, value, budget)?,
         "sameas" | "eq" | "equalto" | "==" => ops::equal(value, &other()?, budget)?,
         "ne" | "!=" => !ops::equal(value, &other()?, budget)?,
-        "lt" | "lessthan" | "<" => ops::order(value, &other()?, budget)?.is_lt(),
-        "le" | "<=" => ops::order(value, &other()?, budget)?.is_le(),
-        "gt" | "greaterthan" | ">" => ops::order(value, &other()?, budget)?.is_gt(),
-        "ge" | ">=" => ops::order(value, &other()?, budget)?.is_ge(),
+        "lt" | "lessthan" | "<" => ops::compare(value, &other()?, budget)?.is_some_and(Ordering::is_lt),
+        "le" | "<=" => ops::compare(value, &other()?, budget)?.is_some_and(Ordering::is_le),
+        "gt" | "greaterthan" | ">" => ops::compare(value, &other()?, budget)?.is_some_and(Ordering::is_gt),
+        "ge" | ">=" => ops::compare(value, &other()?, budget)?.is_some_and(Ordering::is_ge),
         _ => return fail(format!("test `{name}` is not known")),
     };
     args.end()?;

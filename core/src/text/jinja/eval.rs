@@ -1,22 +1,24 @@
 //! Expressions at run time.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::ast::{Arguments, Comparison, Expr, Post};
-use super::budget::{Res, fail};
+use super::budget::{Fail, Res, fail};
 use super::call::Args;
-use super::lexer::MOST_NAME;
 use super::render::Run;
-use super::value::{Entries, Function, Items, Loop, Sink, Space, Value};
+use super::value::{Entries, Function, Items, Loop, Sink, Space, Value, undefined};
 use super::{access, checks, filters, methods, ops, print, select};
 use crate::text::clock;
 
 /// Longest `range`, as in Python's sandbox.
 const MAX_RANGE: i128 = 100_000;
-/// Most fields of a namespace.
-const MAX_FIELDS: usize = 10_000;
+/// Bytes of a format of `strftime_now`: a field of five bytes may become 255.
+const MOST_FORMAT: usize = 256;
+/// Characters of an error that a template raises.
+const MOST_RAISED: usize = 2000;
 
 impl<'t> Run<'t> {
     /// The value of an expression.
@@ -62,7 +64,7 @@ impl<'t> Run<'t> {
                 match (self.eval(test)?.truth(), otherwise) {
                     (true, _) => self.eval(then),
                     (false, Some(otherwise)) => self.eval(otherwise),
-                    (false, None) => Ok(Value::Undefined(Some("the condition has no `else`".into()))),
+                    (false, None) => undefined(&["the condition has no `else`"], &self.budget),
                 }
             }
             other => self.eval(other),
@@ -107,10 +109,10 @@ impl<'t> Run<'t> {
             let holds = match how {
                 Comparison::Equal => ops::equal(&left, &right, budget)?,
                 Comparison::NotEqual => !ops::equal(&left, &right, budget)?,
-                Comparison::Less => ops::order(&left, &right, budget)?.is_lt(),
-                Comparison::LessEqual => ops::order(&left, &right, budget)?.is_le(),
-                Comparison::Greater => ops::order(&left, &right, budget)?.is_gt(),
-                Comparison::GreaterEqual => ops::order(&left, &right, budget)?.is_ge(),
+                Comparison::Less => ops::compare(&left, &right, budget)?.is_some_and(Ordering::is_lt),
+                Comparison::LessEqual => ops::compare(&left, &right, budget)?.is_some_and(Ordering::is_le),
+                Comparison::Greater => ops::compare(&left, &right, budget)?.is_some_and(Ordering::is_gt),
+                Comparison::GreaterEqual => ops::compare(&left, &right, budget)?.is_some_and(Ordering::is_ge),
                 Comparison::In => ops::contains(&right, &left, budget)?,
                 Comparison::NotIn => !ops::contains(&right, &left, budget)?,
             };
@@ -255,32 +257,37 @@ impl<'t> Run<'t> {
                 Ok(out.value())
             }
             Function::Namespace => {
-                let space = Rc::new(Space { fields: RefCell::new(Vec::new()) });
+                let space = Space::new(&self.budget)?;
                 if let Some(Value::Dict(dict)) = args.take("") {
                     for (key, value) in &dict.entries {
-                        self.set_field(&space, key.str().unwrap_or_default(), value.clone())?;
+                        space.set(key.str().unwrap_or_default(), value.clone())?;
                     }
                 }
                 for (name, value) in self.only_named(args)? {
-                    self.set_field(&space, &name, value)?;
+                    space.set(&name, value)?;
                 }
                 Ok(Value::Space(space))
             }
             Function::RaiseException => {
                 let text = print::text(&args.need("message")?, &self.budget)?;
-                fail(text.str().unwrap_or_default())
+                fail(text.str().unwrap_or_default().chars().take(MOST_RAISED).collect::<String>())
             }
-            Function::StrftimeNow => {
-                let format = args.need("format")?;
-                args.end()?;
-                let Some(now) = self.now else { return fail("strftime_now: no clock") };
-                let format = format.str().unwrap_or_default();
-                self.budget.touch(16 * format.len())?;
-                let text =
-                    clock::strftime(format, now).map_err(|e| super::budget::Fail::new(e.to_string()))?;
-                methods::string(&text, &self.budget)
-            }
+            Function::StrftimeNow => self.strftime(args),
         }
+    }
+
+    fn strftime(&self, mut args: Args) -> Res<Value> {
+        let format = args.need("format")?;
+        args.end()?;
+        let Some(now) = self.now else { return fail("strftime_now: no clock") };
+        let format = format.str().unwrap_or_default();
+        if format.len() > MOST_FORMAT {
+            let found = format.len();
+            return fail(format!("strftime_now: a format of {found} bytes; {MOST_FORMAT} are allowed"));
+        }
+        self.budget.work(4 * format.len())?;
+        let text = clock::strftime(format, now).map_err(|e| Fail::new(e.to_string()))?;
+        methods::string(&text, &self.budget)
     }
 
     fn only_named(&self, args: Args) -> Res<Vec<(Arc<str>, Value)>> {
@@ -290,30 +297,10 @@ impl<'t> Run<'t> {
         Ok(args.all_named())
     }
 
-    /// Sets a field of a namespace; its value is plain, so that no namespace leads to itself.
-    pub(super) fn set_field(&self, space: &Space, name: &str, value: Value) -> Res<()> {
-        value.plain()?;
-        if name.len() > MOST_NAME {
-            return fail(format!("a field of {} bytes in its name; {MOST_NAME} are allowed", name.len()));
-        }
-        let mut fields = space.fields.borrow_mut();
-        self.budget.work(1 + fields.len() / 8)?;
-        match fields.iter().position(|(known, _)| known.str() == Some(name)) {
-            Some(at) => fields[at].1 = value,
-            None if fields.len() >= MAX_FIELDS => {
-                return fail(format!("a namespace of more than {MAX_FIELDS} fields"));
-            }
-            None => fields.push((methods::string(name, &self.budget)?, value)),
-        }
-        Ok(())
-    }
-
     fn range(&mut self, mut args: Args) -> Res<Value> {
         let whole = |v: Option<Value>| match v {
             None => Ok(None),
-            Some(v) => {
-                v.int().map(Some).ok_or_else(|| super::budget::Fail::new("`range` needs whole numbers"))
-            }
+            Some(v) => v.int().map(Some).ok_or_else(|| Fail::new("`range` needs whole numbers")),
         };
         let (first, second, step) =
             (whole(args.take("start"))?, whole(args.take("stop"))?, whole(args.take("step"))?);

@@ -6,7 +6,7 @@ pub(super) use super::access::attribute_of;
 use super::budget::{Budget, Res, fail};
 use super::call::Args;
 pub(super) use super::sequence::{iterate, join};
-use super::value::{Entries, Items, Sink, Value};
+use super::value::{Entries, Items, Sink, Value, undefined};
 use super::{methods, ops, percent, print};
 
 /// Bytes of `tojson`'s indentation and separators.
@@ -71,12 +71,16 @@ pub(super) fn apply(name: &str, value: &Value, mut args: Args, budget: &Rc<Budge
     let result = match name {
         "d" | "default" => return default(value, args),
         "join" => {
-            let separator = args.take("d").unwrap_or(Value::None);
+            let separator = match args.take("d") {
+                None | Some(Value::None) => methods::string("", budget)?,
+                Some(other) => print::text(&other, budget)?,
+            };
+            let separator = separator.str().unwrap_or_default();
             if let Some(attribute) = args.take("attribute") {
                 let picked = each(value, budget, |item| attribute_of(item, &attribute, budget))?;
-                return join(&picked, &separator_text(&separator, budget)?, budget);
+                return join(&picked, separator, budget);
             }
-            join(value, &separator_text(&separator, budget)?, budget)
+            join(value, separator, budget)
         }
         "batch" => return batch(value, args, budget),
         "slice" => return columns(value, args, budget),
@@ -85,9 +89,9 @@ pub(super) fn apply(name: &str, value: &Value, mut args: Args, budget: &Rc<Budge
         }
         "indent" => return indent(value, args, budget),
         "tojson" => return to_json(value, args, budget),
-        "round" => return round(value, args),
+        "round" => return round(value, args, budget),
         "truncate" => return truncate(value, args, budget),
-        "int" | "float" => return number(name, value, args),
+        "int" | "float" => return number(name, value, args, budget),
         "format" => return format(value, args, budget),
         "replace" | "trim" | "center" => return of_text(name, value, args, budget),
         "attr" => {
@@ -95,11 +99,7 @@ pub(super) fn apply(name: &str, value: &Value, mut args: Args, budget: &Rc<Budge
             attribute_of(value, &wanted, budget)
         }
         "abs" => ops::sign(value.float().is_some_and(|x| x < 0.0), value),
-        "first" | "last" => {
-            let list = iterate(value, budget)?;
-            let item = if name == "first" { list.items.first() } else { list.items.last() };
-            Ok(item.cloned().unwrap_or_else(|| Value::Undefined(Some("the sequence is empty".into()))))
-        }
+        "first" | "last" => outermost(name == "first", value, budget),
         "length" | "count" => length(value),
         "list" => Ok(Value::List(iterate(value, budget)?)),
         "items" => match value {
@@ -124,7 +124,7 @@ pub(super) fn apply(name: &str, value: &Value, mut args: Args, budget: &Rc<Budge
 fn on_text(name: &str, value: &Value, budget: &Rc<Budget>) -> Res<Value> {
     let text = print::text(value, budget)?;
     let text = text.str().unwrap_or_default();
-    budget.touch(4 * text.len())?;
+    budget.scan(2 * text.len())?;
     match name {
         "string" | "safe" => methods::string(text, budget),
         "upper" | "lower" => methods::call(&methods::string(text, budget)?, name, Args::default(), budget),
@@ -132,6 +132,7 @@ fn on_text(name: &str, value: &Value, budget: &Rc<Budget>) -> Res<Value> {
         "title" => methods::title(text, budget, |c| c.is_whitespace() || "-([{<".contains(c)),
         "e" | "escape" | "forceescape" => escape(text, budget),
         "wordcount" => {
+            budget.scan(2 * text.len())?;
             let words = text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty());
             Ok(Value::Int(words.count() as i128))
         }
@@ -146,7 +147,13 @@ fn on_text(name: &str, value: &Value, budget: &Rc<Budget>) -> Res<Value> {
             for byte in text.bytes() {
                 match byte {
                     b if b.is_ascii_alphanumeric() || b"-_.~/".contains(&b) => out.char(char::from(b))?,
-                    b => out.push(&format!("%{b:02X}"))?,
+                    b => {
+                        out.char('%')?;
+                        for half in [b >> 4, b & 15] {
+                            let digit = char::from_digit(u32::from(half), 16).unwrap_or('0');
+                            out.char(digit.to_ascii_uppercase())?;
+                        }
+                    }
                 }
             }
             Ok(out.value())
@@ -197,14 +204,20 @@ fn each(value: &Value, budget: &Rc<Budget>, mut call: impl FnMut(&Value) -> Res<
     Ok(out.list())
 }
 
-fn separator_text(separator: &Value, budget: &Rc<Budget>) -> Res<String> {
-    match separator {
-        Value::None => Ok(String::new()),
-        other => {
-            let text = print::text(other, budget)?;
-            Ok(text.str().unwrap_or_default().to_owned())
+/// The first item, or the last; of a string, the character.
+fn outermost(first: bool, value: &Value, budget: &Rc<Budget>) -> Res<Value> {
+    let found = match value.str() {
+        Some(text) => {
+            let c = if first { text.chars().next() } else { text.chars().next_back() };
+            c.map(|c| methods::string(c.encode_utf8(&mut [0; 4]), budget)).transpose()?
         }
-    }
+        None => {
+            let list = iterate(value, budget)?;
+            let item = if first { list.items.first() } else { list.items.last() };
+            item.cloned()
+        }
+    };
+    found.map_or_else(|| undefined(&["the sequence is empty"], budget), Ok)
 }
 
 fn default(value: &Value, mut args: Args) -> Res<Value> {
@@ -327,7 +340,7 @@ fn to_json(value: &Value, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
     Ok(out.value())
 }
 
-fn round(value: &Value, mut args: Args) -> Res<Value> {
+fn round(value: &Value, mut args: Args, budget: &Budget) -> Res<Value> {
     let precision = args.take("precision").and_then(|v| v.int()).unwrap_or(0);
     let method = args.take("method");
     args.end()?;
@@ -337,7 +350,9 @@ fn round(value: &Value, mut args: Args) -> Res<Value> {
         Some("common") if value.int().is_some() && precision >= 0 => Ok(value.clone()),
         Some("common") if precision >= 0 => {
             let digits = usize::try_from(precision.min(300)).unwrap_or(0);
-            Ok(Value::Float(format!("{x:.digits$}").parse().unwrap_or(x)))
+            let text = format!("{x:.digits$}");
+            budget.work(text.len())?;
+            Ok(Value::Float(text.parse().unwrap_or(x)))
         }
         Some("common") => Ok(Value::Float((x * scale).round() / scale)),
         Some("ceil") => Ok(Value::Float((x * scale).ceil() / scale)),
@@ -354,11 +369,11 @@ fn truncate(value: &Value, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
     args.end()?;
     let (text, end) = (print::text(value, budget)?, print::text(&end, budget)?);
     let (text, end) = (text.str().unwrap_or_default(), end.str().unwrap_or_default());
-    budget.touch(text.len())?;
+    budget.scan(text.len())?;
     if (text.chars().count() as i128) <= length.saturating_add(leeway) {
         return methods::string(text, budget);
     }
-    let keep = usize::try_from(length - end.chars().count() as i128).unwrap_or(0);
+    let keep = usize::try_from(length.saturating_sub(end.chars().count() as i128)).unwrap_or(0);
     let kept = text.char_indices().nth(keep).map_or(text, |(at, _)| &text[..at]);
     let kept = if kill { kept } else { kept.rsplit_once(' ').map_or(kept, |(words, _)| words) };
     let mut out = Sink::new(budget)?;
@@ -367,7 +382,8 @@ fn truncate(value: &Value, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
     Ok(out.value())
 }
 
-fn number(name: &str, value: &Value, mut args: Args) -> Res<Value> {
+fn number(name: &str, value: &Value, mut args: Args, budget: &Budget) -> Res<Value> {
+    budget.scan(2 * value.str().map_or(0, str::len))?;
     let default = args.take("default");
     let base = args.take("base").and_then(|v| v.int()).and_then(|n| u32::try_from(n).ok()).unwrap_or(10);
     args.end()?;

@@ -62,7 +62,8 @@ pub(super) fn known(value: &Value, name: &str) -> bool {
 
 /// `value.name(args)`.
 pub(super) fn call(value: &Value, name: &str, args: Args, budget: &Rc<Budget>) -> Res<Value> {
-    budget.touch(args.bytes())?;
+    // What is searched for is prepared before the search.
+    budget.scan(2 * args.bytes())?;
     match value {
         Value::Str(text) => of_str(&text.text, name, args, budget),
         Value::Dict(dict) => of_dict(dict, name, args, budget),
@@ -104,35 +105,40 @@ fn of_dict(dict: &Dict, name: &str, mut args: Args, budget: &Rc<Budget>) -> Res<
 fn of_list(list: &List, name: &str, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
     let wanted = args.need("value")?;
     args.end()?;
-    let mut found = Vec::new();
+    let (mut count, mut first) = (0, None);
     for (at, item) in list.items.iter().enumerate() {
         if ops::equal(item, &wanted, budget)? {
-            found.push(at as i128);
+            count += 1;
+            first.get_or_insert(at as i128);
             if name == "index" {
                 break;
             }
         }
     }
-    match (name, found.first()) {
-        ("count", _) => Ok(Value::Int(found.len() as i128)),
-        ("index", Some(at)) => Ok(Value::Int(*at)),
+    match (name, first) {
+        ("count", _) => Ok(Value::Int(count)),
+        ("index", Some(at)) => Ok(Value::Int(at)),
         ("index", None) => fail("the list does not hold the value"),
         _ => fail(format!("a list has no method `{name}`")),
     }
 }
 
 fn of_str(text: &str, name: &str, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
-    budget.touch(4 * text.len())?;
+    match name {
+        "strip" | "lstrip" | "rstrip" => return strip(text, name, args, budget),
+        "startswith" | "endswith" => return affix(text, name, args, budget),
+        // Classes of characters are looked up in tables.
+        _ if name.starts_with("is") => budget.scan(8 * text.len())?,
+        _ => budget.scan(text.len())?,
+    }
     let is = |test: fn(char) -> bool| Ok(Value::Bool(!text.is_empty() && text.chars().all(test)));
     let cased = |wrong: fn(char) -> bool| {
         Ok(Value::Bool(text.chars().any(char::is_alphabetic) && !text.chars().any(wrong)))
     };
     let result = match name {
-        "strip" | "lstrip" | "rstrip" => return strip(text, name, args, budget),
         "split" | "rsplit" => return split(text, name == "rsplit", args, budget),
-        "startswith" | "endswith" => return affix(text, name, args),
         "replace" => return replace_method(text, args, budget),
-        "find" | "rfind" | "index" | "rindex" | "count" => return search(text, name, args),
+        "find" | "rfind" | "index" | "rindex" | "count" => return search(text, name, args, budget),
         "partition" | "rpartition" => return partition(text, name, args, budget),
         "removeprefix" | "removesuffix" => return remove(text, name, args, budget),
         "zfill" | "ljust" | "rjust" | "center" => return justify(text, name, args, budget),
@@ -205,6 +211,7 @@ fn text_of(value: &Value) -> Res<&str> {
 pub(super) fn strip(text: &str, name: &str, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
     let chars = args.take("chars").unwrap_or(Value::None);
     args.end()?;
+    budget.scan(text.len())?;
     let set: Option<Vec<char>> = match &chars {
         Value::None => None,
         given => {
@@ -236,16 +243,16 @@ fn split(text: &str, from_end: bool, mut args: Args, budget: &Rc<Budget>) -> Res
     let mut push = |part: &str| out.push(string(part, budget)?);
     match &separator {
         Value::None if from_end => {
-            let mut parts = Vec::new();
-            let _held = budget.hold(text.len() * 8)?;
-            let mut rest = text.trim();
-            while !rest.is_empty() && parts.len() + 1 < most {
+            let (mut rest, mut n) = (text.trim(), 1);
+            while !rest.is_empty() && n < most {
                 let Some((at, c)) = rest.char_indices().rev().find(|(_, c)| c.is_whitespace()) else { break };
-                parts.push(&rest[at + c.len_utf8()..]);
-                rest = rest[..at].trim_end();
+                push(&rest[at + c.len_utf8()..])?;
+                (rest, n) = (rest[..at].trim_end(), n + 1);
             }
-            parts.extend(Some(rest).filter(|r| !r.is_empty()));
-            parts.iter().rev().try_for_each(|part| push(part))?;
+            if !rest.is_empty() {
+                push(rest)?;
+            }
+            out.reverse();
         }
         Value::None => {
             let (mut rest, mut n) = (text.trim_start(), 1);
@@ -263,9 +270,8 @@ fn split(text: &str, from_end: bool, mut args: Args, budget: &Rc<Budget>) -> Res
             ("", _) => return fail("an empty separator"),
             (separator, false) => text.splitn(most, separator).try_for_each(push)?,
             (separator, true) => {
-                let _held = budget.hold(text.len() * 16)?;
-                let parts: Vec<&str> = text.rsplitn(most, separator).collect();
-                parts.iter().rev().try_for_each(|part| push(part))?;
+                text.rsplitn(most, separator).try_for_each(push)?;
+                out.reverse();
             }
         },
     }
@@ -286,11 +292,12 @@ fn lines(text: &str, keep: bool, budget: &Rc<Budget>) -> Res<Value> {
     Ok(out.list())
 }
 
-fn affix(text: &str, name: &str, mut args: Args) -> Res<Value> {
+fn affix(text: &str, name: &str, mut args: Args, budget: &Budget) -> Res<Value> {
     let wanted = args.need("prefix")?;
     args.end()?;
     let one = |value: &Value| -> Res<bool> {
         let part = text_of(value)?;
+        budget.touch(part.len())?;
         Ok(if name == "startswith" { text.starts_with(part) } else { text.ends_with(part) })
     };
     match &wanted {
@@ -316,7 +323,7 @@ fn replace_method(text: &str, mut args: Args, budget: &Rc<Budget>) -> Res<Value>
 /// `most` times at most, unless it is negative.
 pub(super) fn replace(text: &str, old: &str, new: &str, most: i128, budget: &Rc<Budget>) -> Res<Value> {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
-    budget.touch(2 * text.len())?;
+    budget.scan(text.len())?;
     let mut out = Sink::new(budget)?;
     let mut from = 0;
     for (at, found) in text.match_indices(old).take(most) {
@@ -328,11 +335,13 @@ pub(super) fn replace(text: &str, old: &str, new: &str, most: i128, budget: &Rc<
     Ok(out.value())
 }
 
-fn search(text: &str, name: &str, mut args: Args) -> Res<Value> {
+fn search(text: &str, name: &str, mut args: Args, budget: &Budget) -> Res<Value> {
     let wanted = args.need("sub")?;
     args.end()?;
     let wanted = text_of(&wanted)?;
     if name == "count" {
+        // As many times as there are characters.
+        budget.scan(3 * text.len())?;
         return Ok(Value::Int(text.matches(wanted).count() as i128));
     }
     let at = if name.starts_with('r') { text.rfind(wanted) } else { text.find(wanted) };
@@ -415,7 +424,10 @@ fn format(text: &str, args: Args, budget: &Rc<Budget>) -> Res<Value> {
                 args.nth(next - 1)
             }
             Ok(number) => args.nth(number),
-            Err(_) => args.named(name),
+            Err(_) => {
+                budget.work(1 + args.len() / 8)?;
+                args.named(name)
+            }
         };
         let Some(value) = value else {
             return fail(format!(

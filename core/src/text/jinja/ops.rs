@@ -6,33 +6,47 @@ use std::rc::Rc;
 use super::ast::Operator;
 use super::budget::{Budget, Res, fail};
 pub(super) use super::value::equal;
-use super::value::{Items, Sink, Value};
+use super::value::{Items, Sink, Value, numeric};
 use super::{percent, print};
 
-/// How `a` and `b` stand to one another.
+/// How `a` and `b` stand to one another; not at all where one is not a number (NaN), so that none of `<`,
+/// `<=`, `>` and `>=` holds.
+pub(super) fn compare(a: &Value, b: &Value, budget: &Budget) -> Res<Option<Ordering>> {
+    ordering(a, b, false, budget)
+}
+
+/// How `a` and `b` stand to one another when they are sorted. This order is total: what is not a number
+/// stands behind all numbers. Python leaves open where it goes.
 pub(super) fn order(a: &Value, b: &Value, budget: &Budget) -> Res<Ordering> {
+    Ok(ordering(a, b, true, budget)?.unwrap_or(Ordering::Equal))
+}
+
+fn ordering(a: &Value, b: &Value, total: bool, budget: &Budget) -> Res<Option<Ordering>> {
     budget.work(1)?;
     match (a, b) {
         (Value::Str(a), Value::Str(b)) => {
             budget.touch(a.text.len().min(b.text.len()))?;
-            return Ok(a.text.cmp(&b.text));
+            return Ok(Some(a.text.cmp(&b.text)));
         }
         (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
             for (a, b) in a.items.iter().zip(&b.items) {
-                if !equal(a, b, budget)? {
-                    return order(a, b, budget);
+                if equal(a, b, budget)? {
+                    continue;
+                }
+                match ordering(a, b, total, budget)? {
+                    // Two that are not numbers.
+                    Some(Ordering::Equal) => {}
+                    found => return Ok(found),
                 }
             }
-            return Ok(a.items.len().cmp(&b.items.len()));
+            return Ok(Some(a.items.len().cmp(&b.items.len())));
         }
         _ => {}
     }
-    if let (Some(a), Some(b)) = (a.int(), b.int()) {
-        return Ok(a.cmp(&b));
-    }
-    match (a.float(), b.float()) {
-        (Some(a), Some(b)) => Ok(a.partial_cmp(&b).unwrap_or(Ordering::Equal)),
-        _ => fail(format!("`{}` and `{}` cannot be ordered", a.kind(), b.kind())),
+    match (numeric(a, b), a.float(), b.float()) {
+        (None, Some(x), Some(y)) => Ok(total.then(|| x.is_nan().cmp(&y.is_nan()))),
+        (None, ..) => fail(format!("`{}` and `{}` cannot be ordered", a.kind(), b.kind())),
+        (found, ..) => Ok(found),
     }
 }
 
@@ -40,7 +54,7 @@ pub(super) fn order(a: &Value, b: &Value, budget: &Budget) -> Res<Ordering> {
 pub(super) fn contains(container: &Value, item: &Value, budget: &Budget) -> Res<bool> {
     match (container, item) {
         (Value::Str(text), Value::Str(part)) => {
-            budget.touch(text.text.len() + part.text.len())?;
+            budget.scan(text.text.len() + 2 * part.text.len())?;
             Ok(text.text.contains(&part.text))
         }
         (Value::List(list) | Value::Tuple(list), _) => {
@@ -200,11 +214,12 @@ pub(super) fn slice(value: &Value, parts: [Value; 3], budget: &Rc<Budget>) -> Re
     }
     match value {
         Value::Str(text) => {
-            let bytes = text.text.len() * std::mem::size_of::<char>();
-            budget.touch(bytes)?;
-            let _held = budget.hold(bytes)?;
+            budget.scan(2 * text.text.len())?;
+            let count = text.text.chars().count();
+            let _held = budget.hold(count * std::mem::size_of::<char>())?;
             let mut out = Sink::new(budget)?;
-            let chars: Vec<char> = text.text.chars().collect();
+            let mut chars: Vec<char> = Vec::with_capacity(count);
+            chars.extend(text.text.chars());
             for at in picked(chars.len(), start, stop, step) {
                 out.char(chars[at])?;
             }

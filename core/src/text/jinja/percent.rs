@@ -19,6 +19,9 @@ struct Spec {
     kind: Option<char>,
 }
 
+/// Digits behind the point, at most.
+const MOST_DIGITS: usize = 400;
+
 /// Digits of a width or a precision, which are bounded long before memory is.
 fn count(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Res<Option<usize>> {
     let mut found = None;
@@ -35,7 +38,7 @@ fn count(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Res<Option<usi
 
 /// `format % values`.
 pub(super) fn format(format: &str, values: &Value, budget: &Rc<Budget>) -> Res<Value> {
-    budget.touch(format.len())?;
+    budget.scan(2 * format.len())?;
     let mut out = Sink::new(budget)?;
     let one = std::slice::from_ref(values);
     let mut given = match values {
@@ -52,7 +55,9 @@ pub(super) fn format(format: &str, values: &Value, budget: &Rc<Budget>) -> Res<V
         let mut named = None;
         if chars.peek() == Some(&'(') {
             chars.next();
-            named = Some(chars.by_ref().take_while(|&c| c != ')').collect::<String>());
+            let mut name = Sink::new(budget)?;
+            chars.by_ref().take_while(|&c| c != ')').try_for_each(|c| name.char(c))?;
+            named = Some(name);
         }
         let mut spec = flags(&mut chars)?;
         match chars.next() {
@@ -65,7 +70,7 @@ pub(super) fn format(format: &str, values: &Value, budget: &Rc<Budget>) -> Res<V
         let value = match (&named, values) {
             (Some(name), Value::Dict(dict)) => {
                 by_name = true;
-                dict.field(name)?
+                dict.field(name.text())?
             }
             (Some(_), _) => return fail("a named field of a format needs a dictionary"),
             (None, _) => given.next().cloned(),
@@ -161,6 +166,7 @@ fn pad(text: &str, fill: Option<char>, align: char, width: usize, out: &mut Sink
 /// A number without its padding.
 fn number_text(spec: &Spec, value: &Value, budget: &Rc<Budget>) -> Res<Value> {
     let kind = spec.kind.unwrap_or('d');
+    let precision = spec.precision.unwrap_or(6).min(MOST_DIGITS);
     let mut out = Sink::new(budget)?;
     let Some(x) = value.float() else {
         return fail(format!("a number is expected for `{kind}`, not a {}", value.kind()));
@@ -184,11 +190,13 @@ fn number_text(spec: &Spec, value: &Value, budget: &Rc<Budget>) -> Res<Value> {
             digits
         }
         ('d' | 'x' | 'X' | 'o' | 'b', None) => return fail(format!("`{kind}` needs a whole number")),
-        ('%', _) => format!("{:.*}%", spec.precision.unwrap_or(6).min(400), x.abs() * 100.0),
-        ('e' | 'E', _) => exponent(x.abs(), spec.precision.unwrap_or(6).min(400), kind),
-        ('g' | 'G' | 'n', _) => general(x.abs(), spec.precision.unwrap_or(6).clamp(1, 400)),
-        _ => format!("{:.*}", spec.precision.unwrap_or(6).min(400), x.abs()),
+        ('%', _) => format!("{:.precision$}%", x.abs() * 100.0),
+        ('e' | 'E', _) => exponent(x.abs(), precision, kind),
+        ('g' | 'G' | 'n', _) => general(x.abs(), precision.max(1)),
+        _ => format!("{:.precision$}", x.abs()),
     };
+    // Each digit is a division of long numbers. Some are made that are not shown.
+    budget.work(precision + digits.len())?;
     match spec.comma {
         Some(comma) => out.push(&grouped(&digits, comma))?,
         None => out.push(&digits)?,

@@ -3,11 +3,14 @@
 use std::rc::Rc;
 
 use super::budget::{Budget, Res, fail};
-use super::value::{Dict, Sink, Value};
+use super::value::{Dict, Sink, Text, Value};
+
+/// Steps that the shortest spelling of a float takes.
+const FLOAT_STEPS: usize = 16;
 
 /// What is wrong with an undefined value.
-pub(super) fn undefined(what: &Option<Rc<str>>) -> String {
-    what.as_deref().map_or_else(|| "an undefined value is used".into(), str::to_owned)
+pub(super) fn undefined(what: &Text) -> String {
+    what.text.clone()
 }
 
 /// Writes `str(value)`.
@@ -37,7 +40,10 @@ pub(super) fn repr(value: &Value, out: &mut Sink) -> Res<()> {
         Value::Bool(true) => out.push("True"),
         Value::Bool(false) => out.push("False"),
         Value::Int(n) => out.push(&n.to_string()),
-        Value::Float(x) => out.push(&float(*x)),
+        Value::Float(x) => {
+            out.budget().work(FLOAT_STEPS)?;
+            out.push(&float(*x))
+        }
         Value::Str(text) => quoted(&text.text, out),
         Value::List(list) => {
             out.push("[")?;
@@ -61,7 +67,7 @@ pub(super) fn repr(value: &Value, out: &mut Sink) -> Res<()> {
         }
         Value::Space(space) => {
             out.push("<Namespace {")?;
-            for (i, (name, value)) in space.fields.borrow().iter().enumerate() {
+            for (i, (name, value)) in space.fields.borrow().entries.iter().enumerate() {
                 out.push(if i > 0 { ", " } else { "" })?;
                 repr(name, out)?;
                 out.push(": ")?;
@@ -96,13 +102,20 @@ fn quoted(text: &str, out: &mut Sink) -> Res<()> {
                 out.char(c)?;
             }
             c if c.is_control() || (c.is_whitespace() && c != ' ') => match u32::from(c) {
-                code @ 0..=0xFF => out.push(&format!("\\x{code:02x}"))?,
-                code => out.push(&format!("\\u{code:04x}"))?,
+                code @ 0..=0xFF => hex("\\x", code, 2, out)?,
+                code => hex("\\u", code, 4, out)?,
             },
             c => out.char(c)?,
         }
     }
     out.char(quote)
+}
+
+/// Writes `code` in `digits` hexadecimal digits.
+fn hex(prefix: &str, code: u32, digits: u32, out: &mut Sink) -> Res<()> {
+    out.push(prefix)?;
+    let digit = |at: u32| char::from_digit((code >> (4 * at)) & 15, 16).unwrap_or('0');
+    (0..digits).rev().try_for_each(|at| out.char(digit(at)))
 }
 
 /// Python's shortest spelling of a float.
@@ -158,6 +171,10 @@ impl Json {
     fn dict(&self, dict: &Dict, level: usize, out: &mut Sink) -> Res<()> {
         let mut order: Vec<usize> = (0..dict.entries.len()).collect();
         if self.sorted {
+            // Keys may be alike up to their ends.
+            let bytes: usize = dict.entries.iter().map(|(key, _)| 64 + key.str().map_or(0, str::len)).sum();
+            let times = usize::BITS - order.len().leading_zeros();
+            out.budget().touch(bytes.saturating_mul(times as usize))?;
             order.sort_by(|&a, &b| dict.entries[a].0.str().cmp(&dict.entries[b].0.str()));
         }
         self.block(['{', '}'], order.len(), level, out, |i, out| {
@@ -215,9 +232,9 @@ impl Json {
                 '\t' => out.push("\\t")?,
                 '\u{8}' => out.push("\\b")?,
                 '\u{c}' => out.push("\\f")?,
-                c if u32::from(c) < 0x20 || (self.ascii && !c.is_ascii()) => {
+                c if u32::from(c) < 0x20 || (self.ascii && !matches!(c, ' '..='~')) => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
-                        out.push(&format!("\\u{unit:04x}"))?;
+                        hex("\\u", u32::from(*unit), 4, out)?;
                     }
                 }
                 c => out.char(c)?,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::ast::{Body, Constant, For, Node, Post, Program, Stmt, Target};
 use super::budget::{Budget, Res, fail};
 use super::call::Args;
-use super::value::{Function, Items, Loop, Macro, Sink, Value};
+use super::value::{Function, Items, Loop, Macro, Sink, Value, undefined};
 use super::{filters, methods, print};
 
 /// Levels of the evaluator's own recursion.
@@ -105,10 +105,10 @@ impl<'t> Run<'t> {
             at = *around;
         }
         let function = FUNCTIONS.into_iter().find(|(n, _)| *n == name).map(|(_, f)| f);
-        Ok(match function.filter(|f| *f != Function::StrftimeNow || self.now.is_some()) {
-            Some(function) => Value::Function(function),
-            None => Value::Undefined(Some(format!("'{name}' is undefined").into())),
-        })
+        match function.filter(|f| *f != Function::StrftimeNow || self.now.is_some()) {
+            Some(function) => Ok(Value::Function(function)),
+            None => undefined(&["'", name, "' is undefined"], &self.budget),
+        }
     }
 
     fn store(&mut self, name: &Arc<str>, value: Value) -> Res<()> {
@@ -233,7 +233,7 @@ impl<'t> Run<'t> {
         match target {
             Target::Name(name) => self.store(name, value),
             Target::Field(name, field) => match self.lookup(name)? {
-                Value::Space(space) => self.set_field(&space, field, value),
+                Value::Space(space) => space.set(field, value),
                 other => fail(format!("fields of a {} cannot be set; a namespace's can", other.kind())),
             },
             Target::Tuple(targets) => {
@@ -296,10 +296,12 @@ impl<'t> Run<'t> {
             run.rendered(|run| {
                 run.framed(called.frame, |run| {
                     for (name, default) in &def.params {
+                        // An argument is looked for among all that have names.
+                        run.budget.work(1 + args.len() / 8)?;
                         let value = match (args.take(name), default) {
                             (Some(value), _) => value,
                             (None, Some(default)) => run.eval(default)?,
-                            (None, None) => Value::Undefined(Some(format!("'{name}' is undefined").into())),
+                            (None, None) => undefined(&["'", name, "' is undefined"], &run.budget)?,
                         };
                         run.store(name, value)?;
                     }

@@ -39,7 +39,7 @@ fn map(value: &Value, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
         return fail("`map` needs the name of a filter that is none of map, select, reject");
     };
     for item in &filters::iterate(value, budget)?.items {
-        budget.work(args.count())?;
+        budget.work(args.len())?;
         out.push(filters::apply(name, item, args.clone(), budget)?)?;
     }
     Ok(out.list())
@@ -51,7 +51,7 @@ fn pick(name: &str, value: &Value, mut args: Args, budget: &Rc<Budget>) -> Res<V
     let wanted = name.starts_with("select");
     let mut out = Items::new(budget)?;
     for item in &filters::iterate(value, budget)?.items {
-        budget.work(args.count())?;
+        budget.work(args.len())?;
         let seen = match &path {
             Some(path) => filters::attribute_of(item, path, budget)?,
             None => item.clone(),

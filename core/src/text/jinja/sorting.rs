@@ -1,4 +1,4 @@
-//! Filters that order, group and add up.
+//! Filters that order, group and add up. What is not a number (NaN) stands behind all numbers.
 
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use super::ast::Operator;
 use super::budget::{Budget, Held, Res, fail};
 use super::call::Args;
 use super::sequence::iterate;
-use super::value::{Dict, Items, Value};
+use super::value::{Dict, Items, Value, undefined};
 use super::{methods, ops};
 
 /// Items behind what they are ordered by.
@@ -35,9 +35,8 @@ pub(super) fn apply(name: &str, value: &Value, mut args: Args, budget: &Rc<Budge
             let cased = args.take("case_sensitive").is_some_and(|v| v.truth());
             let attribute = args.take("attribute");
             args.end()?;
-            let (mut keyed, _held) = keys(value, attribute.as_ref(), cased, budget)?;
-            order(&mut keyed, reverse, budget)?;
-            values(keyed, budget)
+            let (keyed, _held) = keys(value, attribute.as_ref(), cased, budget)?;
+            values(&keyed, reverse, budget)
         }
         "dictsort" => {
             let cased = args.take("case_sensitive").is_some_and(|v| v.truth());
@@ -46,9 +45,8 @@ pub(super) fn apply(name: &str, value: &Value, mut args: Args, budget: &Rc<Budge
             args.end()?;
             let part = usize::from(by.as_ref().and_then(Value::str) == Some("value"));
             let pairs = methods::pairs(entries(value)?, budget)?;
-            let (mut keyed, _held) = keys(&pairs, Some(&Value::Int(part as i128)), cased, budget)?;
-            order(&mut keyed, reverse, budget)?;
-            values(keyed, budget)
+            let (keyed, _held) = keys(&pairs, Some(&Value::Int(part as i128)), cased, budget)?;
+            values(&keyed, reverse, budget)
         }
         "min" | "max" => extreme(name == "min", value, args, budget),
         "unique" => unique(value, args, budget),
@@ -70,7 +68,7 @@ fn extreme(least: bool, value: &Value, mut args: Args, budget: &Rc<Budget>) -> R
         };
         best = if better { Some((key, item)) } else { best };
     }
-    Ok(best.map_or_else(|| Value::Undefined(Some("the sequence is empty".into())), |(_, item)| item))
+    best.map_or_else(|| undefined(&["the sequence is empty"], budget), |(_, item)| Ok(item))
 }
 
 fn unique(value: &Value, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
@@ -107,20 +105,23 @@ fn group(value: &Value, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
             *key = default.clone();
         }
     }
-    order(&mut keyed, false, budget)?;
+    let places = order(&keyed, false, budget)?;
     let mut out = Items::new(budget)?;
-    let mut rest = keyed.as_slice();
-    while let Some((key, first)) = rest.first() {
+    let mut rest = places.as_slice();
+    while let Some((&first, others)) = rest.split_first() {
+        let (key, item) = &keyed[first];
         let mut members = Items::new(budget)?;
-        let mut count = 0;
-        for (other, item) in rest {
+        members.push(item.clone())?;
+        rest = others;
+        while let Some((&at, others)) = rest.split_first() {
+            let (other, member) = &keyed[at];
             if !ops::equal(key, other, budget)? {
                 break;
             }
-            members.push(item.clone())?;
-            count += 1;
+            members.push(member.clone())?;
+            rest = others;
         }
-        let shown = match attribute_of(first, &attribute, budget)? {
+        let shown = match attribute_of(item, &attribute, budget)? {
             Value::Undefined(_) => key.clone(),
             value => value,
         };
@@ -128,8 +129,6 @@ fn group(value: &Value, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
         pair.push(shown)?;
         pair.push(members.list())?;
         out.push(pair.tuple())?;
-        // An item that does not equal itself cannot be.
-        rest = &rest[count.max(1)..];
     }
     Ok(out.list())
 }
@@ -137,8 +136,8 @@ fn group(value: &Value, mut args: Args, budget: &Rc<Budget>) -> Res<Value> {
 /// Every item with what it is ordered by: itself or its attributes, strings in lower case unless `cased`.
 fn keys(value: &Value, attribute: Option<&Value>, cased: bool, budget: &Rc<Budget>) -> Res<(Keyed, Held)> {
     let list = iterate(value, budget)?;
-    // Twice: what sorts and what collects keeps as much again.
-    let held = budget.hold(list.items.len() * 4 * std::mem::size_of::<Value>())?;
+    // The third value pays for the indices of what sorts.
+    let held = budget.hold(list.items.len() * 3 * std::mem::size_of::<Value>())?;
     let mut keyed = Vec::with_capacity(list.items.len());
     let lower = |key: Value| match &key {
         Value::Str(_) if !cased => methods::call(&key, "lower", Args::default(), budget),
@@ -161,30 +160,46 @@ fn keys(value: &Value, attribute: Option<&Value>, cased: bool, budget: &Rc<Budge
     Ok((keyed, held))
 }
 
-fn order(keyed: &mut [(Value, Value)], reverse: bool, budget: &Rc<Budget>) -> Res<()> {
-    sorted(keyed, |(a, _), (b, _)| {
-        let found = ops::order(a, b, budget)?;
+/// The places of all in the order of their keys.
+fn order(keyed: &[(Value, Value)], reverse: bool, budget: &Budget) -> Res<Vec<usize>> {
+    sorted(keyed.len(), |a, b| {
+        budget.work(1)?;
+        let found = ops::order(&keyed[a].0, &keyed[b].0, budget)?;
         Ok(if reverse { found.reverse() } else { found })
     })
 }
 
-fn values(keyed: Keyed, budget: &Rc<Budget>) -> Res<Value> {
+/// A list of all in the order of their keys.
+fn values(keyed: &[(Value, Value)], reverse: bool, budget: &Rc<Budget>) -> Res<Value> {
     let mut out = Items::new(budget)?;
-    keyed.into_iter().try_for_each(|(_, item)| out.push(item))?;
+    order(keyed, reverse, budget)?.into_iter().try_for_each(|at| out.push(keyed[at].1.clone()))?;
     Ok(out.list())
 }
 
-/// A list in the order of `compare`, stable.
-fn sorted<T>(items: &mut [T], mut compare: impl FnMut(&T, &T) -> Res<Ordering>) -> Res<()> {
-    let mut failure = None;
-    items.sort_by(|a, b| match &failure {
-        Some(_) => Ordering::Equal,
-        None => compare(a, b).unwrap_or_else(|e| {
-            failure = Some(e);
-            Ordering::Equal
-        }),
-    });
-    failure.map_or(Ok(()), Err)
+/// The numbers below `len` in the order of `compare`, stable. Runs are merged, two by two: a comparison may
+/// fail at any time, and an order that is none gives some order, where the standard library's sort panics.
+fn sorted(len: usize, mut compare: impl FnMut(usize, usize) -> Res<Ordering>) -> Res<Vec<usize>> {
+    let mut places: Vec<usize> = (0..len).collect();
+    let mut merged = places.clone();
+    let mut run = 1;
+    while run < len {
+        for (from, to) in places.chunks(2 * run).zip(merged.chunks_mut(2 * run)) {
+            let (mut left, mut right) = from.split_at(run.min(from.len()));
+            for place in to {
+                let second = match (left.first(), right.first()) {
+                    (Some(&a), Some(&b)) => compare(b, a)?.is_lt(),
+                    (first, _) => first.is_none(),
+                };
+                let side = if second { &mut right } else { &mut left };
+                if let Some((&first, rest)) = side.split_first() {
+                    (*place, *side) = (first, rest);
+                }
+            }
+        }
+        std::mem::swap(&mut places, &mut merged);
+        run *= 2;
+    }
+    Ok(places)
 }
 
 /// Entries of a dictionary, for those that order them.

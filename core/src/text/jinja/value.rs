@@ -5,21 +5,23 @@
 //! tree may share its parts; whoever walks it pays for each visit.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::budget::{Budget, OVERHEAD, Res, fail};
+use super::lexer::MOST_NAME;
 
 /// Most containers inside one another. JSON that is read has at most 128.
 pub(super) const MAX_DEPTH: usize = 130;
-/// Bytes that one value of a list counts.
-const ITEM: usize = std::mem::size_of::<Value>();
+/// Most fields of a namespace.
+const MAX_FIELDS: usize = 10_000;
 
 /// A value.
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     /// Nothing was found; the text says what was looked for.
-    Undefined(Option<Rc<str>>),
+    Undefined(Rc<Text>),
     None,
     Bool(bool),
     Int(i128),
@@ -61,10 +63,40 @@ pub(super) struct Text {
     budget: Rc<Budget>,
 }
 
+impl Text {
+    /// Makes room for `more` bytes.
+    fn grow(&mut self, more: usize) -> Res<()> {
+        let (len, room) = (self.text.len(), self.text.capacity());
+        let Some(wanted) = larger(len, room, more, 16) else { return Ok(()) };
+        self.budget.take(wanted)?;
+        self.text.reserve_exact(wanted - len);
+        self.budget.give(room);
+        Ok(())
+    }
+}
+
 impl Drop for Text {
     fn drop(&mut self) {
-        self.budget.give(self.text.len() + OVERHEAD);
+        self.budget.give(self.text.capacity() + OVERHEAD);
     }
+}
+
+/// The room that `len` things and `more` need, unless there is `room` enough: at least half as much again, so
+/// that all the moves together cost no more than the things do. Old and new room are both granted while the
+/// things move.
+fn larger(len: usize, room: usize, more: usize, least: usize) -> Option<usize> {
+    let needed = len.saturating_add(more);
+    (needed > room).then(|| needed.max(room + room / 2).max(least))
+}
+
+/// Makes room for one more.
+fn grow<T>(items: &mut Vec<T>, budget: &Budget) -> Res<()> {
+    let (len, room, size) = (items.len(), items.capacity(), std::mem::size_of::<T>());
+    let Some(wanted) = larger(len, room, 1, 2) else { return Ok(()) };
+    budget.take(wanted.saturating_mul(size))?;
+    items.reserve_exact(wanted - len);
+    budget.give(room * size);
+    Ok(())
 }
 
 /// Items of a list or a tuple.
@@ -77,7 +109,7 @@ pub(super) struct List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        self.budget.give(self.items.len() * ITEM + OVERHEAD);
+        self.budget.give(self.items.capacity() * std::mem::size_of::<Value>() + OVERHEAD);
     }
 }
 
@@ -91,7 +123,7 @@ pub(super) struct Dict {
 
 impl Drop for Dict {
     fn drop(&mut self) {
-        self.budget.give(self.entries.len() * 2 * ITEM + OVERHEAD);
+        self.budget.give(self.entries.capacity() * std::mem::size_of::<(Value, Value)>() + OVERHEAD);
     }
 }
 
@@ -99,7 +131,38 @@ impl Drop for Dict {
 #[derive(Debug)]
 pub(super) struct Space {
     /// Names are strings.
-    pub fields: RefCell<Vec<(Value, Value)>>,
+    pub fields: RefCell<Dict>,
+}
+
+impl Space {
+    /// An empty one.
+    pub fn new(budget: &Rc<Budget>) -> Res<Rc<Self>> {
+        Ok(Rc::new(Space { fields: RefCell::new(Entries::new(budget)?.dict) }))
+    }
+
+    /// Sets a field; its value is plain, so that no namespace leads to itself.
+    pub fn set(&self, name: &str, value: Value) -> Res<()> {
+        value.plain()?;
+        if name.len() > MOST_NAME {
+            return fail(format!("a field of {} bytes in its name; {MOST_NAME} are allowed", name.len()));
+        }
+        let mut fields = self.fields.borrow_mut();
+        let budget = fields.budget.clone();
+        budget.work(1 + fields.entries.len() / 8)?;
+        let known = fields.entries.iter().position(|(known, _)| known.str() == Some(name));
+        match known {
+            Some(at) => fields.entries[at].1 = value,
+            None if fields.entries.len() >= MAX_FIELDS => {
+                return fail(format!("a namespace of more than {MAX_FIELDS} fields"));
+            }
+            None => {
+                let name = string(name, &budget)?;
+                grow(&mut fields.entries, &budget)?;
+                fields.entries.push((name, value));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A running loop.
@@ -203,27 +266,40 @@ pub(super) struct Sink(Text);
 impl Sink {
     /// An empty one.
     pub fn new(budget: &Rc<Budget>) -> Res<Self> {
+        budget.work(2)?;
         budget.take(OVERHEAD)?;
         Ok(Sink(Text { text: String::new(), budget: budget.clone() }))
     }
 
     pub fn push(&mut self, text: &str) -> Res<()> {
         self.0.budget.touch(text.len())?;
-        self.0.budget.take(text.len())?;
+        self.0.grow(text.len())?;
         self.0.text.push_str(text);
         Ok(())
     }
 
+    /// One character, which counts as half a step, or as one if it has several bytes.
     pub fn char(&mut self, c: char) -> Res<()> {
-        self.push(c.encode_utf8(&mut [0; 4]))
+        let (before, more) = (self.0.text.len(), c.len_utf8());
+        if before / 2 != (before + more) / 2 {
+            self.0.budget.work(1)?;
+        }
+        self.0.grow(more)?;
+        self.0.text.push(c);
+        Ok(())
     }
 
     /// `c` again and again.
     pub fn fill(&mut self, c: char, times: usize) -> Res<()> {
+        const BLOCK: usize = 64;
         let bytes = times.saturating_mul(c.len_utf8());
         self.0.budget.touch(bytes)?;
-        self.0.budget.take(bytes)?;
-        self.0.text.extend(std::iter::repeat_n(c, times));
+        self.0.grow(bytes)?;
+        let block = String::from(c).repeat(times.min(BLOCK));
+        for _ in 0..times / BLOCK {
+            self.0.text.push_str(&block);
+        }
+        self.0.text.push_str(&block[..(times % BLOCK) * c.len_utf8()]);
         Ok(())
     }
 
@@ -244,7 +320,7 @@ impl Sink {
     /// The finished string.
     pub fn into_text(mut self) -> String {
         let text = std::mem::take(&mut self.0.text);
-        self.0.budget.give(text.len());
+        self.0.budget.give(text.capacity());
         text
     }
 }
@@ -258,6 +334,7 @@ pub(super) struct Items {
 impl Items {
     /// An empty one.
     pub fn new(budget: &Rc<Budget>) -> Res<Self> {
+        budget.work(3)?;
         budget.take(OVERHEAD)?;
         Ok(Items { list: List { items: Vec::new(), depth: 1, budget: budget.clone() } })
     }
@@ -266,9 +343,14 @@ impl Items {
         value.plain()?;
         self.list.depth = self.list.depth.max(deeper(&value)?);
         self.list.budget.work(1)?;
-        self.list.budget.take(ITEM)?;
+        grow(&mut self.list.items, &self.list.budget)?;
         self.list.items.push(value);
         Ok(())
+    }
+
+    /// Turns the order round.
+    pub fn reverse(&mut self) {
+        self.list.items.reverse();
     }
 
     pub fn extend<'a>(&mut self, values: impl IntoIterator<Item = &'a Value>) -> Res<()> {
@@ -297,6 +379,7 @@ pub(super) struct Entries {
 impl Entries {
     /// An empty one.
     pub fn new(budget: &Rc<Budget>) -> Res<Self> {
+        budget.work(3)?;
         budget.take(OVERHEAD)?;
         Ok(Entries { dict: Dict { entries: Vec::new(), depth: 1, budget: budget.clone() } })
     }
@@ -306,7 +389,7 @@ impl Entries {
         value.plain()?;
         self.dict.depth = self.dict.depth.max(deeper(&value)?).max(deeper(&key)?);
         self.dict.budget.work(1)?;
-        self.dict.budget.take(2 * ITEM)?;
+        grow(&mut self.dict.entries, &self.dict.budget)?;
         self.dict.entries.push((key, value));
         Ok(())
     }
@@ -399,12 +482,40 @@ pub(super) fn equal(a: &Value, b: &Value, budget: &Budget) -> Res<bool> {
         }
         (Value::Space(a), Value::Space(b)) => Rc::ptr_eq(a, b),
         (Value::Loop(a), Value::Loop(b)) => Rc::ptr_eq(a, b),
-        _ => match (a.int(), b.int(), a.float(), b.float()) {
-            (Some(a), Some(b), ..) => a == b,
-            (.., Some(a), Some(b)) => a == b,
-            _ => false,
-        },
+        _ => numeric(a, b) == Some(Ordering::Equal),
     })
+}
+
+/// How two numbers stand to one another, exactly: as floats, 2**53 and 2**53 + 1 would be equal, and an order
+/// of three such numbers none. None for other values, and for what is not a number (NaN).
+pub(super) fn numeric(a: &Value, b: &Value) -> Option<Ordering> {
+    match (a, b) {
+        (Value::Float(x), Value::Float(y)) => x.partial_cmp(y),
+        (Value::Float(x), _) => whole_and_float(b.int()?, *x).map(Ordering::reverse),
+        (_, Value::Float(y)) => whole_and_float(a.int()?, *y),
+        _ => Some(a.int()?.cmp(&b.int()?)),
+    }
+}
+
+fn whole_and_float(n: i128, x: f64) -> Option<Ordering> {
+    // The first whole number that is too large.
+    let end = -(i128::MIN as f64);
+    if x >= end {
+        return Some(Ordering::Less);
+    }
+    if x < -end {
+        return Some(Ordering::Greater);
+    }
+    let rest = 0.0_f64.partial_cmp(&x.fract())?;
+    Some(n.cmp(&(x.trunc() as i128)).then(rest))
+}
+
+/// What is not there; the parts together say what was looked for.
+pub(super) fn undefined(parts: &[&str], budget: &Rc<Budget>) -> Res<Value> {
+    let mut out = Sink::new(budget)?;
+    out.0.grow(parts.iter().map(|part| part.len()).sum())?;
+    parts.iter().try_for_each(|part| out.push(part))?;
+    Ok(Value::Undefined(Rc::new(out.0)))
 }
 
 /// `text` as a value.

@@ -63,7 +63,7 @@ pub(super) fn read(settings: &Settings<'_>) -> Result<Tokenizer> {
     // The reference writes a blank behind Marian's special tokens.
     let behind = if class == Class::Marian { " " } else { "" };
     let stages = outside.is_some().then(|| segments(marks(), behind));
-    let marks = Marks { bos, eos, eos_ids, outside, stages, ..settings.marks() };
+    let marks = Marks { file: Some(model.file), bos, eos, eos_ids, outside, stages, ..settings.marks() };
     Tokenizer::assemble(built, marks)
 }
 

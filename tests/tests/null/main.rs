@@ -2,6 +2,9 @@
 //! schedules, with forks, cancels and steps that fail.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod kept;
+mod pace;
+
 use conformance::dice::Dice;
 use conformance::null::{Fault, Null, Oracle, PLANNED};
 use engraft_core::Error;

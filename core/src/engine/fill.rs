@@ -1,0 +1,174 @@
+//! Slices of sequences, written into the words of a step.
+
+use super::coordinator::Coordinator;
+use super::order::{StepOrder, StepWant};
+use super::part::{Lone, Part};
+use super::request::Want;
+use crate::mem::{SKIP, StepFill, StepShape};
+use crate::policy::Family;
+use crate::schedule::{Slice, StepBatch, Token};
+
+/// Where the next token, the next row of logits and the next sequence of a step are written.
+#[derive(Default)]
+struct Place {
+    token: usize,
+    row: usize,
+    seq: usize,
+}
+
+/// A token row of a step.
+struct TokenRow {
+    /// Request slot.
+    row: u32,
+    position: usize,
+    token: Token,
+    /// How far its row of the rotary tables lies behind its position.
+    shift: u32,
+    /// Positions in front that are an encoder's.
+    positions: usize,
+    token_type: u32,
+}
+
+impl Coordinator {
+    /// What a step has of the sequence of a slice.
+    pub(super) fn part(&self, slice: Slice) -> Option<Part> {
+        let seq = self.scheduler.sequence(slice.row)?;
+        let asked = seq.asked_in(slice.start, slice.end());
+        // A token row that samples may be one that was asked for.
+        let sampled = slice.samples && !asked.contains(&(slice.end() - 1));
+        let (rows, live) = (asked.len() + usize::from(sampled), &seq.data);
+        let is_lone = slice.len == 1 && sampled && asked.is_empty() && live.token_type_ids.is_empty();
+        let lone = is_lone.then(|| Lone { token: seq.token(slice.start), shift: live.shift });
+        let source = [seq.source, seq.source_positions];
+        Some(Part { id: seq.id, slice, rows, want: live.want, keeps: live.keeps, source, lone })
+    }
+
+    /// The step's shape, whether it is a bucket's, and what it brings back.
+    pub(super) fn shape(&self, batch: &StepBatch, parts: &[Part]) -> (StepShape, bool, StepWant) {
+        let table_edits = self.kv.tables.changes().len();
+        let mut shape = StepShape { tokens: batch.tokens, table_edits, ..StepShape::default() };
+        let mut want = StepWant::default();
+        let mut plain = true;
+        for Part { slice, rows, want: wanted, source, .. } in parts {
+            shape.seqs += usize::from(slice.len > 0);
+            shape.rows += rows;
+            shape.max_query = shape.max_query.max(slice.len);
+            shape.max_keys = shape.max_keys.max(slice.end() - source[1]).max(source[0]);
+            plain &= slice.len == 1 && slice.samples && *wanted == Want::default();
+            want.tokens |= slice.samples;
+            want.logits |= wanted.logits;
+            want.hidden = want.hidden.max(wanted.hidden);
+        }
+        want.logits &= shape.rows > 0;
+        want.pooled = shape.rows > 0 && self.spec.family == Family::Encoder && self.spec.pooler.is_some();
+        let bucket = self.buckets.shape(shape.seqs).filter(|bucket| {
+            self.capture && plain && shape.table_edits <= shape.seqs && !self.refused.contains(&bucket.seqs)
+        });
+        (bucket.unwrap_or(shape), bucket.is_some(), want)
+    }
+
+    /// Writes the parts into a step's words.
+    pub(super) fn fill(&self, parts: &[Part], fill: &mut StepFill<'_>) {
+        let mut at = Place::default();
+        for part in parts {
+            match part.lone {
+                Some(lone) => self.fill_lone(part, lone, &mut at, fill),
+                None => self.fill_part(part, &mut at, fill),
+            }
+        }
+        fill.pad_behind(at.seq.saturating_sub(1));
+        for (i, (index, page)) in self.kv.tables.changes().iter().enumerate() {
+            fill.table_edit(i, *index, *page);
+        }
+    }
+
+    /// A part of several tokens, or of which something is asked.
+    fn fill_part(&self, part: &Part, at: &mut Place, fill: &mut StepFill<'_>) {
+        let slice = part.slice;
+        let Some(seq) = self.scheduler.sequence(slice.row) else { return };
+        if slice.len == 0 {
+            // It samples from the last token row of the slice before, which is its leader's.
+            let position = slice.start - seq.source_positions;
+            fill.want(at.row, at.token as u32 - 1, Some((seq.row, position as u32)));
+            at.row += 1;
+            return;
+        }
+        let asked = seq.asked_in(slice.start, slice.end());
+        for position in slice.start..slice.end() {
+            let token_type = seq.data.token_type_ids.get(position).copied().unwrap_or(0);
+            let (token, shift, positions) = (seq.token(position), seq.data.shift, seq.source_positions);
+            self.fill_token(
+                at,
+                TokenRow { row: seq.row, position, token, shift, positions, token_type },
+                fill,
+            );
+            let samples = slice.samples && position + 1 == slice.end();
+            if samples || asked.contains(&position) {
+                let sampled = (seq.row, (position + 1 - positions) as u32);
+                fill.want(at.row, at.token as u32, samples.then_some(sampled));
+                at.row += 1;
+            }
+            at.token += 1;
+        }
+        self.fill_seq(at, part, fill);
+    }
+
+    /// A part of one token that samples the next one.
+    fn fill_lone(&self, part: &Part, Lone { token, shift }: Lone, at: &mut Place, fill: &mut StepFill<'_>) {
+        let (Slice { row, start: position, .. }, positions) = (part.slice, part.source[1]);
+        self.fill_token(at, TokenRow { row, position, token, shift, positions, token_type: 0 }, fill);
+        fill.want(at.row, at.token as u32, Some((row, (position + 1 - positions) as u32)));
+        (at.row, at.token) = (at.row + 1, at.token + 1);
+        self.fill_seq(at, part, fill);
+    }
+
+    fn fill_token(&self, at: &Place, of: TokenRow, fill: &mut StepFill<'_>) {
+        let TokenRow { row, position, token, shift, positions, token_type } = of;
+        let tables = &self.kv.tables;
+        let slot = if self.spec.family == Family::Decoder { tables.slot(row, position) } else { SKIP };
+        let id = match token {
+            Token::Known(id) => id,
+            Token::SampledIn(from) => {
+                fill.feed(at.token, from);
+                0
+            }
+        };
+        // Rotation is all that reads positions of a model with two lists of divisors.
+        fill.token(at.token, id, (position - positions) as u32 + shift, slot, token_type);
+        if let Some(before) = position.checked_sub(1).filter(|_| self.filters) {
+            fill.before(at.token, tables.slot(row, before));
+        }
+    }
+
+    /// The sequence of a part whose token rows are written.
+    fn fill_seq(&self, at: &mut Place, part: &Part, fill: &mut StepFill<'_>) {
+        let (slice, [source, positions], tables) = (part.slice, part.source, &self.kv.tables);
+        let paged = self.spec.family == Family::Decoder;
+        let table_row = if paged { tables.device_row(slice.row, false) } else { 0 };
+        fill.seq(at.seq, at.token, table_row, (slice.end() - positions) as u32);
+        if source > 0 {
+            fill.cross(at.seq, tables.device_row(slice.row, true), source as u32);
+        }
+        at.seq += 1;
+    }
+
+    /// Writes what an encoder reads of `tokens` tokens for the parts that begin with it.
+    pub(super) fn fill_source(&self, parts: &[Part], tokens: usize, order: &mut StepOrder) {
+        let row = |part: &Part| self.scheduler.sequence(part.slice.row);
+        let reads = || parts.iter().filter_map(row).filter(|seq| seq.to_encode() > 0);
+        let (seqs, most) = (reads().count(), reads().map(|seq| seq.source).max().unwrap_or(0));
+        let shape = StepShape { tokens, seqs, max_query: most, max_keys: most, ..StepShape::default() };
+        let (mut fill, mut token) = (order.source.begin(shape), 0);
+        for (s, seq) in reads().enumerate() {
+            for (position, id) in seq.tokens.iter().take(seq.source).enumerate() {
+                fill.token(token, *id, position as u32, self.kv.tables.slot(seq.row, position), 0);
+                token += 1;
+            }
+            fill.seq(s, token, 0, seq.source as u32);
+            if let Some(stem) = self.spec.stem() {
+                order.frames.push(stem.frames_of(seq.data.source.len()));
+                order.values.extend(seq.data.source.iter().map(|bits| f32::from_bits(*bits)));
+            }
+        }
+    }
+}
