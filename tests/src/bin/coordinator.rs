@@ -8,13 +8,13 @@
 
 use conformance::backends::folder;
 use conformance::null::Null;
-use engraft_core::Result;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Request};
 use engraft_core::inject::inject;
 use engraft_core::policy::Registry;
 use engraft_core::weights::LoadOptions;
+use engraft_core::{Error, Result};
 use std::time::Instant;
 
 /// Tokens of a prompt at most, and what follows it: as long as the smallest model's context. The lengths of
@@ -67,6 +67,9 @@ fn steps(seqs: usize, ahead: usize, prefix_cache: bool, rounds: usize) -> Result
 fn main() -> Result<()> {
     let number = |place: usize| std::env::args().nth(place).and_then(|text| text.parse().ok());
     let (rounds, only) = (number(1).unwrap_or(100), number(2));
+    if rounds < 2 {
+        return Err(Error::config("ROUNDS", rounds, "2 or more: the first one is not counted"));
+    }
     println!(
         "| sequences | steps ahead | prefix cache | median, us | mean, us | 99 %, us | per sequence, ns |"
     );

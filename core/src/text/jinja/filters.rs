@@ -351,7 +351,8 @@ fn round(value: &Value, mut args: Args, budget: &Budget) -> Res<Value> {
         Some("common") if precision >= 0 => {
             let digits = usize::try_from(precision.min(300)).unwrap_or(0);
             let text = format!("{x:.digits$}");
-            budget.work(text.len())?;
+            // Digits are written and read.
+            budget.work(2 * text.len())?;
             Ok(Value::Float(text.parse().unwrap_or(x)))
         }
         Some("common") => Ok(Value::Float((x * scale).round() / scale)),
