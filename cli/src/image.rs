@@ -3,7 +3,7 @@
 use super::args::ImageArgs;
 use super::failure::{Failure, Outcome};
 use super::output::{emit, note};
-use engraft::engraft_core::checkpoint::Access;
+use engraft::engraft_core::{checkpoint::Access, file};
 use engraft::engraft_diffusion::engraft_image::{self, Picture, PictureLimits, SchedulerConfig};
 use engraft::engraft_diffusion::{Control, ImageRequest, Init};
 use engraft::{Error, ImageGenerator, ImageOptions};
@@ -132,7 +132,7 @@ fn in_file(file: &Path, error: &engraft_image::Error) -> Error {
 /// The picture of a file.
 fn read(path: &Path) -> Result<Picture, Failure> {
     let limits = PictureLimits::default();
-    let bytes = Access::whole(path, limits.bytes as u64)?;
+    let bytes = file::whole(path, limits.bytes as u64)?;
     Ok(engraft_image::decode(&bytes, limits).map_err(|e| in_file(path, &e))?)
 }
 

@@ -1,7 +1,7 @@
 //! What a command reads from a file or a pipe: a prompt, lines, a sound, keys.
 //!
 //! A user may hand over a pipe here (`--prompt-file <(command)`), so what is read has a limit instead.
-//! Configurations, policies, templates and pictures are regular files: `Access::whole` reads those.
+//! Configurations, policies, templates and pictures are regular files: `engraft_core::file` reads those.
 
 use super::failure::Failure;
 use engraft::Error;

@@ -11,11 +11,9 @@ mod support;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 use support::models::{answerer, classifier};
-use support::{folder, manifest, misused, stderr, stdout};
+use support::{folder, in_folder, manifest, misused, stderr, stdout};
 
 const PAGE: &str = include_str!("../../docs/from_deepspeed.md");
 
@@ -27,24 +25,9 @@ fn golden() -> PathBuf {
     manifest().join("../tests/golden/llama").canonicalize().unwrap()
 }
 
-/// The program in a folder: names of the page's files are relative.
-fn run(place: &Path, args: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_engraft"))
-        .args(args)
-        .current_dir(place)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A command that does not read has closed the pipe.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    child.wait_with_output().unwrap()
-}
-
 /// The line of JSON that a command answers with.
 fn line(place: &Path, args: &[&str], input: &str) -> Value {
-    let text = stdout(&run(place, args, input));
+    let text = stdout(&in_folder(place, args, input));
     assert_eq!(text.lines().count(), 1, "{args:?}: {text}");
     serde_json::from_str(&text).unwrap()
 }
@@ -61,7 +44,7 @@ fn tokens(place: &Path, args: &[&str]) -> Value {
 /// Each of the commands that take `--config` and any model, with the file `ds.json` of a folder.
 fn run_commands(place: &Path) {
     let configured = |args: &[&str], input: &str| {
-        let output = run(place, &[args, &["--config", "ds.json"]].concat(), input);
+        let output = in_folder(place, &[args, &["--config", "ds.json"]].concat(), input);
         let text = stdout(&output);
         assert!(!text.trim().is_empty(), "{args:?}: {}", stderr(&output));
         text
@@ -86,7 +69,7 @@ fn every_command_takes_the_blocks_about_engines() {
     for (block, format) in json_blocks()[..2].iter().zip(["int8:128", "int4a:32"]) {
         fs::write(place.join("ds.json"), block).unwrap();
         run_commands(&place);
-        let plan = stdout(&run(&place, &["plan", "--config", "ds.json"], ""));
+        let plan = stdout(&in_folder(&place, &["plan", "--config", "ds.json"], ""));
         assert!(plan.contains(&format!(" {format} ")), "{plan}");
         // It counts for what is computed, too.
         assert_ne!(embed(&["--config", "ds.json"]), plain);
@@ -102,7 +85,7 @@ fn every_command_takes_the_blocks_about_engines() {
     misused(&["bench", "--config", config.to_str().unwrap()], &["bench takes no --config"]);
     let generate = ["generate", "--config", "ds.json", "--prompt", "This package", "-n", "2"];
     let flags = ["--tp", "2", "--ep", "1", "--max-context", "64"];
-    let output = run(&place, &[&generate[..], &flags].concat(), "");
+    let output = in_folder(&place, &[&generate[..], &flags].concat(), "");
     let said = stderr(&output);
     assert!(output.status.success() && said.contains("--max-context 64 counts before"), "{said}");
 }
@@ -124,14 +107,14 @@ fn the_folder_of_a_tag_is_a_model_and_is_converted() {
     let place = folder("page-tag");
     shards::write_tag(&golden(), &place.join("folder"), "global_step7");
     let model = ["--model", "folder/global_step7"];
-    let output = run(&place, &[&["plan"], &model[..]].concat(), "");
+    let output = in_folder(&place, &[&["plan"], &model[..]].concat(), "");
     assert!(!output.status.success() && stderr(&output).contains("extra.weight"), "{}", stderr(&output));
     let model = [&model[..], &["--ignore-tensors", "*"]].concat();
     let golden = golden();
     let want = tokens(&place, &["--model", golden.to_str().unwrap()]);
     assert_eq!(tokens(&place, &model), want);
     let convert = ["convert", "folder/global_step7", "--ignore-tensors", "*", "--tp", "2", "--out", "ranks"];
-    assert!(stdout(&run(&place, &convert, "")).contains("2 ranks"));
+    assert!(stdout(&in_folder(&place, &convert, "")).contains("2 ranks"));
     for degree in ["1", "2"] {
         let ranks = ["--model", "ranks", "--ignore-tensors", "*", "--tp", degree];
         assert_eq!(tokens(&place, &ranks), want, "{degree} ranks");
@@ -147,7 +130,7 @@ fn a_picture_is_made_in_the_element_type_that_is_named() {
     let size = ["--size", "40x32", "--steps", "2", "--seed", "5"];
     let picture = |dtype: &str, out: &str| {
         let args = ["image", "--model", model, "--prompt", "a fox", "--dtype", dtype, "--out", out];
-        assert_eq!(stdout(&run(&place, &[&args[..], &size].concat(), "")), format!("{out}\n"));
+        assert_eq!(stdout(&in_folder(&place, &[&args[..], &size].concat(), "")), format!("{out}\n"));
         fs::read(place.join(out)).unwrap()
     };
     assert_ne!(picture("f16", "half.png"), picture("f32", "single.png"));

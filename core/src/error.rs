@@ -264,6 +264,11 @@ pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// The same on one line: ends of lines are escaped, too.
+pub(crate) fn shown_on_a_line(text: &str) -> String {
+    shown(text).replace('\n', "\\n")
+}
+
 fn hidden(c: char) -> bool {
     c.is_control() && c != '\n'
 }

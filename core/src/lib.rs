@@ -20,6 +20,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod engine;
 pub mod error;
+pub mod file;
 pub mod graph;
 pub mod inject;
 pub mod kv;

@@ -49,8 +49,9 @@ const SHIPPED: [(&str, &str); 14] = [
 ];
 
 /// The modules of `core`, from the bottom up: each may import those before it.
-const MODULES: [&str; 21] = [
+const MODULES: [&str; 22] = [
     "error",
+    "file",
     "numerics",
     "math",
     "params",

@@ -5,7 +5,7 @@ use super::super::input;
 use super::super::values::positive;
 use super::ModelArgs;
 use clap::Args as ClapArgs;
-use engraft::engraft_core::checkpoint::Access;
+use engraft::engraft_core::file;
 use engraft_server::{ApiKey, ServerConfig};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -157,7 +157,7 @@ impl ServeArgs {
             tls: http.ssl_certfile.clone().zip(http.ssl_keyfile.clone()),
             served_model_name: http.served_model_name.clone(),
             api_keys,
-            chat_template: http.chat_template.as_ref().map(|path| Access::text(path, MOST)).transpose()?,
+            chat_template: http.chat_template.as_ref().map(|path| file::text(path, MOST)).transpose()?,
             no_special_in_user_text: http.no_special_in_user_text,
             allow_unknown_fields: http.allow_unknown_fields,
             share_prefixes: http.prefix_cache_scope == "all",
@@ -195,7 +195,7 @@ pub fn with_settings(given: impl Iterator<Item = OsString>) -> Result<Vec<OsStri
     });
     let Some(file) = file else { return Ok(given) };
     let shown = Path::new(&file).display().to_string();
-    let text = Access::text(Path::new(&file), MOST).map_err(|e| e.to_string())?;
+    let text = file::text(Path::new(&file), MOST).map_err(|e| e.to_string())?;
     let table: toml::Table = text.parse().map_err(|e| format!("{shown}: {e}"))?;
     let mut flags = Vec::new();
     for (name, value) in table {

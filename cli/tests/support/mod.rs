@@ -15,8 +15,14 @@ pub fn engraft(args: &[&str]) -> Output {
 }
 
 pub fn with_input(args: &[&str], input: &str) -> Output {
+    in_folder(Path::new("."), args, input)
+}
+
+/// The program in a folder: names of files are relative to it.
+pub fn in_folder(place: &Path, args: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_engraft"))
         .args(args)
+        .current_dir(place)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

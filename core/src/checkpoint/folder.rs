@@ -13,15 +13,12 @@ use super::{
     gguf, index, json, packed,
     ready::{MANIFEST, Ready},
     safetensors, sentence,
-    storage::{Storage, open_regular},
+    storage::Storage,
     torch,
 };
 use crate::{Error, Result};
 use serde_json::Value;
-use std::{
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// Field of a configuration that holds what other files say of a feature extractor for sound, so that a
 /// converted model keeps it.
@@ -80,7 +77,7 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
                 hugging_face(path, path, |_| Ok(Box::new(pytorch(Storage::open(&file, access)?)?)))
             }
             Weights::Index(file) => hugging_face(path, path, |_| {
-                let bytes = read(&file, index::MAX_INDEX)?;
+                let bytes = crate::file::whole(&file, index::MAX_INDEX as u64)?;
                 Ok(Box::new(index::open(path, &file.display().to_string(), &bytes, access)?))
             }),
             Weights::Ranks(files) => hugging_face(path, path, |_| {
@@ -211,7 +208,7 @@ fn torch_weights(folder: &Path, place: String, names: &[String]) -> Result<Weigh
 /// See [`super::read_description`].
 pub(super) fn description(path: &Path) -> Result<Value> {
     let file = path.display().to_string();
-    let value = json::object(&file, &read(path, json::MAX_CONFIG)?, json::MAX_CONFIG)?;
+    let value = json::object(&file, &crate::file::whole(path, json::MAX_CONFIG as u64)?, json::MAX_CONFIG)?;
     if !deepspeed::is_description(&value) {
         let what = "has no `checkpoints`, so it is no DeepSpeed description; name the model's folder instead";
         return Err(Error::format(file, what));
@@ -400,19 +397,7 @@ fn vocabulary_files(folder: &Path, place: String, config: &Value) -> Result<Opti
 
 /// A file's bytes, where it is there.
 fn read_optional(path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
-    if path.exists() { read(path, limit).map(Some) } else { Ok(None) }
-}
-
-/// Reads a whole file of at most `limit` bytes.
-fn read(path: &Path, limit: usize) -> Result<Vec<u8>> {
-    let (file, _) = open_regular(path)?;
-    let mut bytes = Vec::new();
-    file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(|e| Error::io(path, e))?;
-    if bytes.len() > limit {
-        let what = format!("is longer than {limit} bytes");
-        return Err(Error::format(path.display().to_string(), what));
-    }
-    Ok(bytes)
+    if path.exists() { crate::file::whole(path, limit as u64).map(Some) } else { Ok(None) }
 }
 
 /// See [`super::copy_companions`].

@@ -4,7 +4,7 @@
 use super::survey::{Seen, survey};
 use crate::Result;
 use crate::backend::{Backend, Coverage};
-use crate::error::shown;
+use crate::error::shown_on_a_line;
 use crate::mem::{Float, WeightUse};
 use crate::model::{Model, Sizes, State};
 use crate::ops::Signature;
@@ -223,26 +223,21 @@ impl PlanRow {
     }
 }
 
-/// What a file may have said, in part where it is long, without control characters and ends of lines.
-fn on_a_line(text: &str) -> String {
-    shown(text).replace('\n', "\\n")
-}
-
 impl fmt::Display for InjectionPlan {
     /// A table; consecutive layers with the same rows are shown once. What a model's or a policy's files say
     /// is shown without control characters, and of a long part its beginning and its end; the fields have all
     /// of it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {}, activations {}", on_a_line(&self.arch), self.backend, self.dtype)?;
+        write!(f, "{} on {}, activations {}", shown_on_a_line(&self.arch), self.backend, self.dtype)?;
         if self.kv_dtype != self.dtype {
             write!(f, ", keys and values {}", self.kv_dtype)?;
         }
         writeln!(f)?;
         if let Some(Origin { policy, why, .. }) = &self.origin {
-            writeln!(f, "policy {}: {}", on_a_line(policy), on_a_line(why))?;
+            writeln!(f, "policy {}: {}", shown_on_a_line(policy), shown_on_a_line(why))?;
         }
         for assumed in &self.assumed {
-            writeln!(f, "assumed: {}", on_a_line(assumed))?;
+            writeln!(f, "assumed: {}", shown_on_a_line(assumed))?;
         }
         writeln!(
             f,
@@ -258,13 +253,13 @@ impl fmt::Display for InjectionPlan {
                     (None, None, Some(reason)) => format!("missing: {reason}"),
                     (None, None, None) => String::new(),
                 };
-                let how = on_a_line(&how);
+                let how = shown_on_a_line(&how);
                 let how = if row.layouts > 1 { format!("{how} (kept in two layouts)") } else { how };
                 let bytes = if row.bytes == 0 { String::new() } else { bytes_text(row.bytes) };
                 writeln!(
                     f,
                     "{label:<9} {:<16} {:<16} {:<9} {shape:>13} {bytes:>10}  {:<10} {how}",
-                    on_a_line(&row.slot),
+                    shown_on_a_line(&row.slot),
                     row.op,
                     row.format.as_deref().unwrap_or(""),
                     row.shard,

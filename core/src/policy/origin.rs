@@ -2,7 +2,7 @@
 
 use super::{InjectionPolicy, Resolved, RowOrder, Shard, Slot};
 use crate::config::ModelConfig;
-use crate::error::shown;
+use crate::error::shown_on_a_line;
 use std::fmt;
 
 /// Which policy described a model, and what it made of the checkpoint.
@@ -80,9 +80,14 @@ impl Filled {
         const MOST: usize = 4;
         match &self.tensors[..] {
             [first, .., last] if self.tensors.len() > MOST => {
-                format!("{} + ... + {} ({} tensors)", on_a_line(first), on_a_line(last), self.tensors.len())
+                format!(
+                    "{} + ... + {} ({} tensors)",
+                    shown_on_a_line(first),
+                    shown_on_a_line(last),
+                    self.tensors.len()
+                )
             }
-            all => all.iter().map(|name| on_a_line(name)).collect::<Vec<_>>().join(" + "),
+            all => all.iter().map(|name| shown_on_a_line(name)).collect::<Vec<_>>().join(" + "),
         }
     }
 }
@@ -122,11 +127,6 @@ fn without_layer(name: &str, layer: usize) -> String {
         false => part,
     });
     parts.collect::<Vec<&str>>().join(".")
-}
-
-/// A name of a file, in part where it is long, without control characters and ends of lines.
-fn on_a_line(name: &str) -> String {
-    shown(name).replace('\n', "\\n")
 }
 
 impl fmt::Display for Origin {

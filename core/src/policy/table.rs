@@ -8,7 +8,8 @@ use super::describe::Described;
 use super::families::FAMILIES;
 use super::names::OwnedNames;
 use super::*;
-use crate::config::{deepspeed::DeepSpeedConfigBuilder, unique};
+use crate::config::unique;
+use crate::file;
 use crate::params::NormKind;
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
@@ -265,7 +266,7 @@ impl TablePolicy {
     /// `Io`, `Config` for another ending, `Format` naming the file for one that is not regular or has more
     /// than 4 MiB, and for what is wrong with the table.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = || DeepSpeedConfigBuilder::text_of(path, MOST_FILE);
+        let text = || file::text(path, MOST_FILE);
         match path.extension().and_then(|e| e.to_str()) {
             Some("json") => Self::from_json(&text()?).map_err(|e| in_file(path, e)),
             Some("toml") => Self::from_toml(&text()?).map_err(|e| in_file(path, e)),

@@ -134,13 +134,7 @@ impl Folder {
 
 /// Reads a small text file.
 fn read(path: &Path) -> Result<String> {
-    let meta = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
-    let no = |what: String| Error::format(path.display().to_string(), what);
-    match (meta.is_file(), meta.len()) {
-        (false, _) => Err(no("is no file".into())),
-        (_, len) if len > MAX_JSON => Err(no(format!("has {len} bytes, at most {MAX_JSON} allowed"))),
-        _ => std::fs::read_to_string(path).map_err(|e| Error::io(path, e)),
-    }
+    engraft_core::file::text(path, MAX_JSON)
 }
 
 /// What the host's part of pipelines says, as the engine's error.

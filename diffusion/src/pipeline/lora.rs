@@ -103,12 +103,7 @@ impl Read {
         if !lora.scale.is_finite() {
             return Err(Error::config("lora", lora.scale, "a number"));
         }
-        let no = |e| Error::io(&lora.file, e);
-        let meta = std::fs::metadata(&lora.file).map_err(no)?;
-        if !meta.is_file() {
-            return Err(Error::format(&name, "is no file"));
-        }
-        let bytes = std::fs::read(&lora.file).map_err(no)?;
+        let bytes = engraft_core::file::whole(&lora.file, u64::MAX)?;
         let mut pairs: BTreeMap<(&'static str, String), Pair> = BTreeMap::new();
         for found in safetensors::parse(&name, &bytes)? {
             let tensor = &found.info;

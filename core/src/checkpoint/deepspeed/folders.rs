@@ -7,7 +7,7 @@
 //! `iter_N/mp_rank_XX/model_optim_rng.pt` (older: `model_rng.pt`).
 
 use super::files::Files;
-use crate::checkpoint::storage::open_regular;
+use crate::file::open_regular;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::io::Read;

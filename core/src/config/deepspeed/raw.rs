@@ -3,8 +3,8 @@
 use super::fields::{Becomes, find, nearest};
 use super::taker::{Entry, kind};
 use super::{DataType, DeepSpeedConfig, Warning, check};
-use crate::checkpoint::Access;
 use crate::config::unique;
+use crate::file;
 use crate::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -127,18 +127,12 @@ impl DeepSpeedConfigBuilder {
     /// `Io`; `Format` for what is no regular file; as [`DeepSpeedConfigBuilder::json`].
     pub fn file(self, path: &Path) -> Result<Self> {
         let name = path.display().to_string();
-        let text = Self::text_of(path, MAX_FILE)?;
+        let text = file::text(path, MAX_FILE)?;
         if path.extension().is_some_and(|e| e == "toml") {
             self.toml(&name, &text)
         } else {
             self.json(&name, &text)
         }
-    }
-
-    /// The text of a regular file that a user wrote, of at most `most` bytes. A policy's table is read by it,
-    /// too: policies do not see what reads checkpoints.
-    pub(crate) fn text_of(path: &Path, most: u64) -> Result<String> {
-        Access::text(path, most)
     }
 
     /// Sets one field by its canonical dotted name, an alias or a deprecated name.
