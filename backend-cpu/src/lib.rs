@@ -5,6 +5,9 @@
 //! the backend contract, `select` has the keys of kernels; `stream` runs ops at once or captures them
 //! for replay; `pool` is the fork-join pool; `limits` measures what the machine could do, `free` asks what
 //! memory is free.
+//!
+//! All tests run in `tests/kernels`: this package takes minutes to compile, and unit tests would compile it
+//! a second time.
 
 mod backend;
 mod device;
@@ -19,9 +22,6 @@ mod select;
 mod simd;
 mod stream;
 pub mod sum;
-#[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-mod tests;
 mod weight;
 
 pub use device::{Cpu, CpuConfig};

@@ -55,10 +55,9 @@ pub struct Ticket {
     bytes: Vec<u8>,
 }
 
-#[cfg(test)]
 impl Ticket {
-    /// Where the bytes lie.
-    pub(crate) fn start(&self) -> *const u8 {
+    /// Where the bytes lie, for tests that see buffers reused.
+    pub fn start(&self) -> *const u8 {
         self.bytes.as_ptr()
     }
 }

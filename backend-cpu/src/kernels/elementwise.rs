@@ -203,31 +203,3 @@ impl Kernel for Part<'_> {
         }
     }
 }
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::super::testing::{bits, machines, values};
-    use super::*;
-    use engraft_core::numerics::Madd;
-
-    #[test]
-    fn gate_is_act_times_up_on_every_machine() {
-        let x = values(3 * 22, 5);
-        for machine in machines(Madd::Fused) {
-            let mut out = vec![f32::NAN; 3 * 11];
-            // SAFETY: the vectors outlive the call.
-            unsafe {
-                gate(&machine, RawMat::of(&x, 22), (Activation::Silu, None), RawMatMut::of(&mut out, 11))
-                    .unwrap()
-            };
-            let want: Vec<f32> = (0..33)
-                .map(|i| {
-                    let (r, c) = (i / 11, i % 11);
-                    math::silu::<math::FusedMadd>(x[r * 22 + c]) * x[r * 22 + 11 + c]
-                })
-                .collect();
-            assert_eq!(bits(&out), bits(&want));
-        }
-    }
-}

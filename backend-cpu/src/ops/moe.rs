@@ -1,6 +1,7 @@
 //! Experts: routing, their matmuls, their sum.
 
 use super::linear;
+use crate::kernels::choice;
 use crate::kernels::experts::{self, Experts, Grouped};
 use crate::kernels::moe::{self as kernel, Routed, Slots};
 use crate::mem::{SharedMat, Words};
@@ -49,7 +50,7 @@ fn route(stream: &mut CpuStream, op: Route<'_, Cpu>) -> Result<()> {
         let (experts, groups) = unsafe { (experts.slice_mut(), groups.slice_mut()) };
         let routed = Routed { experts, weights: weights.write() };
         kernel::route(cpu.machine(), logits.read(), (&router, bias.as_deref()), routed)?;
-        kernel::group(experts, router.experts, groups);
+        choice::group(experts, router.experts, groups);
         Ok(())
     })
 }

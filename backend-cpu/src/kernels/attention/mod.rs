@@ -25,8 +25,6 @@
 
 mod dense;
 mod paged;
-#[cfg(test)]
-mod tests;
 mod tile;
 mod tile_wide;
 

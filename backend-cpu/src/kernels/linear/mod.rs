@@ -3,9 +3,9 @@
 //! From the bottom up: `panel` is 16 output columns of a weight, `format`, `group`, `float`, `large` and
 //! `w8a8` read and fill panels, `select` picks one of them, `pack` puts weights into panels. `chain` holds
 //! the inner loops, `epilogue` what happens before a result is written. On top, `gemv` is one row, `gemm`
-//! several, `int8` both for quantized activations. Work is split over blocks of 16 outputs and blocks of
-//! rows, never across a sum, so bits are equal for all row counts, threads, tiles and instruction sets: those
-//! of `sum::dot_ref`; of `w8a8` those of `int8`'s head.
+//! several over `pieces` of k, `int8` both for quantized activations. Work is split over blocks of 16 outputs
+//! and blocks of rows, never across a sum, so bits are equal for all row counts, threads, tiles and
+//! instruction sets: those of `sum::dot_ref`; of `w8a8` those of `int8`'s head.
 
 mod chain;
 mod epilogue;
@@ -17,13 +17,9 @@ mod group;
 mod int8;
 mod large;
 mod pack;
-#[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-mod packed_tests;
 mod panel;
+mod pieces;
 mod select;
-#[cfg(test)]
-mod tests;
 mod w8a8;
 
 pub use epilogue::{After, Epilogue};

@@ -1,7 +1,7 @@
 //! Transfers, captures, plans.
 
 use super::*;
-use crate::simd::wide::for_bytes;
+use crate::simd;
 use engraft_core::ops::{Add, Signature};
 use engraft_core::params::Heads;
 
@@ -69,10 +69,8 @@ fn plans_show_the_kernels_that_run() {
     let plain = |kind| Signature::new(kind, Float::F32, 64, 64);
     let of = |weight| Signature { weight: Some(weight), ..plain(LinearOpKind::LinearAdd.into()) };
     assert_eq!(shown(&of(WeightFormat::Block(Block::Q4_0))), format!("linear_add_q4_0_{isa}"));
-    assert_eq!(
-        shown(&of(WeightFormat::W8A8)),
-        format!("linear_add_w8a8_{}", for_bytes(b.cpu.machine().isa).name())
-    );
+    let bytes = simd::wide::for_bytes(simd::Isa::detect()).name();
+    assert_eq!(shown(&of(WeightFormat::W8A8)), format!("linear_add_w8a8_{bytes}"));
     assert_eq!(shown(&plain(NormOpKind::AddNorm.into())), format!("add_norm_f32_{isa}"));
     assert_eq!(shown(&plain(RowsOpKind::GatherRows.into())), format!("gather_rows_f32_{eight}"));
     assert!(shown(&plain(RopeOpKind::QkvRopeAppend.into())).starts_with("composed: "));

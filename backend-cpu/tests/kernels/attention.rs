@@ -1,14 +1,14 @@
-//! Attention against the scalar definition of the module's head, bit for bit, on every machine.
-#![allow(clippy::unwrap_used)]
+//! Attention against the scalar definition that `kernels::attention` begins with, bit for bit, on every
+//! machine.
 
-use super::super::kv::{Slab, append, slab_bytes};
-use super::super::testing::{bits, machines, values};
-use super::*;
-use crate::kernels::AlignedBytes;
+use crate::testing::{bits, machines, values};
 use engraft_core::math::{self, FusedMadd, MulAdd, SeparateMadd};
-use engraft_core::mem::KvLayout;
+use engraft_core::mem::{Float, KvLayout};
 use engraft_core::numerics::Madd;
-use engraft_core::params::Relative;
+use engraft_core::params::{Heads, Relative, Scores};
+use engraft_cpu::kernels::attention::{CHUNK, DenseKeys, Pages, Queries, attend_dense, attend_paged};
+use engraft_cpu::kernels::kv::{Slab, append, slab_bytes};
+use engraft_cpu::kernels::{AlignedBytes, RawMat, RawMatMut};
 
 /// A key or a value of the head, by position.
 type Row<'a> = &'a dyn Fn(usize) -> Vec<f32>;

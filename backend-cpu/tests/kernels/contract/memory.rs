@@ -1,7 +1,7 @@
-//! Memory that no one has touched yet.
+//! Memory that no one has touched yet, and memory that is free.
 
-use crate::CpuMem;
 use engraft_core::mem::DeviceMem;
+use engraft_cpu::CpuMem;
 
 /// Bytes of this process that are in memory.
 #[cfg(target_os = "linux")]
@@ -30,4 +30,15 @@ fn memory_begins_at_a_cache_line_and_ends_where_it_should() {
         assert_eq!((mem.start().addr() % 64, mem.bytes()), (0, bytes));
     }
     assert!(CpuMem::new(usize::MAX).is_err() && CpuMem::new(usize::MAX / 2).is_err());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn this_system_says_what_is_free() {
+    let cpu = engraft_cpu::Cpu::new(engraft_cpu::CpuConfig::default()).unwrap();
+    let free = engraft_core::backend::Backend::free_bytes(cpu.as_ref()).unwrap();
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+    let total = line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024;
+    assert!(free > 0 && free <= total, "{free} of {total}");
 }

@@ -2,7 +2,7 @@
 //! bit.
 
 use super::*;
-use crate::kernels::testing::values;
+use crate::testing::values;
 use engraft_core::mem::{Block, SKIP, Table};
 use engraft_core::ops::{
     Activate, Add, AddNorm, Attend, AttendDense, Combine, Convert, Embed, ExpertLinear, Gate, GatherRows,

@@ -1,12 +1,14 @@
 //! The K-quants and the own integer formats: matmuls equal those of decoded weights, bit for bit.
 
-use super::*;
-use crate::kernels::testing::{bits, machines, values};
-use crate::sum::dot_ref;
+use crate::testing::{bits, machines, values};
 use engraft_core::math::{FusedMadd, SeparateMadd};
-use engraft_core::mem::{Block, GroupBits, Groups, WeightFormat};
+use engraft_core::mem::{Block, Float, GroupBits, Groups, WeightFormat};
 use engraft_core::numerics::{Madd, leaf_bounds};
 use engraft_core::quant;
+use engraft_cpu::kernels::embed::unpack;
+use engraft_cpu::kernels::linear::{Epilogue, Layout, Packed, linear};
+use engraft_cpu::kernels::{RawMat, RawMatMut};
+use engraft_cpu::sum::dot_ref;
 
 /// Formats, and a number of columns that has blocks, tails or neither.
 fn cases() -> Vec<(WeightFormat, usize)> {
@@ -62,7 +64,7 @@ fn every_code_of_small_floats_at_extreme_scales() {
         p.fill_rows(&m.pool, format, 0..codes, &raw).unwrap();
         for (row, want) in want.chunks_exact(k).enumerate() {
             let mut got = vec![f32::NAN; k];
-            p.unpack::<crate::simd::Portable<FusedMadd>>(row, &mut got);
+            unpack(m, &p, row, &mut got);
             for (got, want) in got.iter().zip(want).filter(|(_, want)| want.is_finite()) {
                 assert_eq!(got.to_bits(), want.to_bits(), "{format} row {row}");
             }
@@ -189,14 +191,14 @@ fn rows_in_pieces_gate_layouts_and_conversions() {
             }
             for row in 0..n {
                 let mut got = vec![f32::NAN; k];
-                p.unpack::<crate::simd::Portable<FusedMadd>>(row, &mut got);
+                unpack(m, &p, row, &mut got);
                 assert_eq!(bits(&got), bits(&w[row * k..][..k]), "{format} {layout:?} row {row}");
             }
         }
         let mut plain = Packed::new(WeightFormat::Plain(Float::F32), n, k, 1, Layout::Plain).unwrap();
         plain.fill_rows(&m.pool, format, 0..n, &raw).unwrap();
         let mut got = vec![f32::NAN; k];
-        plain.unpack::<crate::simd::Portable<FusedMadd>>(7, &mut got);
+        unpack(m, &plain, 7, &mut got);
         assert_eq!(bits(&got), bits(&w[7 * k..][..k]), "{format} as f32");
         let other = WeightFormat::Block(Block::Q8_0);
         assert!(

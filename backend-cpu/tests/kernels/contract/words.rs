@@ -1,7 +1,7 @@
 //! Words of device buffers that are out of range: nothing faults, and what they do is what the ops say.
 
 use super::*;
-use crate::kernels::testing::{bits, values};
+use crate::testing::{bits, values};
 use engraft_core::mem::{GroupBits, Table};
 use engraft_core::ops::{
     Attend, AttendDense, Combine, Embed, ExpertLinear, GatherRows, Groups, KvAppend, KvCopyPages, KvRead,

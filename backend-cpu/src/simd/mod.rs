@@ -8,6 +8,8 @@
 //!
 //! Invariant: every operation here is exact or correctly rounded, so all instruction sets give the same bits,
 //! always; tests hold this for each operation and for each kernel. Lanes are outputs, never terms of one sum.
+//!
+//! Depends on no other file of this package: `tests/kernels` compiles it with its tests.
 
 mod eight;
 pub mod wide;

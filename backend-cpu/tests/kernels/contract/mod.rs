@@ -6,8 +6,7 @@ mod memory;
 mod stream;
 mod words;
 
-use crate::kernels::testing::stored;
-use crate::{Cpu, CpuConfig, CpuMem, CpuStream, CpuWeight, Isa};
+use crate::testing::stored;
 use bytemuck::Pod;
 use engraft_core::Result;
 use engraft_core::backend::{Backend, Stream, block_on};
@@ -16,6 +15,7 @@ use engraft_core::mem::{
     WeightUse,
 };
 use engraft_core::ops::{Checked, Op, Run};
+use engraft_cpu::{Cpu, CpuConfig, CpuMem, CpuStream, CpuWeight, Isa};
 use std::ptr::NonNull;
 use std::sync::Arc;
 

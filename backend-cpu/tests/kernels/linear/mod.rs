@@ -1,13 +1,16 @@
 //! Every format, variant, instruction set, row count and epilogue against `sum::dot_ref`, bit for bit.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::*;
-use crate::kernels::Activation;
-use crate::kernels::testing::{aligned, bits, bytes, loaded, machines, stored, values};
-use crate::sum::dot_ref;
-use engraft_core::math::{FusedMadd, MulAdd, SeparateMadd};
-use engraft_core::mem::{Block, Stored, WeightFormat};
+mod packed;
+
+use crate::testing::{aligned, bits, bytes, loaded, machines, stored, values};
+use engraft_core::math::{self, FusedMadd, MulAdd, SeparateMadd};
+use engraft_core::mem::{Block, Float, Stored, WeightFormat};
 use engraft_core::numerics::{Madd, leaf_bounds};
+use engraft_core::quant;
+use engraft_cpu::kernels::embed::unpack;
+use engraft_cpu::kernels::linear::{After, Epilogue, Layout, Packed, linear};
+use engraft_cpu::kernels::{Activation, Machine, RawMat, RawMatMut};
+use engraft_cpu::sum::dot_ref;
 
 const FORMATS: [(WeightFormat, Stored); 8] = [
     (WeightFormat::Plain(Float::F32), Stored::F32),
@@ -46,10 +49,17 @@ fn rows(format: WeightFormat, n: usize, k: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Dequantized rows by the scalar definition.
+/// Dequantized rows.
 fn weights(format: WeightFormat, stored: &[u8], n: usize, k: usize) -> Vec<f32> {
-    let size = format::row_bytes(format, k);
-    (0..n).flat_map(|r| (0..k).map(move |i| format::value(format, &stored[r * size..], i))).collect()
+    // The last block of a row may have more values than the row.
+    let whole = if matches!(format, WeightFormat::Block(_)) { k.next_multiple_of(32) } else { k };
+    let row = |raw: &[u8]| {
+        let mut values = vec![f32::NAN; whole];
+        quant::decode_rows(format, whole, raw, &mut values).unwrap();
+        values.truncate(k);
+        values
+    };
+    stored.chunks_exact(format.bytes(1, k)).take(n).flat_map(row).collect()
 }
 
 fn dot(madd: Madd, x: &[f32], w: &[f32], grain: usize) -> f32 {
@@ -170,13 +180,9 @@ fn composed(
     madd: Madd,
 ) -> Vec<f32> {
     let round = |v: f32| loaded(&stored(&[v], dtype), dtype)[0];
-    let act = |v: f32| {
-        let mut a = [v];
-        match madd {
-            Madd::Fused => Activation::Silu.apply::<FusedMadd>(&mut a),
-            Madd::Separate => Activation::Silu.apply::<SeparateMadd>(&mut a),
-        }
-        a[0]
+    let act = |v: f32| match madd {
+        Madd::Fused => math::silu::<FusedMadd>(v),
+        Madd::Separate => math::silu::<SeparateMadd>(v),
     };
     let y: Vec<f32> = sums.iter().enumerate().map(|(i, s)| round(s + bias[i % n])).collect();
     match after {
@@ -212,17 +218,19 @@ fn epilogues_of<M: MulAdd>() {
                         .unwrap();
                     let res = stored(&values(t * out, 6), dtype);
                     let mut ys = aligned(&res);
+                    let at = ys.as_mut_ptr();
                     // SAFETY: both outlive the call; the residual is the output, which `Add` allows.
-                    let (xv, yv) = unsafe {
+                    let (xv, yv, residual) = unsafe {
                         (
                             RawMat::new(xs.as_ptr(), dtype, t, k, k),
-                            RawMatMut::new(ys.as_mut_ptr(), dtype, t, out, out),
+                            RawMatMut::new(at, dtype, t, out, out),
+                            RawMat::new(at, dtype, t, out, out),
                         )
                     };
                     let last = match after {
                         "none" => After::Nothing,
                         "act" => After::Activate(Activation::Silu),
-                        "add" => After::Add(yv.as_raw()),
+                        "add" => After::Add(residual),
                         _ => After::Gate(Activation::Silu),
                     };
                     linear(&m, xv, &p, yv, &Epilogue { bias: Some(&bias), after: last }).unwrap();
@@ -243,19 +251,12 @@ fn fused_epilogues_equal_composed_ops() {
 
 #[test]
 fn filling_in_ranges_equals_one_call_and_rows_read_back() {
-    struct Row<'a>(&'a Packed, usize, &'a mut [f32]);
-    impl simd::Kernel for Row<'_> {
-        #[inline(always)]
-        fn run<V: simd::Lanes>(self) {
-            self.0.unpack::<V>(self.1, self.2);
-        }
-    }
     let m = Machine::new(2, Madd::Fused);
     for (format, source) in FORMATS {
         for layout in [Layout::Plain, Layout::Gate] {
             let (n, k) = (74, 64);
             let raw = rows(format, n, k);
-            let size = format::row_bytes(format, k);
+            let size = format.bytes(1, k);
             let mut p = Packed::new(format, n, k, 1, layout).unwrap();
             for r in [30..61, 0..1, 1..30, 61..74] {
                 p.fill(&m.pool, source, r.clone(), &raw[r.start * size..r.end * size]).unwrap();
@@ -265,8 +266,8 @@ fn filling_in_ranges_equals_one_call_and_rows_read_back() {
             let w = weights(format, &raw, n, k);
             for r in 0..n {
                 let (mut a, mut b) = (vec![0f32; k], vec![0f32; k]);
-                simd::run(m.isa, m.madd, Row(&p, r, &mut a));
-                simd::run(m.isa, m.madd, Row(&whole, r, &mut b));
+                unpack(&m, &p, r, &mut a);
+                unpack(&m, &whole, r, &mut b);
                 assert_eq!(bits(&a), bits(&w[r * k..][..k]), "{format} {layout:?} row {r}");
                 assert_eq!(bits(&b), bits(&a));
             }
