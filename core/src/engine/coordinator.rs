@@ -292,8 +292,7 @@ impl Coordinator {
             self.join(batch)?;
         }
         self.order_admissions(batch, order);
-        parts.clear();
-        parts.extend(batch.slices.iter().filter_map(|slice| self.part(*slice)));
+        self.parts(batch, parts);
         let (shape, captured, want) = self.shape(batch, parts);
         (order.captured, order.want) = (captured, want);
         self.fill(parts, &mut order.words.begin(shape));
@@ -330,11 +329,14 @@ impl Coordinator {
         }
     }
 
-    /// Counts the parts as launched: what they sample is in flight.
+    /// Counts the parts as launched that [`Coordinator::parts`] has not: what they sample is in flight.
     fn count(&mut self, parts: &[Part], order: &mut StepOrder) {
         let mut row = 0;
-        for Part { slice, rows, .. } in parts {
+        for Part { slice, rows, lone, .. } in parts {
             row += *rows;
+            if lone.is_some() {
+                continue;
+            }
             let sampled_in = if slice.samples { Some(row as u32 - 1) } else { None };
             self.scheduler.launched(slice, order.number, sampled_in);
             if self.spec.family == Family::Encoder

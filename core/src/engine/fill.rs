@@ -30,14 +30,30 @@ struct TokenRow {
 }
 
 impl Coordinator {
+    /// Puts what the step planned last has of the sequences of its slices in the place of `parts`. Of a part
+    /// that is one token nothing is read again: it counts as launched.
+    pub(super) fn parts(&mut self, batch: &StepBatch, parts: &mut Vec<Part>) {
+        parts.clear();
+        let mut row = 0;
+        for slice in &batch.slices {
+            let Some(part) = self.part(*slice) else { continue };
+            row += part.rows;
+            if part.lone.is_some() {
+                self.scheduler.launched(slice, self.planned, Some(row as u32 - 1));
+            }
+            parts.push(part);
+        }
+    }
+
     /// What a step has of the sequence of a slice.
-    pub(super) fn part(&self, slice: Slice) -> Option<Part> {
+    fn part(&self, slice: Slice) -> Option<Part> {
         let seq = self.scheduler.sequence(slice.row)?;
         let asked = seq.asked_in(slice.start, slice.end());
         // A token row that samples may be one that was asked for.
         let sampled = slice.samples && !asked.contains(&(slice.end() - 1));
         let (rows, live) = (asked.len() + usize::from(sampled), &seq.data);
-        let is_lone = slice.len == 1 && sampled && asked.is_empty() && live.token_type_ids.is_empty();
+        let alone = slice.len == 1 && asked.is_empty() && seq.to_encode() == 0;
+        let is_lone = alone && sampled && live.token_type_ids.is_empty();
         let lone = is_lone.then(|| Lone { token: seq.token(slice.start), shift: live.shift });
         let source = [seq.source, seq.source_positions];
         Some(Part { id: seq.id, slice, rows, want: live.want, keeps: live.keeps, source, lone })

@@ -160,7 +160,14 @@ impl StepWords {
             self.words[starts[part]..starts[part + 1]].fill(NO_ROW);
         }
         self.words[starts[TABLE_EDITS]..].fill(NO_ROW);
-        StepFill { words: &mut self.words, starts }
+        let mut rest = self.words.as_mut_slice();
+        let parts = std::array::from_fn(|i| {
+            let len = starts.get(i + 1).map_or(rest.len(), |end| end - starts[i]);
+            let (part, behind) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = behind;
+            part
+        });
+        StepFill { parts }
     }
 
     /// Sizes of the step laid out last.
@@ -177,58 +184,51 @@ impl StepWords {
 /// The host image of a step while it is filled.
 #[derive(Debug)]
 pub struct StepFill<'a> {
-    words: &'a mut [u32],
-    starts: [usize; PARTS],
+    parts: [&'a mut [u32]; PARTS],
 }
 
 impl StepFill<'_> {
-    #[inline]
-    fn part(&mut self, i: usize) -> &mut [u32] {
-        let end = self.starts.get(i + 1).copied().unwrap_or(self.words.len());
-        &mut self.words[self.starts[i]..end]
-    }
-
     /// Sets one token row.
     #[inline]
     pub fn token(&mut self, row: usize, id: u32, position: u32, slot: i32, token_type: u32) {
-        self.part(IDS)[row] = id;
-        self.part(POSITIONS)[row] = position;
-        self.part(SLOTS)[row] = slot as u32;
-        self.part(TOKEN_TYPES)[row] = token_type;
+        self.parts[IDS][row] = id;
+        self.parts[POSITIONS][row] = position;
+        self.parts[SLOTS][row] = slot as u32;
+        self.parts[TOKEN_TYPES][row] = token_type;
     }
 
     /// Sets where the position before a token row lies: the page slot that it was, or will be in this step,
     /// written to.
     pub fn before(&mut self, row: usize, slot: i32) {
-        self.part(BEFORE)[row] = u32::try_from(slot).unwrap_or(NO_ROW);
+        self.parts[BEFORE][row] = u32::try_from(slot).unwrap_or(NO_ROW);
     }
 
     /// Takes the id of a token row from the device: what was sampled from row `from` of the
     /// logits of the step before.
     #[inline]
     pub fn feed(&mut self, row: usize, from: u32) {
-        self.part(FEEDS)[row] = from;
+        self.parts[FEEDS][row] = from;
     }
 
     /// Sets one sequence: its query rows end before `end`. Sequences are set in their order.
     #[inline]
     pub fn seq(&mut self, s: usize, end: usize, table_row: u32, kv_len: u32) {
-        self.part(BOUNDS)[s + 1] = end as u32;
-        self.part(TABLE_ROWS)[s] = table_row;
-        self.part(KV_LENS)[s] = kv_len;
+        self.parts[BOUNDS][s + 1] = end as u32;
+        self.parts[TABLE_ROWS][s] = table_row;
+        self.parts[KV_LENS][s] = kv_len;
     }
 
     /// Of a sequence that was set: the row of the page table with the keys of its encoder's rows, and how
     /// many there are.
     pub fn cross(&mut self, s: usize, table_row: u32, len: u32) {
-        self.part(CROSS_ROWS)[s] = table_row;
-        self.part(CROSS_LENS)[s] = len;
+        self.parts[CROSS_ROWS][s] = table_row;
+        self.parts[CROSS_LENS][s] = len;
     }
 
     /// Behind the last sequence that was set, `s`: those after it are padding, empty, and begin and end where
     /// it ends.
     pub fn pad_behind(&mut self, s: usize) {
-        let bounds = self.part(BOUNDS);
+        let bounds = &mut self.parts[BOUNDS];
         let end = bounds[s + 1];
         bounds[s + 2..].fill(end);
     }
@@ -237,17 +237,17 @@ impl StepFill<'_> {
     /// `(request slot, position of the new token)`.
     #[inline]
     pub fn want(&mut self, row: usize, token: u32, sample: Option<(u32, u32)>) {
-        self.part(WANTED)[row] = token;
+        self.parts[WANTED][row] = token;
         if let Some((slot, position)) = sample {
-            self.part(SAMPLE_SLOTS)[row] = slot;
-            self.part(SAMPLE_POSITIONS)[row] = position;
+            self.parts[SAMPLE_SLOTS][row] = slot;
+            self.parts[SAMPLE_POSITIONS][row] = position;
         }
     }
 
     /// Changes entry `index` of the page table to `page`.
     pub fn table_edit(&mut self, i: usize, index: u32, page: u32) {
-        self.part(TABLE_EDITS)[2 * i] = index;
-        self.part(TABLE_EDITS)[2 * i + 1] = page;
+        self.parts[TABLE_EDITS][2 * i] = index;
+        self.parts[TABLE_EDITS][2 * i + 1] = page;
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod admit;
 mod audit;
+mod batch;
 mod coming;
 mod pace;
 mod preempt;
@@ -22,6 +23,7 @@ mod sequence;
 mod share;
 mod tenants;
 
+pub use batch::{Budget, Slice, StepBatch};
 pub use pace::StepCost;
 pub use sequence::{Phase, Sequence, Standing, Token};
 
@@ -33,77 +35,6 @@ use queue::Queue;
 use share::GrowthShare;
 use std::time::Duration;
 use tenants::Tenants;
-
-/// A run of consecutive tokens of one sequence in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slice {
-    /// Request slot of the sequence: [`Scheduler::sequence`].
-    pub row: u32,
-    /// First position.
-    pub start: usize,
-    /// Tokens.
-    pub len: usize,
-    /// Whether a new token is sampled behind them.
-    pub samples: bool,
-}
-
-impl Slice {
-    /// The position behind the last one.
-    pub fn end(&self) -> usize {
-        self.start + self.len
-    }
-}
-
-/// What a step computes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StepBatch {
-    /// In the order of their token rows.
-    pub slices: Vec<Slice>,
-    /// Token rows.
-    pub tokens: usize,
-    /// Tokens that an encoder reads first, for sequences whose slice begins behind them.
-    pub encodes: usize,
-    /// Rows of logits.
-    pub rows: usize,
-    /// What its time depends on.
-    pub cost: StepCost,
-    /// Request slots of the sequences that were admitted for this step.
-    pub admitted: Vec<u32>,
-}
-
-/// What no step goes beyond.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Budget {
-    /// Sequences that run at once.
-    pub seqs: usize,
-    /// Token rows.
-    pub tokens: usize,
-    /// Rows of logits.
-    pub rows: usize,
-    /// Milliseconds, where sequences decode; none: any.
-    pub ms: Option<f64>,
-}
-
-impl Budget {
-    /// Of sequences and tokens alone.
-    pub fn new(seqs: usize, tokens: usize) -> Self {
-        Self { seqs, tokens, rows: usize::MAX, ms: None }
-    }
-}
-
-impl StepBatch {
-    /// Room for steps of up to so many sequences.
-    pub fn with_capacity(seqs: usize) -> Self {
-        let (slices, admitted) = (Vec::with_capacity(seqs), Vec::with_capacity(seqs));
-        Self { slices, admitted, ..Self::default() }
-    }
-
-    fn clear(&mut self) {
-        self.slices.clear();
-        self.admitted.clear();
-        (self.tokens, self.encodes, self.rows, self.cost) = (0, 0, 0, StepCost::default());
-    }
-}
 
 /// A request slot that launched steps still name.
 #[derive(Debug, Clone, Copy)]
@@ -287,30 +218,41 @@ impl<T> Scheduler<T> {
                     prompts = true;
                     continue;
                 }
-                let mut slice = self.slice(seq, batch, decoding);
-                if wanted == Phase::Decode && self.yields(row, slice.end(), &mut urgent, kv) {
+                // Most sequences of most steps decode, nothing else is asked of them, and they have a page for
+                // their token: little is looked at then.
+                let (mut slice, encodes) = match wanted == Phase::Decode && seq.asked.is_empty() {
+                    true => (self.token(seq, batch), 0),
+                    false => (self.slice(seq, batch, decoding), seq.to_encode()),
+                };
+                let missing = kv.missing(row, slice.end());
+                if missing > 0 && wanted == Phase::Decode && self.yields(row, missing, &mut urgent, kv) {
                     continue;
                 }
-                if wanted == Phase::Prefill && coming.promised == 0 {
+                if missing > 0 && wanted == Phase::Prefill && coming.promised == 0 {
                     slice = shortened(slice, kv);
                 }
+                let rows = rows(seq, &slice);
                 // Those preempted for it are behind it.
-                if slice.len == 0 || !self.make_room(row, slice.end(), &mut coming, batch, kv)? {
-                    continue;
+                let fits = slice.len > 0
+                    && (missing == 0 || self.make_room(row, slice.end(), &mut coming, batch, kv)?);
+                if fits {
+                    batch.push(slice, rows, encodes);
                 }
-                let (rows, encodes) =
-                    self.sequence(row).map_or((0, 0), |seq| (rows(seq, &slice), seq.to_encode()));
-                batch.slices.push(slice);
-                batch.encodes += encodes;
-                batch.tokens += slice.len;
-                batch.rows += rows;
-                batch.cost = batch.cost.with(slice.start, slice.len).with(0, encodes);
             }
             decoding = if wanted == Phase::Decode { batch.tokens } else { decoding };
         }
         // Its row of the sampling table is written when it is admitted again.
         batch.admitted.retain(|row| self.running.contains(row));
         Ok(())
+    }
+
+    /// The token of a sequence that decodes and asks for no rows of logits besides, where a step that has
+    /// `batch` already has room for it.
+    fn token(&self, seq: &Sequence<T>, batch: &StepBatch) -> Slice {
+        let room = batch.tokens < self.budget.tokens && batch.rows < self.budget.rows;
+        let (waits, goes_on) = (seq.len() > seq.done, seq.len() < seq.limit);
+        let len = usize::from(room && waits && goes_on);
+        Slice { row: seq.row, start: seq.done, len, samples: len > 0 }
     }
 
     /// What a step that has `batch` already, `decoding` tokens of it of sequences that decode, has room for.

@@ -51,18 +51,17 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Whether the decoding sequence in request slot `row` goes without a page that it needs for `positions`
-    /// positions: prompts of smaller priority, whose missing pages are in `lacking` once somebody asked,
-    /// would lack it, and could not take it back while the step has a part of this one. The oldest waits for
+    /// Whether the decoding sequence in request slot `row` goes without the pages that it lacks, `missing` in
+    /// number: prompts of smaller priority, whose missing pages are in `lacking` once somebody asked, would
+    /// lack them, and could not take them back while the step has a part of this one. The oldest waits for
     /// nobody.
     pub(super) fn yields(
         &self,
         row: u32,
-        positions: usize,
+        missing: usize,
         lacking: &mut Option<Vec<(i32, usize)>>,
         kv: &KvManager,
     ) -> bool {
-        let missing = kv.missing(row, positions);
         let Some(seq) = self.sequence(row).filter(|_| missing > 0 && self.running.first() != Some(&row))
         else {
             return false;
