@@ -48,15 +48,18 @@ impl Coordinator {
     /// What a step has of the sequence of a slice.
     fn part(&self, slice: Slice) -> Option<Part> {
         let seq = self.scheduler.sequence(slice.row)?;
+        let (live, source) = (&seq.data, [seq.source, seq.source_positions]);
+        let part =
+            Part { id: seq.id, slice, rows: 1, want: live.want, keeps: live.keeps, source, lone: None };
+        let alone = slice.len == 1 && slice.samples && seq.asked.is_empty() && seq.to_encode() == 0;
+        if alone && live.token_type_ids.is_empty() {
+            let lone = Some(Lone { token: seq.token(slice.start), shift: live.shift });
+            return Some(Part { lone, ..part });
+        }
         let asked = seq.asked_in(slice.start, slice.end());
         // A token row that samples may be one that was asked for.
         let sampled = slice.samples && !asked.contains(&(slice.end() - 1));
-        let (rows, live) = (asked.len() + usize::from(sampled), &seq.data);
-        let alone = slice.len == 1 && asked.is_empty() && seq.to_encode() == 0;
-        let is_lone = alone && sampled && live.token_type_ids.is_empty();
-        let lone = is_lone.then(|| Lone { token: seq.token(slice.start), shift: live.shift });
-        let source = [seq.source, seq.source_positions];
-        Some(Part { id: seq.id, slice, rows, want: live.want, keeps: live.keeps, source, lone })
+        Some(Part { rows: asked.len() + usize::from(sampled), ..part })
     }
 
     /// The step's shape, whether it is a bucket's, and what it brings back.

@@ -420,6 +420,12 @@ impl KvManager {
         std::mem::take(&mut self.lost)
     }
 
+    /// Whether the first `positions` positions of a row have a whole page that is not left to others yet.
+    #[inline]
+    pub(crate) fn fills(&self, prefix: &CachedPrefix, positions: usize) -> bool {
+        (prefix.pages + 1) * self.page_size <= positions
+    }
+
     /// Leaves the whole pages of a row's first `positions` positions to others. Those positions are computed
     /// and collected; `step` is the last one that may read a page of the row as it stands.
     ///
@@ -433,7 +439,7 @@ impl KvManager {
         positions: usize,
         step: u64,
     ) -> Result<()> {
-        while (prefix.pages + 1) * self.page_size <= positions {
+        while self.fills(prefix, positions) {
             let entry = prefix.pages;
             let held = self.tables.pages(row).get(entry).copied();
             let filled = tokens.get(entry * self.page_size..(entry + 1) * self.page_size);

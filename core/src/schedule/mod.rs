@@ -337,7 +337,11 @@ impl<T> Scheduler<T> {
     pub fn commit(&mut self, row: u32, positions: usize, kv: &mut KvManager) -> Result<()> {
         let Some(seq) = self.sequence_mut(row) else { return Ok(()) };
         let Sequence { prefix: Some(prefix), tokens, step, .. } = seq else { return Ok(()) };
-        kv.commit(row, prefix, tokens, positions, *step)
+        // Few tokens of a sequence fill a page.
+        match kv.fills(prefix, positions) {
+            true => kv.commit(row, prefix, tokens, positions, *step),
+            false => Ok(()),
+        }
     }
 
     /// The memory of a request slot with these tokens in it and room for so many: steps allocate nothing, and
