@@ -244,7 +244,7 @@ impl ExpertGroups {
 /// A softmax over the chosen logits alone is the renormalised softmax over all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Router {
-    /// Experts.
+    /// Experts, those without weights among them.
     pub experts: usize,
     /// Experts per token; at most [`Router::MAX_TOP_K`].
     pub top_k: usize,

@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 83] = [
+const DECODERS: [&str; 84] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -112,6 +112,7 @@ const DECODERS: [&str; 83] = [
     "mimo_v2_flash",
     "deepseek_v32",
     "glm_moe_dsa",
+    "longcat_flash",
 ];
 
 const ENCODERS: [&str; 14] = [

@@ -156,6 +156,35 @@ fn a_block_left_out_hands_the_stream_on() {
     assert!(left_out.logits != plain.logits);
 }
 
+/// What the experts of LongCat-Flash's first block leave is added at the second one's end, whatever stands in
+/// its place, and once.
+#[test]
+fn a_sum_that_waits_is_added_at_the_end_of_an_own_block() {
+    let run = |with: &dyn Fn(&mut Injector<'_, Cpu>)| {
+        let want = ForwardWant { hidden: Pick::All, logits: Pick::All };
+        let mut engine = engine("longcat_flash", with).unwrap();
+        engine.forward(Batch::Ragged(&[vec![7, 40, 9, 22]]), &want).unwrap().remove(0)
+    };
+    let without = |first: usize| {
+        run(&move |i| {
+            i.register("left out", move |_: &Arc<Cpu>, _, layer| {
+                let own = (first..2).contains(&layer);
+                Ok(if own { Some(Box::new(LeftOut) as Box<dyn OwnBlock<Cpu>>) } else { None })
+            });
+        })
+    };
+    let plain = run(&|_| ());
+    let wrapped = run(&|i| {
+        i.register("wrapped", |_: &Arc<Cpu>, _, _| Ok(Some(Box::new(Wrapped))));
+    });
+    assert!(wrapped == plain);
+    let second = without(1);
+    assert!(second.hidden[1] == plain.hidden[1]);
+    assert!(second.hidden[2] != second.hidden[1], "the sum was lost with the block");
+    let both = without(0);
+    assert!(both.hidden[2] == plain.hidden[0], "a sum that no block has made");
+}
+
 #[test]
 fn a_block_has_weights_of_its_own() {
     let plain = everything(&mut engine("llama", |_| ()).unwrap());

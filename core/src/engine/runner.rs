@@ -112,6 +112,9 @@ impl<B: Backend> Runner<B> {
         if let Some(ones) = state.scratch.experts.as_mut().and_then(|experts| experts.ones()) {
             stream.upload(&vec![1.0f32; ones.rows() * ones.cols()], ones.into_f32()?)?;
         }
+        if let Some((marks, to)) = state.scratch.experts.as_mut().and_then(|experts| experts.marks()) {
+            stream.upload(&marks, to.into_f32()?)?;
+        }
         if let Some(index) = &mut state.scratch.index {
             let (words, to) = index.first_words();
             stream.upload(&words, to.view_mut())?;

@@ -393,7 +393,7 @@ fn build_experts<D: Device>(
     t: &mut Taker<D>,
 ) -> Result<Experts<D>> {
     let of_rank = of_group.and_then(|group| group.experts);
-    let share = of_rank.unwrap_or(ExpertShare::whole(spec.router.experts));
+    let share = of_rank.unwrap_or(ExpertShare::whole(spec.with_weights()));
     let some = !share.experts().is_empty() && spec.inner > 0;
     let parts = of_group.is_some_and(|group| group.expert_parts);
     let biases = if parts { t.take_opt(l, Slot::ExpertDown, Part::Bias) } else { None };
@@ -419,7 +419,7 @@ fn build_experts<D: Device>(
         },
         factors: t.take_opt(l, Slot::ExpertFactors, Part::Weight),
         join: match spec.join {
-            Join::Add | Join::Mean => None,
+            Join::Add | Join::Mean | Join::NextBlock => None,
             _ => Some(t.linear(l, Slot::Join)?),
         },
     })

@@ -130,31 +130,11 @@ impl<D: Device> Block<D> {
         }
         replace_residual(x, tokens, placement, s)?;
         self.feed_forward(x, tokens, input(&self.mlp_norm), s)?;
-        if self.input.is_none() && self.end_factor.is_none() {
+        if self.ends_plainly(at.layer, s) {
             return self.add_to_residual(x, tokens, placement, (self.mlp_post.as_ref(), last), s);
         }
         self.add_to_residual(x, tokens, placement, (self.mlp_post.as_ref(), None), s)?;
         self.end(x, tokens, (at.layer, next), s)
-    }
-
-    /// What a block does behind its feed-forward part: its own input, the factor, then what the next block
-    /// begins with.
-    fn end(
-        &self,
-        x: &mut Exec<'_, D>,
-        tokens: usize,
-        (layer, next): (usize, Option<&Norm<D>>),
-        s: &mut Scratch<D::Mem>,
-    ) -> Result<()> {
-        if let Some(input) = &self.input {
-            input.forward(x, tokens, layer, s)?;
-        }
-        if let Some(factor) = self.end_factor {
-            x.run(Scale { x: s.residual.view_mut(tokens)?, factor, cap: None })?;
-        }
-        let Some(norm) = next else { return Ok(()) };
-        let (residual, out) = (s.residual.view(tokens)?, s.normed.view_mut(tokens)?);
-        x.run(ops::Norm { x: residual, norm: norm.weights(), out })
     }
 
     /// Experts parallel to attention, whose result is in `partial`: it joins the residual stream first, which

@@ -1,5 +1,6 @@
 //! Buffers of routing and of the experts' matmuls.
 
+use super::identities::IdentityScratch;
 use crate::Result;
 use crate::mem::{Buf, DeviceMem, Float, Mat, MatMut};
 use crate::policy::{BlockSpec, ModelSpec, MoeSpec};
@@ -19,7 +20,8 @@ pub struct ExpertScratch<M> {
     pub(super) out: Mat<M>,
     /// Of a rank that has a part of each expert: what it adds, then the sum `[slots, hidden]`, f32.
     pub(super) nodes: Option<Mat<M>>,
-    /// -0 in every element, where ranks have parts of unlike experts: `[slots, hidden]`, f32.
+    /// -0 in every element, where ranks have parts of unlike experts, or of experts next to those without
+    /// weights: `[slots, hidden]`, f32.
     pub(super) zeros: Option<Mat<M>>,
     /// Biases of the slots' experts, where they are added to those sums: `[slots, hidden]`, f32.
     pub(super) bias_rows: Option<Mat<M>>,
@@ -31,6 +33,8 @@ pub struct ExpertScratch<M> {
     pub(super) weighted: Option<(Mat<M>, Mat<M>)>,
     /// Where experts have factors: those of the slots' experts `[slots, 1]`, f32, and the weights times them.
     pub(super) multiplied: Option<(Mat<M>, Mat<M>)>,
+    /// Where experts have no weights.
+    pub(super) identities: Option<IdentityScratch<M>>,
 }
 
 impl<M: DeviceMem> ExpertScratch<M> {
@@ -45,6 +49,11 @@ impl<M: DeviceMem> ExpertScratch<M> {
         let (_, ones) = self.weighted.as_mut()?;
         let rows = ones.rows();
         ones.view_mut(rows).ok()
+    }
+
+    /// What must lie where before the first step, of experts without weights.
+    pub(crate) fn marks(&mut self) -> Option<(Vec<f32>, MatMut<'_, M>)> {
+        self.identities.as_mut()?.marks().ok()
     }
 
     /// Buffers for steps of up to `tokens` rows; none for models without experts.
@@ -73,8 +82,9 @@ impl<M: DeviceMem> ExpertScratch<M> {
         let (out, sum) = (mat(rows, spec.hidden, dtype)?, mat(tokens, spec.hidden, dtype)?);
         let blocks = || spec.group.iter().flat_map(|group| &group.blocks).filter(|b| b.expert_parts);
         let nodes = blocks().next().map(|_| mat(rows, spec.hidden, Float::F32)).transpose()?;
-        let unlike = blocks().any(|b| b.experts.is_some_and(|share| share.is_part()));
-        let zeros = unlike.then(|| mat(rows, spec.hidden, Float::F32)).transpose()?;
+        let identities = IdentityScratch::new(spec, [tokens, rows], &mut mat)?;
+        let unlike = identities.is_some() || blocks().any(|b| b.experts.is_some_and(|share| share.is_part()));
+        let zeros = (unlike && nodes.is_some()).then(|| mat(rows, spec.hidden, Float::F32)).transpose()?;
         let biased = nodes.is_some() && spec.blocks.iter().any(|b| b.moe.is_some_and(|moe| moe.bias));
         let bias_rows = biased.then(|| mat(rows, spec.hidden, Float::F32)).transpose()?;
         let join_weights = mat(tokens, 2, Float::F32)?;
@@ -102,6 +112,7 @@ impl<M: DeviceMem> ExpertScratch<M> {
             join_weights,
             weighted,
             multiplied,
+            identities,
         }))
     }
 }

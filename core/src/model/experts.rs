@@ -8,6 +8,7 @@
 use super::apart::Apart;
 use super::expert_scratch::ExpertScratch;
 use super::input::Input;
+use super::shortcut::ShortcutScratch;
 use super::{Exec, Projection, Scratch};
 use crate::mem::{Device, DeviceMem, Mat, MatMut, MatRef};
 use crate::ops::{Activate, Add, Chosen, Combine, Convert, Embed, ExpertLinear, Gate, Groups, Route, Scale};
@@ -67,7 +68,8 @@ impl<M: DeviceMem> ExpertScratch<M> {
 }
 
 impl<D: Device> Experts<D> {
-    /// Leaves the feed-forward part in `partial`, where the dense part is already if the block has one.
+    /// Leaves the feed-forward part in `partial`, where the dense part is already if the block has one; of
+    /// experts that join a block later, their sum in `shortcut`.
     pub(super) fn forward(
         &self,
         x: &mut Exec<'_, D>,
@@ -98,7 +100,7 @@ impl<D: Device> Experts<D> {
         if let Some(table) = &self.factors {
             e.multiply_weights(x, table, slots)?;
         }
-        let others = self.parts && self.share.is_part();
+        let others = self.parts && (self.share.is_part() || self.spec.identities > 0);
         if let (true, Some(nodes), Some(zeros)) = (others, &mut e.nodes, &e.zeros) {
             let out = nodes.shaped_mut(slots, hidden)?;
             x.run(Convert { x: zeros.shaped(slots, hidden)?, bias: None, out })?;
@@ -112,6 +114,23 @@ impl<D: Device> Experts<D> {
         if self.parts {
             self.exchange(x, slots, hidden, others || self.up.is_some(), e)?;
         }
+        self.sum(x, (tokens, dense), s, e)?;
+        if self.spec.identities > 0 {
+            self.add_identities(x, (tokens, dense), input, s, e)?;
+        }
+        if dense && self.spec.join != Join::NextBlock { self.join(x, tokens, input, s, e) } else { Ok(()) }
+    }
+
+    /// Adds up what the experts with weights gave.
+    fn sum(
+        &self,
+        x: &mut Exec<'_, D>,
+        (tokens, dense): (usize, bool),
+        s: &mut Scratch<D::Mem>,
+        e: &mut ExpertScratch<D::Mem>,
+    ) -> Result<()> {
+        let (router, hidden) = (self.spec.router, s.residual.cols());
+        let slots = tokens * router.top_k;
         let weights = match (&e.weighted, &e.multiplied) {
             (Some((_, ones)), _) if self.spec.input_weighted => ones,
             (_, Some((_, weights))) if self.factors.is_some() => weights,
@@ -119,13 +138,10 @@ impl<D: Device> Experts<D> {
         };
         let (y, weights) = (e.out.shaped(slots, hidden)?, weights.shaped(tokens, router.top_k)?);
         // Sums of parts are on every rank.
-        let share = if self.parts { ExpertShare::whole(router.experts) } else { self.share };
+        let share = if self.parts { ExpertShare::whole(self.spec.with_weights()) } else { self.share };
         let chosen = Some(Chosen { experts: e.experts.view().slice(0..slots)?, share });
-        let Scratch { partial, nodes, .. } = s;
-        let out = match dense {
-            true => e.sum.shaped_mut(tokens, hidden)?,
-            false => partial.view_mut(tokens)?,
-        };
+        let Scratch { partial, nodes, shortcut, .. } = s;
+        let out = place_of_sum((self.spec.join, dense), tokens, (partial, &mut e.sum, shortcut))?;
         match nodes {
             Some(nodes) if !self.parts => {
                 let mut node = nodes.shaped_mut(tokens, hidden)?;
@@ -134,11 +150,36 @@ impl<D: Device> Experts<D> {
                     x.run(Combine { y, weights, chosen, add: false, out })?;
                 }
                 x.all_reduce(node.reborrow(), self.up.is_some())?;
-                x.run(Convert { x: node.as_ref(), bias: None, out })?;
+                x.run(Convert { x: node.as_ref(), bias: None, out })
             }
-            _ => x.run(Combine { y, weights, chosen, add: false, out })?,
+            _ => x.run(Combine { y, weights, chosen, add: false, out }),
         }
-        if dense { self.join(x, tokens, input, s, e) } else { Ok(()) }
+    }
+
+    /// Adds to that sum what the experts without weights give, on every rank.
+    fn add_identities(
+        &self,
+        x: &mut Exec<'_, D>,
+        (tokens, dense): (usize, bool),
+        input: Input,
+        s: &mut Scratch<D::Mem>,
+        e: &mut ExpertScratch<D::Mem>,
+    ) -> Result<()> {
+        let ExpertScratch { weights, multiplied, experts, sum, identities, .. } = e;
+        let Some(own) = identities else {
+            return Err(Error::internal("no room for experts without weights"));
+        };
+        let weights = match multiplied {
+            Some((_, weights)) if self.factors.is_some() => &*weights,
+            _ => &*weights,
+        };
+        let top_k = self.spec.router.top_k;
+        let chosen = (experts.view().slice(0..tokens * top_k)?, weights.shaped(tokens, top_k)?);
+        let Scratch { residual, normed, partial, shortcut, .. } = s;
+        let input = if self.apart.is_some() { Input::Normed } else { input };
+        let rows = input.read(residual, normed, tokens)?;
+        let out = place_of_sum((self.spec.join, dense), tokens, (partial, sum, shortcut))?;
+        own.add(x, &self.spec, chosen, rows, out)
     }
 
     /// Leaves the scores in `logits`; what the experts read.
@@ -248,7 +289,7 @@ impl<D: Device> Experts<D> {
     ) -> Result<()> {
         let hidden = s.residual.cols();
         let (experts, score) = match self.spec.join {
-            Join::Add | Join::Mean => {
+            Join::Add | Join::Mean | Join::NextBlock => {
                 if let Some(apart) = &self.apart {
                     return apart.join(x, tokens, e.sum.shaped(tokens, hidden)?, s);
                 }
@@ -284,6 +325,21 @@ impl<D: Device> Experts<D> {
             }
         };
         x.run(Convert { x: sum.shaped(tokens, hidden)?, bias: None, out: s.partial.view_mut(tokens)? })
+    }
+}
+
+/// Where the experts' sum goes: apart while the dense part waits in `partial` to be joined, or until the next
+/// block's end.
+fn place_of_sum<'s, M: DeviceMem>(
+    (join, dense): (Join, bool),
+    tokens: usize,
+    (partial, sum, shortcut): (&'s mut Mat<M>, &'s mut Mat<M>, &'s mut Option<ShortcutScratch<M>>),
+) -> Result<MatMut<'s, M>> {
+    match (join, dense, shortcut) {
+        (Join::NextBlock, _, Some(own)) => own.sum.view_mut(tokens),
+        (Join::NextBlock, _, None) => Err(Error::internal("no room for a sum that joins a block later")),
+        (_, true, _) => sum.shaped_mut(tokens, partial.cols()),
+        (_, false, _) => partial.view_mut(tokens),
     }
 }
 

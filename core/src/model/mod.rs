@@ -6,6 +6,7 @@
 
 mod apart;
 mod block;
+mod block_end;
 mod cross;
 mod embed;
 mod exec;
@@ -13,6 +14,7 @@ mod expert_scratch;
 mod experts;
 mod filter;
 mod head;
+mod identities;
 mod index;
 mod index_scratch;
 mod input;
@@ -24,6 +26,7 @@ mod own;
 mod parts;
 mod rope;
 mod scratch;
+mod shortcut;
 mod state;
 mod stem;
 mod stem_scratch;
@@ -48,6 +51,7 @@ pub use own::{Capturable, OwnBlock, Place};
 pub use parts::{Fused, Norm, Projection, RowParallel, StepInputs};
 pub use rope::{RopeShifts, RopeTable, angles, table_len};
 pub use scratch::Scratch;
+pub use shortcut::ShortcutScratch;
 pub use state::{EncoderState, Sizes, State, slab_bytes, table_rows};
 pub use stem::{Positions, Stem};
 pub use stem_scratch::StemScratch;
@@ -130,6 +134,9 @@ impl<D: Device> Model<D> {
     ) -> Result<()> {
         let (tokens, placement) = (step.view.shape.tokens, self.spec.placement);
         x.enter(None);
+        if let Some(shortcut) = &mut scratch.shortcut {
+            shortcut.end_of = None;
+        }
         self.embed.forward(x, step, table, scratch)?;
         if let (Some(table), Some(growth)) = (&self.query_factors, &mut scratch.growth) {
             let out = growth.factors.shaped_mut(tokens, 1)?;
@@ -150,6 +157,9 @@ impl<D: Device> Model<D> {
                     let rope = ropes[0];
                     let place = Place { layer: i, tokens, block, step, rope, scratch, ropes, placement };
                     own.block.forward(x, place)?;
+                    if let Some(shortcut) = &mut scratch.shortcut {
+                        shortcut.add(x, tokens, i, &mut scratch.residual)?;
+                    }
                     self.norm_before(i + 1, x, tokens, scratch)?;
                 }
             }

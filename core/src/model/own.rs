@@ -62,7 +62,8 @@ pub struct Place<'a, 's, D: Device> {
     pub step: &'a mut StepInputs<'s, D>,
     /// The rotary table of this layer.
     pub rope: Option<RopeView<'a, D::Mem>>,
-    /// The residual stream, and buffers that nothing else needs while this block runs.
+    /// The residual stream, and buffers that nothing else needs while this block runs, but for `shortcut`:
+    /// what experts of the block before gave, to be added at this one's end.
     pub scratch: &'a mut Scratch<D::Mem>,
     pub(super) ropes: [Option<RopeView<'a, D::Mem>>; 2],
     pub(super) placement: Placement,

@@ -5,6 +5,7 @@ use super::expert_scratch::ExpertScratch;
 use super::index_scratch::IndexScratch;
 use super::latent_scratch::LatentScratch;
 use super::layer_scratch::LayerScratch;
+use super::shortcut::ShortcutScratch;
 use super::stem_scratch::StemScratch;
 use crate::mem::{DeviceMem, Float, Mat, MatRef};
 use crate::policy::{BlockSpec, Group, ModelSpec, Placement, Project};
@@ -63,6 +64,8 @@ pub struct Scratch<M> {
     pub layers: Option<LayerScratch<M>>,
     /// Of models with experts.
     pub experts: Option<ExpertScratch<M>>,
+    /// Of models with experts that join a block later.
+    pub shortcut: Option<ShortcutScratch<M>>,
     /// Pixels as they are uploaded `[tokens, values of a patch]`, f32.
     pub pixels: Option<Mat<M>>,
     /// The same in the activations' type.
@@ -154,10 +157,9 @@ impl<M: DeviceMem> Scratch<M> {
         let experts = ExpertScratch::new(spec, tokens, dtype, &mut alloc)?;
         let latent = LatentScratch::new(spec, tokens, dtype, &mut alloc)?;
         let layers = LayerScratch::new(spec, tokens, &mut alloc)?;
-        let stem = match &spec.embed.stem {
-            Some(stem) => Some(StemScratch::new(stem, spec.hidden, [tokens, seqs], dtype, &mut alloc)?),
-            None => None,
-        };
+        let shortcut = ShortcutScratch::new(spec, tokens, dtype, &mut alloc)?;
+        let stem = spec.embed.stem.as_ref();
+        let stem = stem.map(|stem| StemScratch::new(stem, spec.hidden, [tokens, seqs], dtype, &mut alloc));
         let mut mat = |rows: usize, cols: usize, dtype: Float| {
             let (rows, cols) = (rows.max(1), cols.max(1));
             Mat::new(alloc(rows * cols * dtype.bytes())?, rows, cols, dtype)
@@ -194,9 +196,10 @@ impl<M: DeviceMem> Scratch<M> {
             growth: GrowthScratch::new(tokens, grown, dtype, &mut mat)?,
             layers,
             experts,
+            shortcut,
             pixels: image_patch.map(|n| mat(tokens, n, Float::F32)).transpose()?,
             image_patches: image_patch.map(|n| mat(tokens, n, dtype)).transpose()?,
-            stem,
+            stem: stem.transpose()?,
             head_in: mat(rows, before_head, dtype)?,
             head_width: spec.out_width(),
             head_other: if other { Some(mat(rows, before_head, dtype)?) } else { None },

@@ -87,7 +87,8 @@ groups!(Chosen<'a, D> { experts: "experts" });
 ///
 /// The sum has leaves by expert number (`docs/numerics.md`): each is a chain of multiply-adds from zero in
 /// ascending `j`, of the slots whose expert is in the leaf. Without `chosen` there is one chain. Slots of
-/// experts that other ranks have are not read; what is left is this rank's node, for f32 outputs.
+/// experts that other ranks have are not read, nor are those of experts behind the share's last one; what is
+/// left is this rank's node, for f32 outputs.
 pub struct Combine<'a, D: Device> {
     /// `[tokens * top_k, n]`.
     pub y: MatRef<'a, D::Mem>,

@@ -1,8 +1,7 @@
 //! What the description of models lacks for families that are known by name: the word that their error names.
 
 /// A word, and the values of `model_type` that need it before anything else.
-const WORDS: [(&str, &[&str]); 6] = [
-    ("experts without weights", &["longcat_flash"]),
+const WORDS: [(&str, &[&str]); 5] = [
     ("keys that stand for several positions", &["deepseek_v4"]),
     (
         "a recurrent state next to keys and values",

@@ -32,6 +32,8 @@ pub(super) struct Routing {
     pub join: Join,
     /// Dense blocks before the first sparse one, where the configuration does not say.
     pub dense: usize,
+    /// Experts without weights, behind those that the configuration counts.
+    pub identities: usize,
 }
 
 /// Chosen by logit, weights of a softmax over all.
@@ -47,6 +49,7 @@ pub(super) const BY_LOGIT: Routing = Routing {
     shared: 0,
     join: Join::Add,
     dense: 0,
+    identities: 0,
 };
 
 /// DeepSeek 3's: sigmoids, chosen by their sum with a bias, in groups ranked by their two best.
@@ -70,7 +73,7 @@ const SHARED: &[&str] = &["n_shared_experts", "num_shared_experts", "moe_num_sha
 /// # Errors
 /// `Config`, naming a field.
 pub(super) fn routed(config: &ModelConfig, spec: &mut ModelSpec, own: Routing) -> Result<()> {
-    let (experts, top_k) = (config.size(EXPERTS)?, config.size(CHOSEN)?);
+    let (experts, top_k) = (config.size(EXPERTS)?.saturating_add(own.identities), config.size(CHOSEN)?);
     check_experts(experts, spec.blocks.len())?;
     let most = experts.min(Router::MAX_TOP_K);
     if top_k > most {
@@ -109,8 +112,8 @@ pub(super) fn routed(config: &ModelConfig, spec: &mut ModelSpec, own: Routing) -
     spec.each(|i, b| {
         if sparse[i] {
             b.mlp.inner = own.shared;
-            let (join, input_weighted) = (own.join, own.input_weighted);
-            b.moe = Some(MoeSpec { join, input_weighted, ..MoeSpec::new(router, inner) });
+            let Routing { join, input_weighted, identities, .. } = own;
+            b.moe = Some(MoeSpec { join, input_weighted, identities, ..MoeSpec::new(router, inner) });
         }
     });
     Ok(())

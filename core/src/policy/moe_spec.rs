@@ -15,6 +15,9 @@ pub enum Join {
     Gated,
     /// `c0 e + c1 d`, `c = softmax(w x + b)` (DeepSpeed's residual MoE).
     Mixed,
+    /// `d`; `e` is added to the residual stream at the end of the next block (LongCat-Flash's shortcut). Of
+    /// blocks with norms before their parts, none of which follows another such one.
+    NextBlock,
 }
 
 /// Experts next to or instead of the dense feed-forward part.
@@ -35,6 +38,9 @@ pub struct MoeSpec {
     pub apart: Option<ApartSpec>,
     /// Whether the weights of an expert are multiplied by a factor of its own.
     pub factors: bool,
+    /// The last of the router's experts, so many: they have no matmuls and give what they read
+    /// (LongCat-Flash).
+    pub identities: usize,
 }
 
 /// Router and experts that read the residual stream `x` next to the dense part `d`, each through a norm of
@@ -66,6 +72,12 @@ impl MoeSpec {
             input_weighted: false,
             apart: None,
             factors: false,
+            identities: 0,
         }
+    }
+
+    /// Experts that have matmuls.
+    pub fn with_weights(&self) -> usize {
+        self.router.experts.saturating_sub(self.identities)
     }
 }

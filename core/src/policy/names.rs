@@ -12,11 +12,11 @@
 //! | `=a` | the whole name: no `.weight` follows |
 //! | `{}` | every expert, or every head, one after the other; the number of a convolution, from 1 |
 //! | `a + b!w` | where `b` has no bias but `a` has one: zeros |
+//! | `{%2}` | inside blocks: which of two blocks of one module, 0 or 1 |
 //!
-//! Names inside blocks stand below `prefix + block` (where `{}` is the layer). A norm `x` may also be spelt
-//! `x.gamma`,
-//! `x.beta`. GGUF files have their own names, the same for all families: `gguf`. Data flows from here to
-//! `resolve`.
+//! Names inside blocks stand below `prefix + block`, where `{}` is the layer, and `{/2}` the module of which
+//! the layer is one of two blocks. A norm `x` may also be spelt `x.gamma`, `x.beta`. GGUF files have their
+//! own names, the same for all families: `gguf`. Data flows from here to `resolve`.
 
 use super::*;
 use crate::mem::Stored;
@@ -26,7 +26,7 @@ use crate::mem::Stored;
 pub struct Names<'a> {
     /// What may stand before every name, in all published variants.
     pub prefixes: &'a [&'a str],
-    /// Before names inside blocks; `{}` is the layer.
+    /// Before names inside blocks; `{}` is the layer, `{/2}` half of it.
     pub block: &'a str,
     /// Slot and names.
     pub slots: &'a [(Slot, &'a str)],
@@ -139,7 +139,7 @@ impl Names<'_> {
             let of_slot = |b: &BlockSpec| match role.slot {
                 Slot::QNorm => b.heads.heads,
                 Slot::KNorm => b.heads.kv_heads,
-                _ => b.moe.map_or(1, |m| m.router.experts),
+                _ => b.moe.map_or(1, |m| m.with_weights()),
             };
             let experts = block.map_or(1, of_slot);
             let names = match config.is_gguf() {
@@ -169,7 +169,7 @@ impl Names<'_> {
             if let (Slot::ExpertUp, Some(block), 2) = (role.slot, block, count)
                 && config.is_gguf()
             {
-                let pieces = block.moe.map_or(1, |m| m.router.experts);
+                let pieces = block.moe.map_or(1, |m| m.with_weights());
                 binding.order = RowOrder::Spread { parts: 2, pieces };
             }
             if let (Slot::Up, Some(block), true) = (role.slot, block, self.gate_behind && count == 1) {
@@ -276,8 +276,12 @@ impl Names<'_> {
         if let Some(name) = name.strip_prefix('/') {
             return vec![name.to_string()];
         }
-        let block = layer.map_or(String::new(), |l| self.block.replace("{}", &l.to_string()));
-        self.prefixes.iter().map(|p| format!("{p}{block}{name}")).collect()
+        let numbered = |text: &str, l: usize| {
+            let halves = text.replace("{/2}", &(l / 2).to_string()).replace("{%2}", &(l % 2).to_string());
+            halves.replace("{}", &l.to_string())
+        };
+        let below = layer.map_or(name.to_string(), |l| numbered(self.block, l) + &numbered(name, l));
+        self.prefixes.iter().map(|p| format!("{p}{below}")).collect()
     }
 }
 
@@ -359,6 +363,18 @@ mod tests {
         base: &[(Slot::Qkv, "behind the table's own"), (Slot::FinalNorm, "norm")],
         ..Names::NONE
     };
+
+    #[test]
+    fn two_blocks_of_one_module() {
+        let slots: &[(Slot, &str)] = &[(Slot::AttnOut, "a.{%2}.o")];
+        let names = Names { block: "l.{/2}.", slots, base: &[], ..NAMES };
+        let of = |layer| {
+            let role = Role::block(layer, Slot::AttnOut, Part::Weight);
+            names.sources(role, Catalog::new(&[]), 1).concat()
+        };
+        assert_eq!(of(4), ["m.l.2.a.0.o.weight", "l.2.a.0.o.weight"]);
+        assert_eq!(of(5), ["m.l.2.a.1.o.weight", "l.2.a.1.o.weight"]);
+    }
 
     fn sources(names: &[&str], role: Role) -> Vec<Vec<String>> {
         let mut tensors: Vec<TensorInfo> = names

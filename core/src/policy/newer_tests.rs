@@ -257,3 +257,50 @@ fn an_index_chooses_keys() {
         assert!(error.contains(field), "{field} {bad}: {error}");
     }
 }
+
+/// Two blocks a layer, of which the first has experts; the last of these have no weights.
+#[test]
+fn longcat_has_experts_without_weights_in_every_other_block() {
+    let of = |mut case: Case| case.spec().unwrap();
+    let longcat = || Case::load("longcat_flash");
+    let spec = of(longcat());
+    let sparse: Vec<_> = spec.blocks.iter().map(|b| (b.mlp.inner, b.moe.is_some())).collect();
+    assert_eq!(sparse, [(36, true), (36, false), (36, true), (36, false)]);
+    let moe = spec.blocks[0].moe.unwrap();
+    assert_eq!((moe.router.experts, moe.identities, moe.with_weights(), moe.inner), (6, 2, 4, 8));
+    assert_eq!((moe.join, moe.router.top_k, moe.router.scale), (Join::NextBlock, 3, 2.0));
+    assert!(moe.router.choice_bias && !moe.router.renormalise);
+    assert_eq!(moe.router.score, RouterScore::Softmax);
+    // The root of 32 / 16 on queries, of 32 / 24 on the row that is kept.
+    let scale = |spec: &super::ModelSpec| spec.blocks[3].scores.scale;
+    let factor = |spec: &super::ModelSpec| spec.blocks[3].latent.unwrap().factor;
+    assert!((scale(&spec) - 0.25 * 2f32.sqrt()).abs() < 1e-7);
+    assert_eq!(factor(&spec), Some((32f64 / 24.0).sqrt() as f32));
+    let plain = longcat().set("mla_scale_q_lora", json!(false)).set("mla_scale_kv_lora", json!(false));
+    let plain = of(plain);
+    assert_eq!((scale(&plain), factor(&plain)), (0.25, None));
+    assert_eq!(of(longcat().set("rope_parameters", Value::Null)).ropes[0].theta, 1e7);
+    // Matrices of experts without weights may be there or not; those of others may not be left over.
+    let mut bare = longcat();
+    bare.tensors.retain(|t| !t.name.contains("experts.4.") && !t.name.contains("experts.5."));
+    bare.resolve().unwrap();
+    let more = longcat().add("model.layers.0.mlp.experts.6.up_proj.weight", &[8, 32]);
+    assert!(more.error().contains("experts.6.up_proj"));
+    longcat().add("model.mtp.layers.0.eh_proj.weight", &[32, 64]).resolve().unwrap();
+    longcat().set("num_hidden_layers", json!(4)).resolve().unwrap();
+    for (field, wrong) in [
+        ("num_hidden_layers", json!(3)),
+        ("zero_expert_num", json!(1021)),
+        ("zero_expert_num", json!(-1)),
+        ("zero_expert_type", json!("copy")),
+        ("attention_method", json!("MHA")),
+        ("router_bias", json!(true)),
+        ("moe_topk", json!(7)),
+        ("num_key_value_heads", json!(2)),
+        ("ffn_hidden_size", Value::Null),
+    ] {
+        assert!(longcat().set(field, wrong.clone()).error().contains(field), "{field} {wrong}");
+    }
+    // One more of them is a router of another shape.
+    assert!(longcat().set("zero_expert_num", json!(3)).error().contains("mlp.router"));
+}

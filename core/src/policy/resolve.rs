@@ -80,8 +80,9 @@ pub fn resolve<'a>(
 
     let used: BTreeSet<&str> = found.iter().flat_map(|r| &r.tensors).map(|t| t.name.as_str()).collect();
     let drafting = drafting_blocks(spec, config)?;
-    let drafts = |name: &str| block_of(name).is_some_and(|block| drafting.contains(&block));
-    let known = |name: &str| used.contains(name) || policy.ignores(name) || drafts(name);
+    let drafts = |name: &str| number_behind("layers", name).is_some_and(|block| drafting.contains(&block));
+    let unread = |name: &str| policy.ignores(name) || drafts(name) || is_of_identity(spec, name);
+    let known = |name: &str| used.contains(name) || unread(name);
     let left = catalog.tensors().iter().map(|t| &t.name).filter(|n| !known(n));
     fail("tensors left over", left.cloned().collect())?;
     for resolved in &found {
@@ -111,9 +112,17 @@ pub(super) fn say_what_drafts(spec: &mut ModelSpec, config: &ModelConfig) -> Res
     Ok(())
 }
 
-/// The number behind `layers` in a tensor's name.
-fn block_of(name: &str) -> Option<usize> {
-    let mut parts = name.split('.').skip_while(|part| *part != "layers").skip(1);
+/// Whether a tensor is of an expert without weights: there are files with matrices for it, which no model
+/// reads.
+fn is_of_identity(spec: &ModelSpec, name: &str) -> bool {
+    let Some(expert) = number_behind("experts", name) else { return false };
+    let mut all = spec.blocks.iter().filter_map(|block| block.moe);
+    all.any(|moe| (moe.with_weights()..moe.router.experts).contains(&expert))
+}
+
+/// The number behind a part of a tensor's name.
+fn number_behind(module: &str, name: &str) -> Option<usize> {
+    let mut parts = name.split('.').skip_while(|part| *part != module).skip(1);
     parts.next()?.parse().ok()
 }
 

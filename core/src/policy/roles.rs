@@ -70,9 +70,9 @@ impl ModelSpec {
         self.max_positions.saturating_add(rows)
     }
 
-    /// Experts of a role's block.
+    /// Experts of a role's block that have weights.
     pub(super) fn experts(&self, role: &Role) -> Option<usize> {
-        Some(self.block_of(role)?.moe?.router.experts)
+        Some(self.block_of(role)?.moe?.with_weights())
     }
 
     /// The block that a role is of.
@@ -244,9 +244,9 @@ impl ModelSpec {
             Slot::Up if block()?.mlp.gated => vec![block()?.mlp.inner; 2],
             Slot::ExpertUp => {
                 let moe = block()?.moe?;
-                vec![moe.inner; moe.router.experts * (1 + usize::from(block()?.mlp.gated))]
+                vec![moe.inner; moe.with_weights() * (1 + usize::from(block()?.mlp.gated))]
             }
-            Slot::ExpertDown => vec![self.hidden; block()?.moe?.router.experts],
+            Slot::ExpertDown => vec![self.hidden; block()?.moe?.with_weights()],
             _ if role.is_vector() => vec![cols],
             _ => vec![rows],
         })
@@ -325,10 +325,10 @@ fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usiz
         Slot::Up if dense => (b.mlp.inner * halves, hidden, b.bias[2]),
         Slot::Down if dense => (hidden, b.mlp.inner, b.bias[3]),
         Slot::Router => (b.moe?.router.experts, hidden, b.moe?.router.bias),
-        Slot::ExpertUp => (b.moe?.router.experts * b.moe?.inner * halves, hidden, b.moe?.bias),
-        Slot::ExpertDown => (b.moe?.router.experts * hidden, b.moe?.inner, b.moe?.bias),
+        Slot::ExpertUp => (b.moe?.with_weights() * b.moe?.inner * halves, hidden, b.moe?.bias),
+        Slot::ExpertDown => (b.moe?.with_weights() * hidden, b.moe?.inner, b.moe?.bias),
         Slot::Join => match b.moe?.join {
-            Join::Add | Join::Mean => return None,
+            Join::Add | Join::Mean | Join::NextBlock => return None,
             Join::Gated => (1, hidden, false),
             Join::Mixed => (2, hidden, true),
         },

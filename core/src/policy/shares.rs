@@ -128,7 +128,7 @@ impl Shares {
     pub fn bias_rows(&self, spec: &ModelSpec, role: &Role) -> Option<usize> {
         let moe = spec.block_of(role)?.moe?;
         let table = self.expert_parts > 1 && role.slot == Slot::ExpertDown && role.part == Part::Bias;
-        table.then_some(moe.router.experts)
+        table.then_some(moe.with_weights())
     }
 
     /// The leaves of a matmul's sum, where ranks share it.
@@ -158,7 +158,7 @@ impl Shares {
     /// The experts of which a rank has a part, or all; none where the block has none.
     fn experts(&self, block: &BlockSpec, rank: Rank) -> Option<ExpertShare> {
         let (group, groups) = (rank.index / self.expert_parts, rank.world / self.expert_parts);
-        ExpertShare::of_rank(block.moe?.router.experts, group, groups).ok()
+        ExpertShare::of_rank(block.moe?.with_weights(), group, groups).ok()
     }
 
     /// Rows of an operand (of a vector, elements) that a rank has, part by part; none where it has all.

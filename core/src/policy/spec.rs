@@ -216,6 +216,9 @@ pub struct LatentSpec {
     pub value: usize,
     /// Of the rows between matmuls.
     pub norm: NormSpec,
+    /// Factor of the row that is kept, behind its norm, whose stored values are multiplied by it while
+    /// loading; not of the rotated part (LongCat-Flash).
+    pub factor: Option<f32>,
 }
 
 impl LatentSpec {

@@ -374,6 +374,16 @@ impl<'a> HostMatrix<'a> {
         Ok(Self { format: WeightFormat::Plain(Float::F32), ..self.with(1, 4, bytes) })
     }
 
+    /// The values times a factor, in f32.
+    ///
+    /// # Errors
+    /// `Tensor` for values that cannot be read.
+    pub fn times(self, factor: f32) -> Result<Self> {
+        let bytes = self.to_f32()?.iter().flat_map(|v| (v * factor).to_le_bytes()).collect();
+        let (rows, cols) = (self.rows, self.cols);
+        Ok(Self { format: WeightFormat::Plain(Float::F32), ..self.with(rows, cols, bytes) })
+    }
+
     /// A vector of as many rows, one after the other, as rows.
     pub fn in_rows(self, count: usize) -> Self {
         Self { rows: count, cols: self.outputs() / count.max(1), ..self }

@@ -275,7 +275,7 @@ fn experts_of(spec: &ModelSpec, role: &Role) -> usize {
     let group = spec.stack_of(role).group.as_ref();
     let of_group = group.and_then(|group| group.blocks.get(role.layer?)?.experts);
     let block = spec.block_of(role);
-    let all = block.and_then(|b| b.moe).map_or(1, |m| m.router.experts);
+    let all = block.and_then(|b| b.moe).map_or(1, |m| m.with_weights());
     of_group.map_or(all, |share| share.experts().len())
 }
 

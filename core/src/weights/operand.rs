@@ -71,11 +71,7 @@ pub(super) fn read<'a>(
         (Slot::Conv, Part::Weight) => rows.taps_apart(kernel_of(spec, &role))?,
         _ => rows,
     };
-    let rows = match role.slot {
-        Slot::ActConstants => rows.softplus_of_two()?,
-        Slot::ExpertFactors => rows.into_f32()?.in_one_column(),
-        _ => rows,
-    };
+    let rows = as_used(spec, &role, rows)?;
     let rows = match spec.head {
         HeadSpec::Tokens { unit_rows: true, .. } if role.slot == Slot::Head => rows.unit_rows()?,
         _ => rows,
@@ -89,6 +85,17 @@ pub(super) fn read<'a>(
         false => requantized(rows, one, options)?,
     };
     Ok(Whole::Matrix(rows))
+}
+
+/// The values that a block computes with, where others are stored.
+fn as_used<'a>(spec: &ModelSpec, role: &Role, rows: HostMatrix<'a>) -> Result<HostMatrix<'a>> {
+    let factor = spec.block_of(role).and_then(|block| block.latent?.factor);
+    match (role.slot, factor) {
+        (Slot::ActConstants, _) => rows.softplus_of_two(),
+        (Slot::ExpertFactors, _) => Ok(rows.into_f32()?.in_one_column()),
+        (Slot::LatentNorm, Some(factor)) => rows.times(factor),
+        _ => Ok(rows),
+    }
 }
 
 /// Taps of a convolution.

@@ -104,7 +104,7 @@ pub(super) fn latent(config: &ModelConfig, catalog: Catalog<'_>, defaults: Switc
     spec.each(|_, b| {
         // The norms between matmuls have an epsilon of their own, which no configuration names.
         let norm = b.attn_norm.map(|norm| NormSpec { eps: 1e-6, ..norm });
-        b.latent = norm.map(|norm| LatentSpec { query_rank, plain, value, norm });
+        b.latent = norm.map(|norm| LatentSpec { query_rank, plain, value, norm, factor: None });
         b.heads = Heads { kv_heads: 1, k_dim: rotated + rank, v_dim: rank, ..b.heads };
         b.scores.scale = scale as f32;
         b.bias = [bias, bias, mlp, mlp];

@@ -31,6 +31,7 @@ mod internlm;
 mod laguna;
 mod llama;
 mod llama4;
+mod longcat;
 mod megatron;
 mod meta;
 mod mimo;
@@ -94,6 +95,7 @@ families!(
     phimoe: PHIMOE;
     laguna: LAGUNA;
     mimo: MIMO_V2_FLASH;
+    longcat: LONGCAT_FLASH;
     llama4: LLAMA4;
     gpt_oss: GPT_OSS;
     relu_squared: ARCEE, NEMOTRON;
