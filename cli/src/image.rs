@@ -6,25 +6,12 @@ use super::output::{emit, note};
 use engraft::engraft_core::{checkpoint::Access, file};
 use engraft::engraft_diffusion::engraft_image::{self, Picture, PictureLimits, SchedulerConfig};
 use engraft::engraft_diffusion::{Control, ImageRequest, Init};
-use engraft::{Error, ImageGenerator, ImageOptions};
+use engraft::{Error, ImageGenerator, ImageOptions, named_scheduler};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::hash::{BuildHasher, RandomState};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-
-/// Short names of schedulers.
-const SCHEDULERS: [(&str, &str); 9] = [
-    ("ddim", "DDIMScheduler"),
-    ("pndm", "PNDMScheduler"),
-    ("euler", "EulerDiscreteScheduler"),
-    ("euler-a", "EulerAncestralDiscreteScheduler"),
-    ("dpm", "DPMSolverMultistepScheduler"),
-    ("unipc", "UniPCMultistepScheduler"),
-    ("lcm", "LCMScheduler"),
-    ("ddpm", "DDPMScheduler"),
-    ("flow", "FlowMatchEulerDiscreteScheduler"),
-];
 
 /// The side of pictures of a model whose files say none.
 const SIDE: usize = 512;
@@ -158,8 +145,7 @@ fn place(out: &Path, i: usize, count: usize) -> PathBuf {
 /// The scheduler that is named, with the settings of the folder's.
 fn scheduler(args: &ImageArgs, own: &SchedulerConfig) -> Result<Option<SchedulerConfig>, Failure> {
     let Some(name) = &args.scheduler else { return Ok(None) };
-    let class = SCHEDULERS.iter().find(|(short, _)| short == name).map_or(name.as_str(), |(_, class)| class);
-    let other = own.with_class(class);
+    let other = named_scheduler(own, name);
     Ok(Some(other.map_err(|e| Failure::Usage(format!("--scheduler {name}: {e}")))?))
 }
 

@@ -4,8 +4,12 @@ use super::args::{ModelArgs, ServeArgs};
 use super::failure::{Failure, Outcome};
 use super::output::{Loading, dim, note};
 use engraft::{Error, Result, TextGenerator};
-use engraft_server::Server;
+#[cfg(feature = "image")]
+use engraft::{Float, ImageHandle, ImageOptions, ModelSource};
+use engraft_server::{Model, Server};
 use std::path::Path;
+#[cfg(feature = "image")]
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The demo model has no chat template: as in `engraft chat`, it continues what was said last.
@@ -20,20 +24,51 @@ pub fn run(args: &ServeArgs) -> Outcome {
     if demo && config.chat_template.is_none() {
         config.chat_template = Some(DEMO_TEMPLATE.into());
     }
+    #[cfg(feature = "image")]
+    let pipeline = pipeline(args)?;
     let (path, model, seqs) = (args.path.clone(), args.model.clone(), config.max_num_seqs);
     let first = AtomicBool::new(true);
-    let load = move || open(&model, path.as_deref(), seqs, first.swap(false, Ordering::Relaxed));
+    let load = move || -> Result<Model> {
+        #[cfg(feature = "image")]
+        if let Some((folder, options)) = &pipeline {
+            return ImageHandle::open(folder, options).map(Model::from);
+        }
+        open(&model, path.as_deref(), seqs, first.swap(false, Ordering::Relaxed)).map(Model::from)
+    };
     let server = Server::bind(config, load)?;
     let name = server.names().join(", ");
     if demo {
         note(&dim("demo model (embedded; --model takes another): it writes package descriptions"));
     }
-    if !server.has_chat_template() {
+    if server.makes_pictures() {
+        note(&dim("a pipeline: /v1/images/generations makes its pictures"));
+    } else if !server.has_chat_template() {
         note("This model has no chat template: /v1/chat/completions refuses; --chat-template gives one.");
     }
     note(&format!("{name} answers at {}/v1 (Ctrl-C to end)", server.address()));
     server.run_until_signal()?;
     Ok(())
+}
+
+/// The folder of a pipeline, where one is named, and how it is opened.
+///
+/// # Errors
+/// `Usage` for flags that say nothing to a pipeline.
+#[cfg(feature = "image")]
+fn pipeline(args: &ServeArgs) -> Result<Option<(PathBuf, ImageOptions)>, Failure> {
+    let Some(name) = args.name() else { return Ok(None) };
+    let ModelSource::Path(folder) = super::args::named(name)? else { return Ok(None) };
+    if !folder.join("model_index.json").is_file() {
+        return Ok(None);
+    }
+    if let Some(flag) = args.model.of_texts() {
+        return Err(Failure::Usage(format!("{flag} says nothing to a pipeline that makes pictures: {name}")));
+    }
+    let (model, device) = (&args.model, &args.model.device);
+    let (backend, threads, access) = (device.backend()?, device.threads, model.access());
+    let dtype = device.dtype.unwrap_or(Float::F32);
+    let options = ImageOptions { backend, threads, dtype, access, ..ImageOptions::default() };
+    Ok(Some((folder, options)))
 }
 
 /// How requests may call a model: as the command line does, and by the last part of that.

@@ -118,6 +118,12 @@ pub(super) fn size(text: &str) -> Result<(usize, usize), String> {
     sides.ok_or_else(|| "width and height are expected: 512x768".into())
 }
 
+/// Pixels of a picture, to those of the largest one that there is.
+#[cfg(all(feature = "image", feature = "serve"))]
+pub(super) fn pixels(text: &str) -> Result<usize, String> {
+    whole(text, 1..=1 << 28)
+}
+
 /// A file, and behind `@` how much of it.
 #[cfg(feature = "image")]
 pub(super) fn lora(text: &str) -> Result<Lora, String> {

@@ -94,6 +94,33 @@ fn a_file_holds_flags_and_the_command_line_counts_before_it() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+#[cfg(feature = "image")]
+#[test]
+fn a_pipeline_makes_pictures_over_http() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden-image/pipelines/sd1");
+    let serving = serve(&[folder, "--port", "0", "--max-image-pixels", "256", "--max-image-steps", "2"]);
+    assert!(serving.said.contains("/v1/images/generations"), "{}", serving.said);
+    let answer =
+        ask(&serving.address, "POST /v1/images/generations", "{\"prompt\": \"a fox\", \"model\": \"sd1\"}");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"16x16\""), "{answer}");
+    let answer = ask(
+        &serving.address,
+        "POST /v1/images/generations",
+        "{\"prompt\": \"a fox\", \"num_inference_steps\": 3}",
+    );
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("from 1 to 2"), "{answer}");
+    for (args, said) in [
+        (&["--max-context", "64"][..], "--max-context"),
+        (&["--quantize", "int8"], "--quantize"),
+        (&["--no-prefix-cache"], "--no-prefix-cache"),
+    ] {
+        let output = program().arg(folder).args(args).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(said) && error.contains("makes pictures"), "{error}");
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused_before_anything_is_served() {
     for (args, said) in [

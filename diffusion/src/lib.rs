@@ -29,8 +29,8 @@ pub use controlnet::ControlNet;
 pub use load::Loaded;
 pub use model::{Unet, UnetInput, Vae};
 pub use pipeline::{
-    Control, Folder, ImageRequest, Images, Init, Lora, Noise, Pipeline, PipelineOptions, Progress, Purpose,
-    Seeded, Sizes,
+    Control, Defaults, Folder, GuidedBy, ImageRequest, Images, Init, Lora, Noise, Pipeline, PipelineOptions,
+    Progress, Purpose, Seeded, Sizes,
 };
 pub use transformer::{Transformer, TransformerInput};
 

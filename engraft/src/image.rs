@@ -5,11 +5,46 @@ use engraft_core::Result;
 use engraft_core::backend::{Backend, block_on};
 use engraft_core::checkpoint::Access;
 use engraft_core::mem::Float;
-use engraft_diffusion::engraft_image::SchedulerConfig;
-use engraft_diffusion::{ImageRequest, Images, Lora, Noise, Pipeline, PipelineOptions, Progress, Seeded};
+use engraft_diffusion::engraft_image::{self, SchedulerConfig};
+use engraft_diffusion::{
+    Defaults, ImageRequest, Images, Lora, Noise, Pipeline, PipelineOptions, Progress, Seeded,
+};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Short names of schedulers, and the classes of diffusers that they stand for.
+pub const SCHEDULERS: [(&str, &str); 9] = [
+    ("ddim", "DDIMScheduler"),
+    ("pndm", "PNDMScheduler"),
+    ("euler", "EulerDiscreteScheduler"),
+    ("euler-a", "EulerAncestralDiscreteScheduler"),
+    ("dpm", "DPMSolverMultistepScheduler"),
+    ("unipc", "UniPCMultistepScheduler"),
+    ("lcm", "LCMScheduler"),
+    ("ddpm", "DDPMScheduler"),
+    ("flow", "FlowMatchEulerDiscreteScheduler"),
+];
+
+/// The scheduler of a short name or of a class of diffusers, with the settings of a folder's `own`.
+///
+/// # Errors
+/// `Config` for an unknown name, and for settings that the other class cannot work with.
+///
+/// ```
+/// use engraft::engraft_diffusion::engraft_image::SchedulerConfig;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let own = SchedulerConfig::from_json(r#"{"_class_name": "PNDMScheduler", "steps_offset": 1}"#)?;
+/// assert_eq!(engraft::named_scheduler(&own, "ddim")?.class().name(), "DDIMScheduler");
+/// assert!(engraft::named_scheduler(&own, "none").is_err());
+/// # Ok(())
+/// # }
+/// ```
+pub fn named_scheduler(own: &SchedulerConfig, name: &str) -> engraft_image::Result<SchedulerConfig> {
+    let class = SCHEDULERS.iter().find(|(short, _)| *short == name).map_or(name, |(_, class)| class);
+    own.with_class(class)
+}
 
 /// Where and how pictures are computed.
 #[derive(Debug, Clone)]
@@ -66,6 +101,8 @@ trait AnyPipeline {
     fn factor(&self) -> usize;
     fn side(&self) -> Option<usize>;
     fn scheduler(&self) -> &SchedulerConfig;
+    fn defaults(&self) -> Defaults;
+    fn check(&self, request: &ImageRequest) -> Result<()>;
 }
 
 impl<B: Backend> AnyPipeline for Pipeline<B> {
@@ -88,6 +125,14 @@ impl<B: Backend> AnyPipeline for Pipeline<B> {
 
     fn scheduler(&self) -> &SchedulerConfig {
         Pipeline::scheduler(self)
+    }
+
+    fn defaults(&self) -> Defaults {
+        Pipeline::defaults(self)
+    }
+
+    fn check(&self, request: &ImageRequest) -> Result<()> {
+        Pipeline::check(self, request)
     }
 }
 
@@ -161,5 +206,19 @@ impl ImageGenerator {
     /// The scheduler that runs take unless they name another.
     pub fn scheduler(&self) -> &SchedulerConfig {
         self.0.scheduler()
+    }
+
+    /// What runs take where a request does not say.
+    pub fn defaults(&self) -> Defaults {
+        self.0.defaults()
+    }
+
+    /// Whether the pipeline can run such a request, as far as that is known before its texts are read and its
+    /// steps are counted.
+    ///
+    /// # Errors
+    /// `Config`, naming the field.
+    pub fn check(&self, request: &ImageRequest) -> Result<()> {
+        self.0.check(request)
     }
 }

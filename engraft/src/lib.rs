@@ -55,6 +55,8 @@ mod hub;
 mod hub_cache;
 #[cfg(feature = "image")]
 mod image;
+#[cfg(feature = "image")]
+mod image_handle;
 mod labels;
 mod load;
 mod open;
@@ -102,7 +104,9 @@ pub use embed::EmbedOptions;
 pub use generator::{GenerateOptions, Generator, TextGenerator};
 pub use handle::{CancelToken, EngineHandle, EngineStats, Event, ModelInfo, Saved, Tokens};
 #[cfg(feature = "image")]
-pub use image::{ImageGenerator, ImageOptions};
+pub use image::{ImageGenerator, ImageOptions, SCHEDULERS, named_scheduler};
+#[cfg(feature = "image")]
+pub use image_handle::{ImageHandle, ImageInfo};
 pub use labels::{Classification, Label, Labels};
 pub use load::{GROUP_LOST, load_engine};
 pub use options::Options;

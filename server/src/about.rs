@@ -2,11 +2,13 @@
 
 use crate::drain::Phase;
 use crate::error::{ApiError, json_response};
+use crate::metrics::Load;
 use crate::openapi;
 use crate::state::{State, fresh_id};
 use axum::body::Body;
 use axum::extract;
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use engraft::EngineStats;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -22,7 +24,7 @@ pub async fn live() -> StatusCode {
 
 /// Whether the engine runs.
 pub async fn health(extract::State(state): Shared) -> StatusCode {
-    match state.models.current() {
+    match state.models.loaded() {
         Ok(_) => StatusCode::OK,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
@@ -30,7 +32,7 @@ pub async fn health(extract::State(state): Shared) -> StatusCode {
 
 /// Whether requests are taken.
 pub async fn ready(extract::State(state): Shared) -> StatusCode {
-    match (state.models.current(), state.life.phase()) {
+    match (state.models.loaded(), state.life.phase()) {
         (Ok(_), Phase::Serving) => StatusCode::OK,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     }
@@ -48,18 +50,18 @@ pub async fn load(extract::State(state): Shared) -> Response<Body> {
 
 /// What runs and waits in the engine, as routers ask for it.
 pub async fn loads(extract::State(state): Shared) -> Result<Response<Body>, ApiError> {
-    let stats = state.models.current()?.generator.handle().stats();
-    let used = stats.total_pages.saturating_sub(stats.free_pages);
+    let Load { running, waiting, engine } = state.load()?;
+    let tokens = |stats: EngineStats| stats.total_pages.saturating_sub(stats.free_pages) * stats.page_size;
     let load = json!({
         "dp_rank": 0,
-        "num_reqs": stats.running + stats.waiting,
-        "num_waiting_reqs": stats.waiting,
-        "num_tokens": used * stats.page_size,
+        "num_reqs": running + waiting,
+        "num_waiting_reqs": waiting,
+        "num_tokens": engine.map_or(0, tokens),
     });
     Ok(json_response(StatusCode::OK, &json!([load])))
 }
 
-fn model(state: &State, name: &str, most: usize) -> Value {
+fn model(state: &State, name: &str, most: Option<usize>) -> Value {
     json!({
         "id": name, "object": "model", "created": state.created, "owned_by": "engraft",
         "root": name, "parent": null, "max_model_len": most,
@@ -68,7 +70,7 @@ fn model(state: &State, name: &str, most: usize) -> Value {
 
 /// The names of the model.
 pub async fn models(extract::State(state): Shared) -> Result<Response<Body>, ApiError> {
-    let most = state.models.current()?.generator.info().max_context;
+    let most = state.models.loaded()?.max_context();
     let data: Vec<Value> = state.names.iter().map(|name| model(&state, name, most)).collect();
     Ok(json_response(StatusCode::OK, &json!({"object": "list", "data": data})))
 }
@@ -78,7 +80,7 @@ pub async fn one_model(
     extract::State(state): Shared,
     extract::Path(name): extract::Path<String>,
 ) -> Result<Response<Body>, ApiError> {
-    let most = state.models.current()?.generator.info().max_context;
+    let most = state.models.loaded()?.max_context();
     match state.names.contains(&name) {
         true => Ok(json_response(StatusCode::OK, &model(&state, &name, most))),
         false => Err(ApiError::no_model(&crate::fields::clipped(&name), &state.names)),
@@ -87,8 +89,7 @@ pub async fn one_model(
 
 /// The metrics.
 pub async fn metrics(extract::State(state): Shared) -> Response<Body> {
-    let stats = state.models.current().ok().map(|served| served.generator.handle().stats());
-    let mut response = Response::new(Body::from(state.metrics.text(stats)));
+    let mut response = Response::new(Body::from(state.metrics.text(state.load().ok())));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response

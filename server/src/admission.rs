@@ -62,10 +62,15 @@ impl Admission {
         let full = load.sequences > 0
             && (load.sequences + sequences > self.most_sequences || load.tokens + tokens > self.most_tokens);
         if full || sequences > self.most_sequences {
-            let message = format!(
-                "the queue is full: {} sequences with {} prompt tokens are in it, {} and {} are allowed",
-                load.sequences, load.tokens, self.most_sequences, self.most_tokens
-            );
+            let (found, most) = (load.sequences, self.most_sequences);
+            let message = match load.tokens + tokens {
+                // Of pictures.
+                0 => format!("the queue is full: {found} requests are in it, {most} are allowed"),
+                _ => format!(
+                    "the queue is full: {found} sequences with {} prompt tokens are in it, {most} and {} are allowed",
+                    load.tokens, self.most_tokens
+                ),
+            };
             return Err(ApiError::too_many(message, load.seconds_to_room(self.running)));
         }
         load.sequences += sequences;

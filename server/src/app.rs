@@ -24,6 +24,8 @@ pub fn router(state: Arc<State>) -> Router {
     let routes = routes
         .route("/v1/audio/transcriptions", post(crate::audio::transcribe))
         .route("/v1/audio/translations", post(crate::audio::translate));
+    #[cfg(feature = "images")]
+    let routes = routes.route("/v1/images/generations", post(crate::images::generate));
     routes
         .route("/health", get(about::health))
         .route("/live", get(about::live))

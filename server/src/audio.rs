@@ -5,8 +5,9 @@ use crate::config::ServerConfig;
 use crate::error::{ApiError, json_response};
 use crate::fields::Shape::{Bool, File, List, Number, OneOf, Text, Whole};
 use crate::fields::{Field, Fields, honoured, is_zero, no_effect, only, refused};
+use crate::sse;
 use crate::state::{Call, State, Waits, blocking, fresh_id};
-use crate::{drain::Phase, sse};
+use crate::watch::{Watch, acquire};
 use axum::body::{Body, Bytes};
 use axum::extract;
 use axum::http::{HeaderValue, Request, Response, StatusCode, header};
@@ -16,8 +17,7 @@ use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 const LATER: &str = "this version of the server does not have it";
 const GREEDY: &str = "the likeliest tokens are taken";
@@ -130,11 +130,6 @@ async fn answer(
         response.headers_mut().insert("x-request-id", id);
     }
     Ok(response)
-}
-
-async fn acquire(of: &Arc<Semaphore>, count: u32) -> Result<OwnedSemaphorePermit, ApiError> {
-    let permit = of.clone().acquire_many_owned(count).await;
-    permit.map_err(|_| ApiError::internal("there is no room for sounds"))
 }
 
 fn kib(bytes: usize) -> u32 {
@@ -287,61 +282,6 @@ impl Heard {
     /// OpenAI counts whole seconds that have begun.
     fn usage(&self) -> Value {
         json!({"type": "duration", "seconds": self.seconds.ceil() as u64})
-    }
-}
-
-/// Cancels a transcription whose time is over, and that of a server which ends.
-#[derive(Debug)]
-struct Watch {
-    why: Arc<OnceLock<ApiError>>,
-    ended: watch::Receiver<bool>,
-    task: JoinHandle<()>,
-}
-
-impl Watch {
-    fn new(state: &State, cancel: CancelToken) -> Self {
-        let (why, (end, ended)) = (Arc::new(OnceLock::new()), watch::channel(false));
-        let (over, limit) = (state.life.reached(Phase::Ended), state.config.request_timeout);
-        let reason = why.clone();
-        let task = tokio::spawn(async move {
-            let late = async {
-                match limit {
-                    Some(limit) => {
-                        tokio::time::sleep(limit).await;
-                        ApiError::timed_out("ran", limit)
-                    }
-                    None => std::future::pending().await,
-                }
-            };
-            let why = tokio::select! {
-                () = over => ApiError::unavailable("the server ends", 1),
-                error = late => error,
-            };
-            // Set here alone.
-            let _ = reason.set(why);
-            cancel.cancel();
-            end.send_replace(true);
-            // The sender lives as long as this watch, so that nothing else ends those that wait.
-            std::future::pending::<()>().await;
-        });
-        Self { why, ended, task }
-    }
-
-    /// What comes of `work`, unless the time is over before.
-    async fn unless<T>(&self, work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-        let mut ended = self.ended.clone();
-        tokio::select! {
-            done = work => done,
-            _ = ended.wait_for(|ended| *ended) => {
-                Err(self.why.get().cloned().unwrap_or_else(|| ApiError::internal("the request was ended")))
-            }
-        }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

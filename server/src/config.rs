@@ -53,6 +53,10 @@ pub struct ServerConfig {
     pub max_body_bytes: usize,
     /// Seconds of a sound that is transcribed.
     pub max_audio_seconds: usize,
+    /// Pixels of a picture; so many together are made at once.
+    pub max_image_pixels: usize,
+    /// Steps of a picture.
+    pub max_image_steps: usize,
     /// Connections at once.
     pub max_connections: usize,
     /// Time for a request's head, and between requests of a connection.
@@ -93,6 +97,8 @@ impl Default for ServerConfig {
             max_output_tokens: None,
             max_body_bytes: 8 << 20,
             max_audio_seconds: 1800,
+            max_image_pixels: 4 << 20,
+            max_image_steps: 200,
             max_connections: 1024,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),

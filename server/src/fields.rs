@@ -192,6 +192,16 @@ impl Fields {
         Ok(self.read(name, "a number", Value::as_f64)?.map(|x| x as f32))
     }
 
+    /// A number in a range.
+    ///
+    /// # Errors
+    /// 400 for anything else.
+    #[cfg(feature = "images")]
+    pub fn real(&self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, ApiError> {
+        let allowed = format!("a number from {} to {}", range.start(), range.end());
+        self.read(name, &allowed, |value| value.as_f64().filter(|x| range.contains(x)))
+    }
+
     /// A list of token ids.
     ///
     /// # Errors

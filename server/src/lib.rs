@@ -14,9 +14,9 @@
 //! ```
 //!
 //! A request goes from a connection (`listen`) by the routes (`app`) to a handler (`openai`, `pooling`,
-//! `tokens`, `audio`), which reads its fields (`fields`), renders and tokenizes (`render`), takes a place
-//! (`admission`), submits (`run`), and gathers or streams what comes (`group`, `choice`, `sse`). A connection
-//! that goes away drops its streams, which cancels them in the engine.
+//! `tokens`, `audio`, `images`), which reads its fields (`fields`), renders and tokenizes (`render`), takes a
+//! place (`admission`), submits (`run`), and gathers or streams what comes (`group`, `choice`, `sse`). A
+//! connection that goes away drops its streams, which cancels them in the engine.
 //!
 //! Not here: the engine, how models are opened (`engraft`), flags (`engraft-cli`).
 
@@ -32,8 +32,11 @@ mod drain;
 mod error;
 mod fields;
 mod group;
+#[cfg(feature = "images")]
+mod images;
 mod listen;
 mod metrics;
+mod model;
 #[cfg(feature = "speech")]
 mod multipart;
 mod openai;
@@ -50,8 +53,11 @@ mod supervise;
 #[cfg_attr(not(feature = "tls"), path = "tls/disabled.rs")]
 mod tls;
 mod tokens;
+#[cfg(any(feature = "speech", feature = "images"))]
+mod watch;
 
 pub use auth::ApiKey;
 pub use config::ServerConfig;
 pub use listen::Address;
+pub use model::Model;
 pub use server::{Server, Stop};

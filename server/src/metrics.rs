@@ -17,6 +17,26 @@ const WHOLE: [f64; 14] = [0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 20.
 const COUNTS: [f64; 14] =
     [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 100_000.0];
 
+/// What a model does at the moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Sequences, or requests for pictures, that run.
+    pub running: usize,
+    /// Those that wait.
+    pub waiting: usize,
+    /// What the engine of a model of texts says.
+    pub engine: Option<EngineStats>,
+}
+
+/// Metrics of a pipeline.
+#[cfg(feature = "images")]
+#[derive(Debug)]
+struct ImageMetrics {
+    made: IntCounter,
+    steps: IntCounter,
+    seconds: Histogram,
+}
+
 /// All metrics of a server.
 #[derive(Debug)]
 pub struct Metrics {
@@ -43,6 +63,8 @@ pub struct Metrics {
     choices: Histogram,
     most_tokens: Histogram,
     responses: IntCounterVec,
+    #[cfg(feature = "images")]
+    images: Option<ImageMetrics>,
     /// What the engine's counters showed last: they begin anew with every engine.
     seen: Mutex<EngineStats>,
 }
@@ -83,21 +105,42 @@ impl Maker {
         let opts = HistogramOpts::from(self.opts(name, help)).buckets(buckets.to_vec());
         self.add(Histogram::with_opts(opts))
     }
+
+    /// Says how large the cache is.
+    fn cache(&self, stats: EngineStats) -> Result<()> {
+        let (size, pages) = (stats.page_size.to_string(), stats.total_pages.to_string());
+        let of_cache = self.opts("vllm:cache_config_info", "Pages of keys and values.");
+        let of_cache = of_cache.const_label("block_size", size).const_label("num_gpu_blocks", pages);
+        self.add(IntGauge::with_opts(of_cache))?.set(1);
+        Ok(())
+    }
+
+    #[cfg(feature = "images")]
+    fn images(&self) -> Result<ImageMetrics> {
+        Ok(ImageMetrics {
+            made: self.counter("engraft:images_total", "Pictures made.")?,
+            steps: self.counter("engraft:image_steps_total", "Steps from noise to pictures.")?,
+            seconds: self.histogram(
+                "engraft:image_request_seconds",
+                "Time of requests for pictures, without the queue.",
+                &WHOLE,
+            )?,
+        })
+    }
 }
 
 impl Metrics {
-    /// Metrics of a model of this name, whose cache has pages of `stats`.
+    /// Metrics of a model of this name, whose cache has pages of `stats`; none of a pipeline.
     ///
     /// # Errors
     /// `Internal` for names that Prometheus does not allow.
-    pub fn new(model: &str, stats: EngineStats) -> Result<Self> {
+    pub fn new(model: &str, stats: Option<EngineStats>) -> Result<Self> {
         let labels = [("model_name", model), ("engine", "0")];
         let labels = labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let new = Maker { registry: Registry::new(), labels };
-        let (size, pages) = (stats.page_size.to_string(), stats.total_pages.to_string());
-        let of_cache = new.opts("vllm:cache_config_info", "Pages of keys and values.");
-        let of_cache = of_cache.const_label("block_size", size).const_label("num_gpu_blocks", pages);
-        new.add(IntGauge::with_opts(of_cache))?.set(1);
+        if let Some(stats) = stats {
+            new.cache(stats)?;
+        }
         Ok(Self {
             running: new
                 .add(IntGauge::with_opts(new.opts("vllm:num_requests_running", "Sequences that run.")))?,
@@ -145,6 +188,8 @@ impl Metrics {
             choices: new.histogram("vllm:request_params_n", "Continuations asked for.", &COUNTS)?,
             most_tokens: new.histogram("vllm:request_params_max_tokens", "Tokens asked for.", &COUNTS)?,
             responses: new.counters("engraft:http_responses_total", "Responses by status.", "status")?,
+            #[cfg(feature = "images")]
+            images: stats.is_none().then(|| new.images()).transpose()?,
             registry: new.registry,
             seen: Mutex::default(),
         })
@@ -161,10 +206,14 @@ impl Metrics {
         self.prompt.observe(tokens as f64);
     }
 
-    /// The text for Prometheus; none while the engine is not there.
-    pub fn text(&self, stats: Option<EngineStats>) -> String {
-        if let Some(now) = stats {
-            self.update(now);
+    /// The text for Prometheus; none of a load while the engine is not there.
+    pub fn text(&self, load: Option<Load>) -> String {
+        if let Some(Load { running, waiting, engine }) = load {
+            self.running.set(running as i64);
+            self.waiting.set(waiting as i64);
+            if let Some(now) = engine {
+                self.update(now);
+            }
         }
         let mut text = Vec::new();
         // Writing to memory cannot fail but for metrics without values.
@@ -173,8 +222,6 @@ impl Metrics {
     }
 
     fn update(&self, now: EngineStats) {
-        self.running.set(now.running as i64);
-        self.waiting.set(now.waiting as i64);
         let used = now.total_pages.saturating_sub(now.free_pages);
         self.kv_usage.set(used as f64 / now.total_pages.max(1) as f64);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -184,6 +231,33 @@ impl Metrics {
         self.preemptions.inc_by(more(now.preemptions, seen.preemptions));
         self.steps.inc_by(more(now.steps, seen.steps));
         *seen = now;
+    }
+}
+
+#[cfg(feature = "images")]
+impl Metrics {
+    /// A request for so many pictures has its turn after this time.
+    pub fn image_turn(&self, n: usize, waited: Duration) {
+        self.choices.observe(n as f64);
+        self.queue.observe(waited.as_secs_f64());
+    }
+
+    /// A step was done.
+    pub fn image_step(&self) {
+        if let Some(images) = &self.images {
+            images.steps.inc();
+        }
+    }
+
+    /// So many pictures were made in this time, after which their request ended for this reason; before, it
+    /// had waited.
+    pub fn images(&self, made: usize, [waited, time]: [Duration; 2], reason: &str) {
+        if let Some(images) = &self.images {
+            images.made.inc_by(made as u64);
+            images.seconds.observe(time.as_secs_f64());
+        }
+        self.whole.observe((waited + time).as_secs_f64());
+        self.ended.with_label_values(&[reason]).inc();
     }
 }
 

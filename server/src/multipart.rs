@@ -3,6 +3,7 @@
 use crate::error::ApiError;
 use crate::fields::{Field, Shape, clipped};
 use crate::state::{Call, State, fingerprint, is_kind};
+use crate::supervise::Models;
 use axum::body::{Body, Bytes};
 use axum::http::{Request, header};
 use multer::Multipart;
@@ -40,7 +41,7 @@ impl State {
         // Not of the body as it came: clients choose another boundary every time.
         let fields = Value::Object(given.clone()).to_string();
         let fingerprint = fingerprint(&[fields.as_bytes(), content.as_deref().unwrap_or_default()]);
-        let call = self.call(given, tables, key, fingerprint, room)?;
+        let call = self.call(given, tables, key, fingerprint, room, Models::text)?;
         match content {
             Some(content) => Ok((call, content)),
             None => Err(ApiError::field(file, "is missing: a part of the body with the file")),

@@ -30,6 +30,16 @@ fn routes() -> Vec<Route> {
             ("/v1/audio/translations", "Write down what is said, in English", translate, &["file"]);
         [routes, vec![transcribe, translate]].concat()
     };
+    #[cfg(feature = "images")]
+    let routes = {
+        let made: Route = (
+            "/v1/images/generations",
+            "Make pictures of a text",
+            crate::images::TABLES.to_vec(),
+            &["prompt"],
+        );
+        [routes, vec![made]].concat()
+    };
     routes
 }
 
@@ -107,7 +117,7 @@ pub fn document() -> Value {
             false => "application/json",
         };
         let mut kinds = Vec::new();
-        if has(|field| field.name == "stream") {
+        if has(|field| field.name == "stream" && matches!(field.rule, Rule::Honoured)) {
             kinds.push("text/event-stream");
         }
         if kind != "application/json" {

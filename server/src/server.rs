@@ -4,9 +4,10 @@ use crate::app::router;
 use crate::config::ServerConfig;
 use crate::drain::{Life, Phase};
 use crate::listen::{Address, Listener};
+use crate::model::Model;
 use crate::state::State;
 use crate::supervise::{Loader, Models};
-use engraft::{Error, Result, TextGenerator};
+use engraft::{Error, Result};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
@@ -61,14 +62,16 @@ impl Stop {
 }
 
 impl Server {
-    /// Opens the model by `load`, and listens; `load` is called again when the engine is lost.
+    /// Opens the model by `load`, and listens; `load` is called again when the engine is lost. What it gives
+    /// is a `TextGenerator`, or (feature `images`) an `ImageHandle`.
     ///
     /// # Errors
     /// Those of `load`; `Io` for an address that cannot be had; `Text` for a chat template that does not
-    /// compile; `Format` for certificates.
-    pub fn bind(
+    /// compile; `Format` for certificates; of a pipeline `Config` for a chat template, and `Architecture`
+    /// where it needs more than a text.
+    pub fn bind<M: Into<Model>>(
         config: ServerConfig,
-        load: impl Fn() -> Result<TextGenerator> + Send + Sync + 'static,
+        load: impl Fn() -> Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let runtime = Builder::new_multi_thread()
@@ -80,7 +83,7 @@ impl Server {
             .map_err(|source| Error::Io { path: "the threads of HTTP".into(), source })?;
         // First the address: it is what fails at once.
         let listener = runtime.block_on(Listener::bind(&config))?;
-        let load: Box<Loader> = Box::new(load);
+        let load: Box<Loader> = Box::new(move || load().map(Into::into));
         let models = Arc::new(Models::open(load, &config)?);
         let state = Arc::new(State::new(config, models)?);
         Ok(Self { runtime, listener, state })
@@ -98,7 +101,12 @@ impl Server {
 
     /// Whether conversations can be answered.
     pub fn has_chat_template(&self) -> bool {
-        self.state.models.current().is_ok_and(|served| served.template().is_some())
+        self.state.models.text().is_ok_and(|served| served.template().is_some())
+    }
+
+    /// Whether the model makes pictures, and no text.
+    pub fn makes_pictures(&self) -> bool {
+        self.state.models.loaded().is_ok_and(|loaded| loaded.stats().is_none())
     }
 
     /// What ends it from another thread.

@@ -5,7 +5,7 @@ use crate::config::ServerConfig;
 use crate::drain::{Life, Phase};
 use crate::error::ApiError;
 use crate::fields::{Field, Fields, clipped};
-use crate::metrics::Metrics;
+use crate::metrics::{Load, Metrics};
 use crate::supervise::{Models, Served};
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Request, StatusCode, header};
@@ -50,6 +50,9 @@ pub struct State {
     /// Room for sounds while they are decoded, in KiB.
     #[cfg(feature = "speech")]
     pub decoding: Arc<Semaphore>,
+    /// The turn of a request for pictures: a pipeline has one run at a time.
+    #[cfg(feature = "images")]
+    pub making: Arc<Semaphore>,
     /// When it was started, in seconds since 1970.
     pub created: u64,
 }
@@ -60,7 +63,7 @@ pub struct KeyName(pub String);
 
 /// A request that was read.
 #[derive(Debug)]
-pub struct Call {
+pub struct Call<M = Served> {
     /// Its fields, all of them known.
     pub fields: Fields,
     /// The name of its key.
@@ -68,14 +71,14 @@ pub struct Call {
     /// Equal for requests with equal bodies.
     pub fingerprint: u64,
     /// The model.
-    pub served: Arc<Served>,
+    pub served: Arc<M>,
     /// The name that the request calls it by.
     pub model: String,
     /// The room of its body.
     _room: Option<OwnedSemaphorePermit>,
 }
 
-impl Call {
+impl<M> Call<M> {
     /// Frees the room of its body, which is gone.
     #[cfg(feature = "speech")]
     pub fn body_is_gone(&mut self) {
@@ -96,9 +99,13 @@ impl State {
     ///
     /// # Errors
     /// `Internal` for metrics that cannot be registered.
-    pub fn new(config: ServerConfig, models: Arc<Models>) -> engraft::Result<Self> {
-        let served = models.current().map_err(|e| engraft::Error::Internal { what: e.message })?;
-        let path = served.generator.info().name.clone();
+    pub fn new(mut config: ServerConfig, models: Arc<Models>) -> engraft::Result<Self> {
+        let loaded = models.loaded().map_err(|e| engraft::Error::Internal { what: e.message })?;
+        let (path, stats) = (loaded.name().to_owned(), loaded.stats());
+        if stats.is_none() {
+            // Pictures are made one request after the other.
+            config.max_num_seqs = 1;
+        }
         let names = match config.served_model_name.is_empty() {
             true => {
                 vec![Path::new(&path).file_name().map_or(path.clone(), |f| f.to_string_lossy().into_owned())]
@@ -106,12 +113,14 @@ impl State {
             false => config.served_model_name.clone(),
         };
         Ok(Self {
-            metrics: Arc::new(Metrics::new(&names[0], served.generator.handle().stats())?),
+            metrics: Arc::new(Metrics::new(&names[0], stats)?),
             admission: Admission::new(&config),
             life: Life::default(),
             bodies: Arc::new(Semaphore::new(BODIES.max(config.max_body_bytes) / KIB + 1)),
             #[cfg(feature = "speech")]
             transcriptions: Arc::new(Semaphore::new(config.max_num_seqs.clamp(1, TRANSCRIPTIONS))),
+            #[cfg(feature = "images")]
+            making: Arc::new(Semaphore::new(1)),
             #[cfg(feature = "speech")]
             decoding: Arc::new(Semaphore::new(SOUNDS.max(config.most_sound_bytes()) / KIB + 1)),
             created: now(),
@@ -126,6 +135,19 @@ impl State {
     /// # Errors
     /// 503 while the server ends or the model is loaded anew, 415, 413, 408, 400, 404.
     pub async fn read(&self, request: Request<Body>, tables: &[&[Field]]) -> Result<Call, ApiError> {
+        self.read_for(request, tables, Models::text).await
+    }
+
+    /// As [`State::read`], for the model that `served` gives.
+    ///
+    /// # Errors
+    /// As [`State::read`], and those of `served`.
+    pub async fn read_for<M>(
+        &self,
+        request: Request<Body>,
+        tables: &[&[Field]],
+        served: fn(&Models) -> Result<Arc<M>, ApiError>,
+    ) -> Result<Call<M>, ApiError> {
         let key = self.key(&request)?;
         let kind = request.headers().get(header::CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default());
         if let Some(kind) = kind.filter(|kind| !is_kind(kind, "application/json")) {
@@ -137,7 +159,7 @@ impl State {
             Ok(_) => return Err(ApiError::bad("the body is JSON, but no object")),
             Err(error) => return Err(ApiError::bad(format!("the body is no JSON: {error}"))),
         };
-        self.call(given, tables, key, fingerprint(&[&bytes]), room)
+        self.call(given, tables, key, fingerprint(&[&bytes]), room, served)
     }
 
     /// The name of a request's key.
@@ -156,19 +178,20 @@ impl State {
     /// A request of these fields.
     ///
     /// # Errors
-    /// As [`State::read`].
-    pub fn call(
+    /// As [`State::read_for`].
+    pub fn call<M>(
         &self,
         given: Map<String, Value>,
         tables: &[&[Field]],
         key: String,
         fingerprint: u64,
         room: OwnedSemaphorePermit,
-    ) -> Result<Call, ApiError> {
+        served: fn(&Models) -> Result<Arc<M>, ApiError>,
+    ) -> Result<Call<M>, ApiError> {
         let model = self.model(&given)?;
         let fields = Fields::check(given, tables, self.config.allow_unknown_fields)?;
         self.models.admit(fingerprint)?;
-        Ok(Call { fields, key, fingerprint, served: self.models.current()?, model, _room: Some(room) })
+        Ok(Call { fields, key, fingerprint, served: served(&self.models)?, model, _room: Some(room) })
     }
 
     /// The bytes of a body, and the room that they take.
@@ -201,6 +224,21 @@ impl State {
             },
             Ok(Ok(bytes)) => Ok((bytes, room)),
         }
+    }
+
+    /// What the model does at the moment.
+    ///
+    /// # Errors
+    /// 503 while it is being loaded again.
+    pub fn load(&self) -> Result<Load, ApiError> {
+        let engine = self.models.loaded()?.stats();
+        #[cfg(feature = "images")]
+        if engine.is_none() {
+            let running = 1 - self.making.available_permits();
+            return Ok(Load { running, waiting: self.admission.requests().saturating_sub(running), engine });
+        }
+        let (running, waiting) = engine.map_or((0, 0), |stats| (stats.running, stats.waiting));
+        Ok(Load { running, waiting, engine })
     }
 
     fn model(&self, given: &Map<String, Value>) -> Result<String, ApiError> {

@@ -2,14 +2,17 @@
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
-use engraft::{ChatTemplate, EmbedOptions, Error, Result, TextGenerator};
+use crate::model::Model;
+use engraft::{ChatTemplate, EmbedOptions, EngineStats, Error, Result, TextGenerator};
+#[cfg(feature = "images")]
+use engraft::{ImageHandle, engraft_diffusion::ImageRequest};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Opens the model; called again after each loss of its engine.
-pub type Loader = dyn Fn() -> Result<TextGenerator> + Send + Sync;
+pub type Loader = dyn Fn() -> Result<Model> + Send + Sync;
 
 /// Losses of the engine after which a request that was running each time is refused.
 const MOST_LOSSES: u32 = 2;
@@ -19,8 +22,11 @@ const SUSPECTS: usize = 1024;
 const MOST_BACKOFF: Duration = Duration::from_secs(30);
 /// How long an engine may take to show that it runs.
 const PROBE: Duration = Duration::from_secs(60);
+/// The side of pictures of a pipeline whose files say none.
+#[cfg(feature = "images")]
+const SIDE: usize = 512;
 
-/// A model that runs, with what the server adds to it.
+/// A model of texts that runs, with what the server adds to it.
 #[derive(Debug)]
 pub struct Served {
     /// The model.
@@ -41,12 +47,80 @@ impl Served {
     }
 }
 
+/// A pipeline that runs.
+#[cfg(feature = "images")]
+#[derive(Debug)]
+pub struct Pictures {
+    /// The pipeline, on its thread.
+    pub model: ImageHandle,
+    /// How often it has been loaded before.
+    pub generation: u64,
+}
+
+#[cfg(feature = "images")]
+impl Pictures {
+    /// The side of pictures of which no size is said: that which the pipeline was trained with, as far as so
+    /// many pixels allow it.
+    pub fn side(&self, most_pixels: usize) -> usize {
+        let info = self.model.info();
+        let side = info.side.unwrap_or(SIDE).min(most_pixels.isqrt());
+        side / info.factor.max(1) * info.factor
+    }
+}
+
+/// What runs.
+#[derive(Debug, Clone)]
+pub enum Loaded {
+    /// A model of texts.
+    Text(Arc<Served>),
+    /// A pipeline.
+    #[cfg(feature = "images")]
+    Pictures(Arc<Pictures>),
+}
+
+impl Loaded {
+    /// The path that it was opened by.
+    pub fn name(&self) -> &str {
+        match self {
+            Loaded::Text(served) => &served.generator.info().name,
+            #[cfg(feature = "images")]
+            Loaded::Pictures(pictures) => &pictures.model.info().name,
+        }
+    }
+
+    /// What the engine of a model of texts has to do and has done.
+    pub fn stats(&self) -> Option<EngineStats> {
+        match self {
+            Loaded::Text(served) => Some(served.generator.handle().stats()),
+            #[cfg(feature = "images")]
+            Loaded::Pictures(_) => None,
+        }
+    }
+
+    /// The longest sequence of a model of texts.
+    pub fn max_context(&self) -> Option<usize> {
+        match self {
+            Loaded::Text(served) => Some(served.generator.info().max_context),
+            #[cfg(feature = "images")]
+            Loaded::Pictures(_) => None,
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        match self {
+            Loaded::Text(served) => served.generation,
+            #[cfg(feature = "images")]
+            Loaded::Pictures(pictures) => pictures.generation,
+        }
+    }
+}
+
 /// The model of a server, or why there is none at the moment.
 pub struct Models {
     load: Box<Loader>,
     template: Option<String>,
     backoff: Duration,
-    slot: Mutex<std::result::Result<Arc<Served>, String>>,
+    slot: Mutex<std::result::Result<Loaded, String>>,
     wake: Notify,
     suspects: Mutex<BTreeMap<u64, u32>>,
 }
@@ -61,7 +135,8 @@ impl Models {
     /// Loads the model for the first time.
     ///
     /// # Errors
-    /// Those of the loader, and `Text` for a chat template that does not compile.
+    /// Those of the loader; `Text` for a chat template that does not compile; of a pipeline `Config` for a
+    /// chat template, and `Architecture` where it needs more than a text.
     pub fn open(load: Box<Loader>, config: &ServerConfig) -> Result<Self> {
         let template = config.chat_template.clone();
         let served = serve(load()?, template.as_deref(), 0)?;
@@ -69,7 +144,7 @@ impl Models {
             load,
             template,
             backoff: config.restart_backoff,
-            slot: Mutex::new(Ok(Arc::new(served))),
+            slot: Mutex::new(Ok(served)),
             wake: Notify::new(),
             suspects: Mutex::default(),
         })
@@ -79,14 +154,47 @@ impl Models {
     ///
     /// # Errors
     /// 503 while it is being loaded again.
-    pub fn current(&self) -> std::result::Result<Arc<Served>, ApiError> {
+    pub fn loaded(&self) -> std::result::Result<Loaded, ApiError> {
         let slot = self.slot();
         slot.clone().map_err(|why| ApiError::unavailable(format!("the engine starts anew: {why}"), 1))
     }
 
-    /// Takes an error of a request that ran on `served`: one that may mean that the engine is lost wakes the
-    /// supervisor, and counts against the request `fingerprint`.
+    /// The model of texts.
+    ///
+    /// # Errors
+    /// 503 while it is being loaded again; 400 where there is none.
+    pub fn text(&self) -> std::result::Result<Arc<Served>, ApiError> {
+        match self.loaded()? {
+            Loaded::Text(served) => Ok(served),
+            #[cfg(feature = "images")]
+            Loaded::Pictures(_) => Err(ApiError::bad(
+                "the model makes pictures of texts, and does nothing else: it answers /v1/images/generations alone",
+            )),
+        }
+    }
+
+    /// The pipeline.
+    ///
+    /// # Errors
+    /// As [`Models::text`].
+    #[cfg(feature = "images")]
+    pub fn pictures(&self) -> std::result::Result<Arc<Pictures>, ApiError> {
+        match self.loaded()? {
+            Loaded::Pictures(pictures) => Ok(pictures),
+            Loaded::Text(_) => Err(ApiError::bad(
+                "the model makes no pictures: a pipeline of diffusers does, a folder with model_index.json",
+            )),
+        }
+    }
+
+    /// As [`Models::report_of`], of a request that ran on `served`.
     pub fn report(&self, served: &Served, error: &Error, fingerprint: u64) {
+        self.report_of(served.generation, error, fingerprint);
+    }
+
+    /// Takes an error of a request that ran on the model of this generation: one that may mean that the
+    /// engine is lost wakes the supervisor, and counts against the request `fingerprint`.
+    pub fn report_of(&self, generation: u64, error: &Error, fingerprint: u64) {
         if !matches!(error, Error::DeviceLost { .. } | Error::Comm { .. } | Error::Internal { .. }) {
             return;
         }
@@ -97,7 +205,7 @@ impl Models {
         }
         *suspects.entry(fingerprint).or_default() += 1;
         let mut slot = self.slot();
-        let same = slot.as_ref().is_ok_and(|now| now.generation == served.generation);
+        let same = slot.as_ref().is_ok_and(|now| now.generation() == generation);
         if same && !matches!(error, Error::Internal { .. }) {
             *slot = Err(error.to_string());
         }
@@ -126,7 +234,7 @@ impl Models {
             self.wake.notified().await;
             let suspected = self.slot().clone();
             if let Ok(served) = suspected {
-                if alive(served).await {
+                if alive(&served).await {
                     continue;
                 }
                 *self.slot() = Err("the engine's thread has ended".into());
@@ -149,7 +257,7 @@ impl Models {
             match loaded {
                 Ok(served) => {
                     tracing::warn!("the engine was lost and runs again");
-                    *self.slot() = Ok(Arc::new(served));
+                    *self.slot() = Ok(served);
                     return;
                 }
                 Err(error) => {
@@ -161,7 +269,7 @@ impl Models {
         }
     }
 
-    fn slot(&self) -> MutexGuard<'_, std::result::Result<Arc<Served>, String>> {
+    fn slot(&self) -> MutexGuard<'_, std::result::Result<Loaded, String>> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -170,24 +278,54 @@ impl Models {
     }
 }
 
-fn serve(generator: TextGenerator, template: Option<&str>, generation: u64) -> Result<Served> {
+fn serve(model: Model, template: Option<&str>, generation: u64) -> Result<Loaded> {
+    match model {
+        Model::Text(generator) => text(generator, template, generation),
+        #[cfg(feature = "images")]
+        Model::Images(model) => pictures(model, template, generation),
+    }
+}
+
+/// A pipeline that makes pictures of a text alone.
+#[cfg(feature = "images")]
+fn pictures(model: ImageHandle, template: Option<&str>, generation: u64) -> Result<Loaded> {
+    if template.is_some() {
+        return Err(Error::config("chat-template", "given", "none: the model makes pictures"));
+    }
+    let pictures = Pictures { model, generation };
+    let side = pictures.side(usize::MAX);
+    let plain = ImageRequest { width: side, height: side, ..ImageRequest::new("") };
+    pictures.model.check(plain).map_err(|error| Error::Architecture {
+        op: "/v1/images/generations".into(),
+        arch: pictures.model.info().name.clone(),
+        reason: error.to_string(),
+    })?;
+    Ok(Loaded::Pictures(Arc::new(pictures)))
+}
+
+fn text(generator: Arc<TextGenerator>, template: Option<&str>, generation: u64) -> Result<Loaded> {
     let tokenizer = generator.tokenizer();
     let compile = |source: &str| ChatTemplate::new(source, tokenizer.bos_token(), tokenizer.eos_token());
     let own_template = template.map(compile).transpose()?;
-    let generator = Arc::new(generator);
     #[cfg(feature = "speech")]
     let speech = engraft::Transcriber::new(generator.clone()).map_err(ApiError::from);
-    Ok(Served {
+    Ok(Loaded::Text(Arc::new(Served {
         generator,
         #[cfg(feature = "speech")]
         speech,
         own_template,
         generation,
-    })
+    })))
 }
 
 /// Whether an engine still runs something.
-async fn alive(served: Arc<Served>) -> bool {
+async fn alive(loaded: &Loaded) -> bool {
+    let served = match loaded {
+        Loaded::Text(served) => served.clone(),
+        // A run ends with an error or a panic; what ends its thread is a panic.
+        #[cfg(feature = "images")]
+        Loaded::Pictures(pictures) => return pictures.model.is_alive(),
+    };
     let probe = tokio::task::spawn_blocking(move || {
         served.generator.handle().embed([vec![0]], &EmbedOptions::new()).map(drop)
     });
@@ -209,16 +347,20 @@ mod tests {
         Error::DeviceLost { what: "planted".into() }
     }
 
+    fn demo() -> Result<Model> {
+        engraft::demo().map(Model::from)
+    }
+
     fn config() -> ServerConfig {
         ServerConfig { restart_backoff: Duration::from_millis(5), ..ServerConfig::default() }
     }
 
-    async fn eventually(models: &Models, generation: u64) -> Arc<Served> {
+    async fn eventually(models: &Models, generation: u64) -> Loaded {
         for _ in 0..2000 {
-            if let Ok(served) = models.current()
-                && served.generation == generation
+            if let Ok(loaded) = models.loaded()
+                && loaded.generation() == generation
             {
-                return served;
+                return loaded;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -242,20 +384,20 @@ mod tests {
             // The second load fails, and is tried again.
             let load = move || match counted.fetch_add(1, Ordering::Relaxed) {
                 1 => Err(lost()),
-                _ => engraft::demo(),
+                _ => demo(),
             };
             let models = Arc::new(Models::open(Box::new(load), &config()).unwrap());
             let supervisor = tokio::spawn(models.clone().supervise());
-            let first = models.current().unwrap();
+            let first = models.text().unwrap();
             models.report(&first, &lost(), 7);
-            assert_eq!(models.current().map(drop).unwrap_err().status, 503);
-            let second = eventually(&models, 1).await;
+            assert_eq!(models.loaded().map(drop).unwrap_err().status, 503);
+            let second = eventually(&models, 1).await.generation();
             assert_eq!(loads.load(Ordering::Relaxed), 3);
             assert_eq!(models.admit(7), Ok(()));
             // What ran on the first engine says nothing of the second one, but counts against its request.
             models.report(&first, &lost(), 8);
-            assert!(models.current().is_ok());
-            models.report(&second, &lost(), 7);
+            assert!(models.loaded().is_ok());
+            models.report_of(second, &lost(), 7);
             assert_eq!(models.admit(7).unwrap_err().status, 500);
             assert_eq!(models.admit(8), Ok(()));
             eventually(&models, 2).await;
@@ -266,14 +408,38 @@ mod tests {
     #[test]
     fn an_engine_that_answers_is_kept() {
         run(async {
-            let models = Arc::new(Models::open(Box::new(engraft::demo), &config()).unwrap());
+            let models = Arc::new(Models::open(Box::new(demo), &config()).unwrap());
             let supervisor = tokio::spawn(models.clone().supervise());
-            let served = models.current().unwrap();
+            let served = models.text().unwrap();
             models.report(&served, &Error::Internal { what: "one step failed".into() }, 1);
             models.report(&served, &Error::text("a bad text"), 2);
-            assert!(alive(served.clone()).await);
+            assert!(alive(&Loaded::Text(served.clone())).await);
             tokio::time::sleep(Duration::from_millis(300)).await;
-            assert_eq!(models.current().unwrap().generation, 0);
+            assert_eq!(models.loaded().unwrap().generation(), 0);
+            supervisor.abort();
+        });
+    }
+
+    #[cfg(feature = "images")]
+    #[test]
+    fn a_pipeline_whose_run_panicked_is_loaded_again() {
+        use std::ops::ControlFlow;
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden-image/pipelines/sd1");
+        let load = move || ImageHandle::open(folder, &engraft::ImageOptions::default()).map(Model::from);
+        let small = ImageRequest { width: 16, height: 16, steps: Some(1), ..ImageRequest::new("a fox") };
+        run(async {
+            let models = Arc::new(Models::open(Box::new(load), &config()).unwrap());
+            let supervisor = tokio::spawn(models.clone().supervise());
+            let first = models.pictures().unwrap();
+            // An error of a run alone is no loss.
+            models.report_of(0, &Error::Internal { what: "one run failed".into() }, 1);
+            assert!(alive(&models.loaded().unwrap()).await);
+            let error = first.model.generate(small.clone(), 1, |_| unreachable!("planted")).unwrap_err();
+            models.report_of(first.generation, &error, 2);
+            assert!(matches!(&error, Error::Internal { what } if what.contains("panicked")), "{error}");
+            eventually(&models, 1).await;
+            let second = models.pictures().unwrap();
+            assert!(second.model.generate(small, 1, |_| ControlFlow::Continue(())).unwrap().is_some());
             supervisor.abort();
         });
     }

@@ -208,6 +208,33 @@ impl ModelArgs {
         }
     }
 
+    /// A flag that was given and says nothing to a pipeline that makes pictures.
+    #[cfg(all(feature = "image", feature = "serve"))]
+    pub fn of_texts(&self) -> Option<&'static str> {
+        let (policies, device) = (&self.policies, &self.device);
+        let flags = [
+            ("--config", self.config.is_some()),
+            ("--policy", !policies.policy.is_empty()),
+            ("--accept-unknown", !policies.accept_unknown.is_empty()),
+            ("--ignore-tensors", !policies.ignore_tensors.is_empty()),
+            ("--kv-dtype", device.kv_dtype.is_some()),
+            ("--quantize", device.quantize.is_some()),
+            ("--tp", device.tp.is_some()),
+            ("--ep", device.ep.is_some()),
+            ("--no-graphs", device.no_graphs),
+            ("--no-prefix-cache", device.no_prefix_cache),
+            ("--host-cache", device.host_cache.is_some()),
+            ("--max-step-ms", device.max_step_ms.is_some()),
+            ("--steps-ahead", device.steps_ahead.is_some()),
+            ("--max-step-tokens", device.max_step_tokens.is_some()),
+            ("--max-context", device.max_context.is_some()),
+        ];
+        let given = flags.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag);
+        #[cfg(unix)]
+        let given = given.or(device.group.given());
+        given
+    }
+
     /// Loads the model for one sequence at a time, with a progress bar.
     pub fn open(&self) -> Result<TextGenerator, Failure> {
         let mut loading = Loading::default();

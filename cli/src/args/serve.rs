@@ -2,6 +2,8 @@
 
 use super::super::failure::Failure;
 use super::super::input;
+#[cfg(feature = "image")]
+use super::super::values::pixels;
 use super::super::values::positive;
 use super::ModelArgs;
 use clap::Args as ClapArgs;
@@ -107,6 +109,14 @@ pub struct LimitArgs {
     /// Seconds of a sound that is transcribed
     #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = positive)]
     pub max_audio_seconds: usize,
+    /// Pixels of a picture; pictures of a request that have so many together are made at once
+    #[cfg(feature = "image")]
+    #[arg(long, value_name = "N", default_value_t = 4 << 20, value_parser = pixels)]
+    pub max_image_pixels: usize,
+    /// Steps of a picture
+    #[cfg(feature = "image")]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = positive)]
+    pub max_image_steps: usize,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub max_connections: usize,
@@ -168,6 +178,10 @@ impl ServeArgs {
             max_output_tokens: limits.max_output_tokens,
             max_body_bytes: limits.max_body_bytes,
             max_audio_seconds: limits.max_audio_seconds,
+            #[cfg(feature = "image")]
+            max_image_pixels: limits.max_image_pixels,
+            #[cfg(feature = "image")]
+            max_image_steps: limits.max_image_steps,
             max_connections: limits.max_connections,
             request_timeout: limits.request_timeout.map(seconds),
             header_timeout: seconds(limits.header_timeout),

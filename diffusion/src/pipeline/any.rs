@@ -1,5 +1,6 @@
 //! A pipeline by its class: with a UNet or with a transformer.
 
+use super::defaults::Defaults;
 use super::folder::Folder;
 use super::noise::Noise;
 use super::options::PipelineOptions;
@@ -66,6 +67,26 @@ impl<B: Backend> Pipeline<B> {
         match &self.0 {
             Model::Stable(model) => model.side(),
             Model::Transformed(model) => model.side(),
+        }
+    }
+
+    /// What it takes where a request does not say.
+    pub fn defaults(&self) -> Defaults {
+        match &self.0 {
+            Model::Stable(model) => model.defaults(),
+            Model::Transformed(model) => model.defaults(),
+        }
+    }
+
+    /// Whether it can run such a request, as far as that is known before its texts are read and its steps are
+    /// counted.
+    ///
+    /// # Errors
+    /// `Config`, naming the field.
+    pub fn check(&self, request: &ImageRequest) -> Result<()> {
+        match &self.0 {
+            Model::Stable(model) => model.check(request).map(drop),
+            Model::Transformed(model) => model.check(request),
         }
     }
 

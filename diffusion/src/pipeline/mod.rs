@@ -7,6 +7,7 @@
 
 mod any;
 mod control;
+mod defaults;
 mod folder;
 mod latents;
 mod lora;
@@ -22,6 +23,7 @@ mod texts;
 mod transformers;
 
 pub use any::Pipeline;
+pub use defaults::{Defaults, GuidedBy};
 pub use folder::Folder;
 pub use lora::Lora;
 pub use noise::{Noise, Purpose, Seeded};

@@ -1,6 +1,7 @@
 //! Stable Diffusion 1, 2 and XL, and their distilled descendants (arXiv 2112.10752, 2307.01952, 2310.04378).
 
 use super::control::{self, Steering};
+use super::defaults::{Defaults, GuidedBy};
 use super::folder::{Folder, of_image};
 use super::latents::{First, decoded, first, joined, skipped, unit_noise};
 use super::lora::{Read, fuse};
@@ -160,6 +161,27 @@ impl<B: Backend> Stable<B> {
         self.unet.spec().sample_size.map(|latents| latents * self.factor())
     }
 
+    /// What it takes where a request does not say.
+    pub fn defaults(&self) -> Defaults {
+        let guided_by = match self.unet.spec().time_cond_proj_dim {
+            Some(_) => GuidedBy::Nothing,
+            None => GuidedBy::Guidance,
+        };
+        Defaults { steps: 50, guidance: if self.reading.penultimate { 5.0 } else { 7.5 }, guided_by }
+    }
+
+    /// Whether it can run such a request, and then whether the UNet reads a mask and a picture next to its
+    /// sample.
+    ///
+    /// # Errors
+    /// `Config`, naming the field.
+    pub fn check(&self, request: &ImageRequest) -> Result<bool> {
+        request.check(self.factor())?;
+        self.check_texts(request)?;
+        control::check(self.control.as_ref(), request)?;
+        self.reads_masks(request)
+    }
+
     /// Runs a request; `watch` is called after every step and may end the run, which gives nothing then.
     ///
     /// # Errors
@@ -171,11 +193,8 @@ impl<B: Backend> Stable<B> {
         noise: &mut dyn Noise,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Option<Images>> {
-        request.check(self.factor())?;
-        let steps = request.steps.unwrap_or(50);
-        self.check_texts(request)?;
-        control::check(self.control.as_ref(), request)?;
-        let reads = self.reads_masks(request)?;
+        let reads = self.check(request)?;
+        let steps = request.steps.unwrap_or(self.defaults().steps);
         let (mut run, size) = self.begin(request)?;
         let config = request.scheduler.as_ref().unwrap_or(&self.scheduler);
         // LCM chooses its steps by it; the others begin later.
@@ -246,13 +265,14 @@ impl<B: Backend> Stable<B> {
     /// Encodes the prompts and gives the UNet what stays the same from step to step.
     fn begin(&mut self, request: &ImageRequest) -> Result<(Run, Grid)> {
         let items = request.prompts.len();
-        let scale = request.guidance.unwrap_or(if self.reading.penultimate { 5.0 } else { 7.5 });
-        let embedded = self.unet.spec().time_cond_proj_dim;
-        let guided = scale > 1.0 && embedded.is_none();
+        let own = self.defaults();
+        let scale = own.scale(request);
+        let guided = scale.is_some();
         let prompts = prompts::encode(&mut self.encoders, request, self.reading, guided)?;
         let texts = if guided { 2 * items } else { items };
-        let guidance =
-            embedded.map(|width| sinusoids(&vec![(scale - 1.0) * 1000.0; texts], width, false, 1.0));
+        let read = (request.guidance.unwrap_or(own.guidance) - 1.0) * 1000.0;
+        let embedded = self.unet.spec().time_cond_proj_dim;
+        let guidance = embedded.map(|width| sinusoids(&vec![read; texts], width, false, 1.0));
         let added = self.added(&prompts, request, texts)?;
         let factor = self.factor();
         let size = Grid { height: request.height / factor, width: request.width / factor };
@@ -272,7 +292,7 @@ impl<B: Backend> Stable<B> {
             _ => None,
         };
         let each = size.pixels() * self.vae.spec().latent_channels;
-        let (scale, rescale) = (guided.then_some(scale), request.guidance_rescale);
+        let rescale = request.guidance_rescale;
         let run = Run { items, scale, rescale, each, extra: None, steering, shortened: prompts.shortened };
         Ok((run, size))
     }

@@ -2,6 +2,7 @@
 //!
 //! Sources: arXiv 2403.03206, 2310.00426, 2403.04692, 2410.10629.
 
+use super::defaults::{Defaults, GuidedBy};
 use super::folder::{Folder, of_image};
 use super::latents::{decoded, unit_noise};
 use super::noise::{Noise, Purpose};
@@ -192,6 +193,23 @@ impl<B: Backend> Transformed<B> {
         latents.map(|latents| latents.saturating_mul(self.vae.spec().factor()))
     }
 
+    /// What it takes where a request does not say.
+    pub fn defaults(&self) -> Defaults {
+        let (steps, guidance, _) = self.kind.defaults();
+        // FLUX reads its guidance, and has another one where there is a negative prompt.
+        let guided_by = if self.kind == Kind::Flux { GuidedBy::TrueGuidance } else { GuidedBy::Guidance };
+        Defaults { steps, guidance, guided_by }
+    }
+
+    /// Whether it can run such a request.
+    ///
+    /// # Errors
+    /// `Config`, naming the field.
+    pub fn check(&self, request: &ImageRequest) -> Result<()> {
+        request.check(self.factor())?;
+        self.check_request(request)
+    }
+
     /// See [`super::Pipeline::run`].
     ///
     /// # Errors
@@ -202,8 +220,7 @@ impl<B: Backend> Transformed<B> {
         noise: &mut dyn Noise,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Option<Images>> {
-        request.check(self.factor())?;
-        self.check_request(request)?;
+        self.check(request)?;
         let run = self.begin(request)?;
         let mut scheduler = self.steps(request, &run)?;
         let factor = scheduler.init_noise_sigma();
@@ -262,18 +279,14 @@ impl<B: Backend> Transformed<B> {
     fn begin(&mut self, request: &ImageRequest) -> Result<Run> {
         let items = request.prompts.len();
         let own = request.guidance.unwrap_or(self.kind.defaults().1);
-        // FLUX reads its guidance, and has another one where there is a negative prompt.
-        let scale = match self.kind {
-            Kind::Flux => request.negative.as_ref().and(request.true_guidance).unwrap_or(1.0),
-            _ => own,
-        };
+        let scale = self.defaults().scale(request);
         let mut texts = Texts::default();
-        if scale > 1.0 {
+        if scale.is_some() {
             texts = self.texts(&Sides::negative(request)?, "", request)?;
         }
         let instruction = request.instruction.as_deref().unwrap_or("");
         texts.extend(self.texts(&Sides::prompts(request)?, instruction, request)?);
-        let count = if scale > 1.0 { 2 * items } else { items };
+        let count = if scale.is_some() { 2 * items } else { items };
         let factor = self.vae.spec().factor();
         let size = Grid { height: request.height / factor, width: request.width / factor };
         let spec = self.transformer.spec();
@@ -294,7 +307,6 @@ impl<B: Backend> Transformed<B> {
         let conditions = Conditions { items: count, size: tokens, tokens: texts.tokens };
         let each = size.pixels() * self.vae.spec().latent_channels;
         self.transformer.begin(conditions, &input)?;
-        let scale = (scale > 1.0).then_some(scale);
         Ok(Run { items, scale, size, tokens, each, shortened: texts.shortened })
     }
 

@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use engraft::{Result, TextGenerator};
-use engraft_server::{Address, Server, ServerConfig, Stop};
+use engraft_server::{Address, Model, Server, ServerConfig, Stop};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -46,9 +46,9 @@ pub fn start(config: ServerConfig) -> Running {
     start_with(config, demo)
 }
 
-pub fn start_with(
+pub fn start_with<M: Into<Model>>(
     config: ServerConfig,
-    load: impl Fn() -> Result<TextGenerator> + Send + Sync + 'static,
+    load: impl Fn() -> Result<M> + Send + Sync + 'static,
 ) -> Running {
     let server = Server::bind(config, load).unwrap();
     let Address::Tcp(address, _) = server.address().clone() else { panic!("{}", server.address()) };
