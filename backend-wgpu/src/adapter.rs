@@ -4,6 +4,7 @@
 //! only when a part of their name is given or the caller allows them. The name of a kind (`integrated`: the
 //! one that saves power) means the first of that kind. Nothing is opened here.
 
+use crate::config::WgpuConfig;
 use engraft_core::backend::block_on;
 use engraft_core::{Error, Result};
 
@@ -111,28 +112,44 @@ async fn adapters(saves_power: bool) -> Vec<wgpu::Adapter> {
 /// Whether futures of the device only end when the page's event loop turns.
 pub(crate) const IN_BROWSER: bool = cfg!(target_arch = "wasm32");
 
+/// Every adapter with what is listed of it, the strongest first.
+pub(crate) async fn sorted(saves_power: bool) -> Vec<(Listed, wgpu::Adapter)> {
+    let mut all: Vec<_> = adapters(saves_power).await.into_iter().map(|a| (Listed::of(&a), a)).collect();
+    all.sort_by_key(|(l, _)| l.kind);
+    all
+}
+
 /// Every adapter of this machine, the strongest first.
 ///
 /// # Errors
 /// `Internal` where listing needs an executor (the browser).
 pub fn list() -> Result<Vec<Listed>> {
-    let found = block_on(async { Ok(adapters(false).await) })?;
-    let mut listed: Vec<Listed> = found.iter().map(Listed::of).collect();
-    listed.sort_by_key(|l| l.kind);
-    Ok(listed)
+    let found = block_on(async { Ok(sorted(false).await) })?;
+    Ok(found.into_iter().map(|(listed, _)| listed).collect())
 }
 
-/// The adapter that `part` of a name means, or the strongest.
-pub(crate) async fn choose(part: Option<&str>, software: bool) -> Result<(wgpu::Adapter, Listed)> {
+/// The adapter that a configuration means: by its place, by a part of its name, or the strongest.
+pub(crate) async fn choose(config: &WgpuConfig) -> Result<(wgpu::Adapter, Listed)> {
+    let part = config.adapter.as_deref();
     let saves_power = part == Some(AdapterKind::Integrated.name());
-    let mut all: Vec<_> = adapters(saves_power).await.into_iter().map(|a| (Listed::of(&a), a)).collect();
-    all.sort_by_key(|(l, _)| l.kind);
+    let mut all = sorted(saves_power).await;
     let listed: Vec<Listed> = all.iter().map(|(l, _)| l.clone()).collect();
     // A browser shows one, which it chose by power and need not say what kind that is.
     let part = part.filter(|_| !(IN_BROWSER && saves_power));
-    let at = pick(&listed, part, software)?;
+    let at = match config.index {
+        Some(index) => placed(&listed, index)?,
+        None => pick(&listed, part, config.software)?,
+    };
     let (listed, adapter) = all.swap_remove(at);
     Ok((adapter, listed))
+}
+
+/// The adapter at a place, where there is one.
+fn placed(listed: &[Listed], index: usize) -> Result<usize> {
+    match index < listed.len() {
+        true => Ok(index),
+        false => Err(Error::config("index of the adapter", index, format!("below {}", listed.len()))),
+    }
 }
 
 fn pick(listed: &[Listed], part: Option<&str>, software: bool) -> Result<usize> {
@@ -191,5 +208,13 @@ mod tests {
         let unknown = pick(&all, Some("radeon"), true).unwrap_err().to_string();
         assert!(unknown.contains("wgpu:radeon") && unknown.contains("Arc"), "{unknown}");
         assert!(pick(&[], None, true).unwrap_err().to_string().contains("mesa-vulkan-drivers"));
+    }
+
+    #[test]
+    fn a_place_means_one_adapter_of_several_with_one_name() {
+        let all = [one("RTX", AdapterKind::Discrete), one("RTX", AdapterKind::Discrete)];
+        assert_eq!([0, 1].map(|index| placed(&all, index).unwrap()), [0, 1]);
+        let refused = placed(&all, 2).unwrap_err().to_string();
+        assert!(refused.contains('2') && refused.contains("below 2"), "{refused}");
     }
 }

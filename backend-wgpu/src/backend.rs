@@ -3,10 +3,12 @@
 
 use crate::adapter::Listed;
 use crate::arithmetic::Arithmetic;
+use crate::clock;
 use crate::config::WgpuConfig;
 use crate::device::{Counters, Gpu};
 use crate::encoding::Encoding;
 use crate::limits::Limits;
+use crate::outcome::Probe;
 use crate::pipelines::Pipelines;
 use crate::scores::{FixedWords, OfHeads, ScoreBuffers};
 use crate::select::Select;
@@ -14,6 +16,7 @@ use crate::{WgpuMem, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::backend::Caps;
 use engraft_core::mem::{Device, Float, KvLayout, StepShape};
+use engraft_core::numerics::Mode;
 use engraft_shaders::Dialect;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -23,6 +26,7 @@ pub struct Wgpu {
     listed: Listed,
     pub(crate) caps: Caps,
     arithmetic: Arithmetic,
+    pub(crate) probes: Vec<Probe>,
     pub(crate) select: Select,
     pub(crate) pipelines: Pipelines,
     pub(crate) scores: ScoreBuffers,
@@ -66,6 +70,7 @@ impl Wgpu {
             listed,
             caps,
             arithmetic: Arithmetic::default(),
+            probes: Vec::new(),
             select,
             encoding: Mutex::new(Encoding::new(&gpu, &pipelines)?),
             pipelines,
@@ -118,6 +123,28 @@ impl Wgpu {
     /// What the probe found out when the device was opened.
     pub fn arithmetic(&self) -> &Arithmetic {
         &self.arithmetic
+    }
+
+    /// What every probe found when the device was opened, by name.
+    pub fn probes(&self) -> &[Probe] {
+        &self.probes
+    }
+
+    /// For every promise why this adapter does not keep it, opened for that mode; none where it does.
+    pub fn withheld(&self) -> [(Mode, Option<String>); 3] {
+        [Mode::Reference, Mode::Invariant, Mode::Fast].map(|mode| {
+            let config = WgpuConfig { mode, ..WgpuConfig::default() };
+            let why = match Select::offered(&config, &self.listed) {
+                Ok(select) => self.arithmetic.withheld(mode, select.keeps_order()),
+                Err(e) => Some(e.to_string()),
+            };
+            (mode, why)
+        })
+    }
+
+    /// Whether times of its streams are the device's own; the host's behind a wait else.
+    pub fn has_clock(&self) -> bool {
+        clock::is_of_device(&self.gpu)
     }
 
     /// What the device's streams have done so far.

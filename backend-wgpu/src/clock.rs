@@ -111,6 +111,11 @@ impl WgpuEvent {
     }
 }
 
+/// Whether the device's clock gives points in its streams' time.
+pub(crate) fn is_of_device(gpu: &Gpu) -> bool {
+    gpu.device.features().contains(NEEDED)
+}
+
 /// Hands out places.
 #[derive(Debug)]
 pub(crate) struct Clock {
@@ -120,7 +125,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub fn new(gpu: &Gpu) -> Self {
-        Self { of_device: gpu.device.features().contains(NEEDED), open: None }
+        Self { of_device: is_of_device(gpu), open: None }
     }
 
     /// Writes a timestamp; none where encoders cannot.

@@ -6,6 +6,9 @@ use engraft_shaders::Reduce;
 /// How an adapter is chosen and opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WgpuConfig {
+    /// Place of the adapter in the order of [`list`](crate::list), which counts before its name: two adapters
+    /// may have one name, as a GPU has that two APIs list.
+    pub index: Option<usize>,
     /// Part of the adapter's name; none: the strongest one that is hardware.
     pub adapter: Option<String>,
     /// Take a software adapter without being given its name.

@@ -1,14 +1,15 @@
 //! The wgpu backend: Vulkan, Metal, DX12 and, compiled to wasm32, WebGPU.
 //!
 //! From the bottom up, each file knowing those before it alone: `config`, `adapter` (lists and chooses),
-//! `limits`, `faults`, `mem` (buffers), `device` (an opened adapter, allocations); `staging` fills buffers,
-//! `weight` packs; `kernel` and `select` (which variant of a kernel runs); `pipelines` compiles kernels of
-//! `engraft-shaders` once; `command` is one dispatch with everything it touches; `arena` holds parameters
-//! where these cannot be immediates; `readback` are buffers that the host reads; `encoding` is the open
-//! command buffer; `scores` are small buffers that attention reads; `backend` is what a device's streams
-//! share; `clock` and `stream` are one rank's queue, and its captured steps (graphs in software); `ops` ties
-//! ops to kernels; `probe` finds out what the driver does to arithmetic and so which promise about bits can
-//! be kept; `measure` what the device can do at most; `open` puts it all together.
+//! `limits`, `facts` (what adapters say of themselves), `outcome` (what probes found), `faults`, `mem`
+//! (buffers), `device` (an opened adapter, allocations); `staging` fills buffers, `weight` packs; `kernel`
+//! and `select` (which variant of a kernel runs); `pipelines` compiles kernels of `engraft-shaders` once;
+//! `command` is one dispatch with everything it touches; `arena` holds parameters where these cannot be
+//! immediates; `readback` are buffers that the host reads; `encoding` is the open command buffer; `scores`
+//! are small buffers that attention reads; `clock` has points in a queue's time; `backend` is what a device's
+//! streams share; `stream` is one rank's queue, and its captured steps (graphs in software); `ops` ties ops
+//! to kernels; `probe` finds out what the driver does to arithmetic and so which promise about bits can be
+//! kept; `measure` what the device can do at most; `open` puts it all together.
 //!
 //! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add and guards
 //! against reassociation. Where that is the contract's order (`select` decides) and the driver's division and
@@ -26,6 +27,7 @@ mod command;
 mod config;
 mod device;
 mod encoding;
+mod facts;
 mod faults;
 mod kernel;
 mod limits;
@@ -33,6 +35,7 @@ mod measure;
 mod mem;
 mod open;
 mod ops;
+mod outcome;
 mod pipelines;
 mod probe;
 mod readback;
@@ -51,8 +54,10 @@ pub use clock::WgpuEvent;
 pub use config::WgpuConfig;
 pub use device::Counters;
 pub use engraft_shaders::Reduce;
+pub use facts::{AdapterFacts, facts};
 pub use kernel::WgpuKernel;
 pub use mem::WgpuMem;
+pub use outcome::Probe;
 pub use readback::Ticket;
 pub use stream::{WgpuGraph, WgpuStream};
 pub use weight::WgpuWeight;

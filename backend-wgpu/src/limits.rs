@@ -26,6 +26,20 @@ impl From<&wgpu::Limits> for Limits {
     }
 }
 
+/// The limits of an adapter that the engine reads, by the names of WebGPU.
+pub(crate) fn named(have: &wgpu::Limits) -> [(&'static str, u64); 8] {
+    [
+        ("max_compute_invocations_per_workgroup", have.max_compute_invocations_per_workgroup.into()),
+        ("max_compute_workgroup_size_x", have.max_compute_workgroup_size_x.into()),
+        ("max_compute_workgroup_storage_size", have.max_compute_workgroup_storage_size.into()),
+        ("max_compute_workgroups_per_dimension", have.max_compute_workgroups_per_dimension.into()),
+        ("max_storage_buffers_per_shader_stage", have.max_storage_buffers_per_shader_stage.into()),
+        ("max_storage_buffer_binding_size", have.max_storage_buffer_binding_size),
+        ("max_buffer_size", have.max_buffer_size),
+        ("max_immediate_size", have.max_immediate_size.into()),
+    ]
+}
+
 /// Kernels are written for the least that WebGPU promises; anything below is refused by name.
 ///
 /// # Errors

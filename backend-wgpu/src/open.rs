@@ -3,6 +3,7 @@
 use crate::adapter;
 use crate::config::WgpuConfig;
 use crate::device::{Gpu, carrier};
+use crate::outcome::Probe;
 use crate::select::Select;
 use crate::{Wgpu, WgpuGraph, WgpuKernel, WgpuMem, WgpuPlan, WgpuStream, WgpuWeight, limits, probe, weight};
 use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup, block_on};
@@ -27,7 +28,7 @@ impl Wgpu {
     /// # Errors
     /// As [`Wgpu::new`].
     pub async fn open(config: WgpuConfig) -> Result<Arc<Self>> {
-        let (adapter, listed) = adapter::choose(config.adapter.as_deref(), config.software).await?;
+        let (adapter, listed) = adapter::choose(&config).await?;
         let have = adapter.limits();
         limits::check(&listed.name, &have)?;
         let carrier = carrier(&adapter, &have, config.uniform_parameters);
@@ -35,16 +36,25 @@ impl Wgpu {
         let dialect = Dialect { carrier, f16: select.f16(), dot: select.dot() };
         let gpu = Gpu::open(&adapter, &listed, dialect, select.subgroups()).await?;
         let gpu = Arc::new(Self::on(gpu, listed, select, dialect)?);
-        let arithmetic = probe::run(&gpu).await?;
-        let unusable = match gpu.select.subgroups() {
-            true => probe::subgroups(&gpu).await?,
-            false => None,
+        let (arithmetic, mut probes) = probe::run(&gpu).await?;
+        let (probed, unusable) = match gpu.select.subgroups() {
+            true => {
+                let (size, unusable) = probe::subgroups(&gpu).await?;
+                (Probe::of("subgroups", unusable.as_deref(), &format!("full, {size} wide")), unusable)
+            }
+            false => (Probe::not_run("subgroups", gpu.select.why_no_subgroups()), None),
         };
-        let inexact = match gpu.select.f16() {
-            true => probe::halves(&gpu).await?,
-            false => None,
+        probes.push(probed);
+        let (probed, inexact) = match gpu.select.f16() {
+            true => {
+                let inexact = probe::halves(&gpu).await?;
+                (Probe::of("f16", inexact.as_deref(), "every half comes back"), inexact)
+            }
+            false => (Probe::not_run("f16", gpu.select.why_no_f16()), None),
         };
-        let gpu = Arc::try_unwrap(gpu).map_err(|_| Error::internal("the probe kept the device"))?;
+        probes.push(probed);
+        let mut gpu = Arc::try_unwrap(gpu).map_err(|_| Error::internal("the probe kept the device"))?;
+        gpu.probes = probes;
         Ok(Arc::new(gpu.probed(&config, arithmetic, inexact, unusable)?))
     }
 }

@@ -7,6 +7,7 @@
 
 use crate::arithmetic::Arithmetic;
 use crate::command::{Call, Slot, groups};
+use crate::outcome::Probe;
 use crate::{Wgpu, WgpuStream};
 use engraft_core::Result;
 use engraft_core::backend::Stream;
@@ -21,9 +22,21 @@ const PAIRS: usize = 4096;
 const RESULTS: usize = 9;
 /// Products of a chain.
 const CHAIN: usize = 8;
+/// What the results are of.
+const NAMES: [&str; RESULTS] = [
+    "division",
+    "square root",
+    "multiply-add",
+    "sum",
+    "exp",
+    "tanh",
+    "erf",
+    "subnormals",
+    "chain of multiply-adds",
+];
 
-/// Runs the probe kernel and compares.
-pub(crate) async fn run(gpu: &Arc<Wgpu>) -> Result<Arithmetic> {
+/// Runs the probe kernel and compares: what may be promised for it, and each result by name.
+pub(crate) async fn run(gpu: &Arc<Wgpu>) -> Result<(Arithmetic, Vec<Probe>)> {
     let pairs = pairs();
     let input = gpu.gpu.alloc_filled("the probe", bytemuck::cast_slice(&pairs))?;
     let mut got = vec![0f32; PAIRS * RESULTS];
@@ -36,15 +49,17 @@ pub(crate) async fn run(gpu: &Arc<Wgpu>) -> Result<Arithmetic> {
     stream.call(&Call { kernel: Kernel::Probe, slots: &slots, words: &[PAIRS as u32], grid })?;
     let ticket = stream.download(output.view())?;
     stream.collect(ticket, &mut got).await?;
-    Ok(judge(&pairs, &got))
+    let seen = compare(&pairs, &got);
+    let probes = NAMES.iter().zip(&seen).map(|(name, seen)| seen.probe(name)).collect();
+    Ok((judge(&seen), probes))
 }
 
 /// Invocations of the workgroup that is looked at, and words that each writes.
 const LANES: (usize, usize) = (256, 4);
 
-/// Why subgroups cannot be used though the adapter offers them: WGSL promises neither that they are full nor
-/// how wide they are.
-pub(crate) async fn subgroups(gpu: &Arc<Wgpu>) -> Result<Option<String>> {
+/// How wide subgroups are, and why they cannot be used though the adapter offers them: WGSL promises neither
+/// that they are full nor how wide they are.
+pub(crate) async fn subgroups(gpu: &Arc<Wgpu>) -> Result<(u32, Option<String>)> {
     let mut got = vec![0u32; LANES.0 * LANES.1];
     let output: Buf<_, u32> = Buf::new(gpu.gpu.alloc("the probe", got.len() * 4)?, got.len())?;
     let mut stream = WgpuStream::new(gpu.clone());
@@ -53,7 +68,7 @@ pub(crate) async fn subgroups(gpu: &Arc<Wgpu>) -> Result<Option<String>> {
     stream.call(&Call { kernel: Kernel::Lanes, slots: &slots, words: &words, grid: [1, 1, 1] })?;
     let ticket = stream.download(output.view())?;
     stream.collect(ticket, &mut got).await?;
-    Ok(unusable(&got))
+    Ok((got[1], unusable(&got)))
 }
 
 fn unusable(got: &[u32]) -> Option<String> {
@@ -110,8 +125,39 @@ fn pairs() -> Vec<f32> {
     (0..2 * PAIRS).map(|_| next()).collect()
 }
 
-fn judge(pairs: &[f32], got: &[f32]) -> Arithmetic {
-    let mut same = [true; RESULTS];
+/// How often a result was not the host's.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    pairs: usize,
+    other: usize,
+    /// The first pair that gave other bits, the host's result and the device's.
+    first: Option<([f32; 2], f32, f32)>,
+}
+
+impl Seen {
+    fn same(&self) -> bool {
+        self.other == 0
+    }
+
+    fn probe(&self, name: &'static str) -> Probe {
+        let found = match self.first {
+            None => format!("the host's bits for {} pairs", self.pairs),
+            Some(([a, b], want, got)) => format!(
+                "other bits for {} of {} pairs, first for {a:e} and {b:e}: {want:e} ({:#010x}) was wanted, {got:e} \
+                 ({:#010x}) found",
+                self.other,
+                self.pairs,
+                want.to_bits(),
+                got.to_bits()
+            ),
+        };
+        Probe { name, passed: Some(self.same()), found }
+    }
+}
+
+/// Compares every result of every pair with the host's.
+fn compare(pairs: &[f32], got: &[f32]) -> [Seen; RESULTS] {
+    let mut all = [Seen::default(); RESULTS];
     let pairs = pairs.as_chunks::<2>().0;
     for (i, (pair, got)) in pairs.iter().zip(got.as_chunks::<RESULTS>().0).enumerate() {
         let [a, b] = *pair;
@@ -127,11 +173,19 @@ fn judge(pairs: &[f32], got: &[f32]) -> Arithmetic {
             a * 7.888_609e-31 * 1.323_488_9e-23,
             chain,
         ];
-        for ((same, got), want) in same.iter_mut().zip(got).zip(want) {
-            *same &= got.to_bits() == want.to_bits();
+        for ((seen, got), want) in all.iter_mut().zip(got).zip(want) {
+            seen.pairs += 1;
+            if got.to_bits() != want.to_bits() {
+                seen.other += 1;
+                seen.first = seen.first.or(Some((*pair, want, *got)));
+            }
         }
     }
-    let [division, square_root, multiply, sum, exp, tanh, erf, subnormals, chain] = same;
+    all
+}
+
+fn judge(seen: &[Seen; RESULTS]) -> Arithmetic {
+    let [division, square_root, multiply, sum, exp, tanh, erf, subnormals, chain] = seen.map(|s| s.same());
     let functions = exp && tanh && erf;
     Arithmetic { division, square_root, order: multiply && sum && chain, functions, subnormals }
 }
@@ -183,7 +237,7 @@ mod tests {
                 let [a, b] = all[i];
                 [0.0, 0.0, a * b + a, (a + b) - a, 0.0, 0.0, 0.0, 0.0, chain(i)]
             });
-            judge(&pairs, &results.collect::<Vec<_>>()).order
+            judge(&compare(&pairs, &results.collect::<Vec<_>>())).order
         });
         assert_eq!(orders, [true, false, false]);
     }
@@ -202,12 +256,19 @@ mod tests {
             3.0f32 * 7.888_609e-31 * 1.323_488_9e-23,
             168.0,
         ];
-        let all = judge(&pairs, &right);
+        let all = judge(&compare(&pairs, &right));
         assert!(all.strict() && all.subnormals);
+        let passed = compare(&pairs, &right)[0].probe(NAMES[0]);
+        assert_eq!((passed.passed, passed.found.as_str()), (Some(true), "the host's bits for 1 pairs"));
         for i in 0..RESULTS {
             let mut wrong = right;
             wrong[i] = f32::from_bits(right[i].to_bits() ^ 1);
-            let judged = judge(&pairs, &wrong);
+            let seen = compare(&pairs, &wrong);
+            let probe = seen[i].probe(NAMES[i]);
+            assert_eq!(probe.passed, Some(false), "result {i}");
+            let bits = format!("{:#010x}) found", wrong[i].to_bits());
+            assert!(probe.found.contains(&bits) && probe.found.contains("3e0 and 7e0"), "{}", probe.found);
+            let judged = judge(&seen);
             assert_eq!(judged.strict(), i == 7, "result {i}");
             assert_eq!(judged.order, ![2, 3, 8].contains(&i), "result {i}");
             assert!(!judged.subnormals || i != 7);

@@ -124,6 +124,16 @@ impl Select {
         self.attention || self.reduce == Reduce::Subgroups
     }
 
+    /// Why subgroups are not used, where they are not.
+    pub fn why_no_subgroups(&self) -> &str {
+        self.reason.as_deref().unwrap_or("drivers that run on the CPU gain nothing by them")
+    }
+
+    /// Why halves are unpacked by hand, where they are.
+    pub fn why_no_f16(&self) -> &str {
+        self.by_hand.as_deref().unwrap_or_default()
+    }
+
     /// The next best without subgroups, which are missing for `reason`.
     ///
     /// # Errors

@@ -109,6 +109,33 @@ fn a_probe_that_fails_withholds_the_promise() {
     assert_eq!(gpu.numerics().mode, Mode::Fast);
 }
 
+/// What a report says of an adapter, and the adapter that is opened by its place.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn an_adapter_is_opened_by_its_place_and_says_what_its_probes_found() {
+    let all = crate::facts().unwrap();
+    assert_eq!(all.iter().map(|a| a.listed.clone()).collect::<Vec<_>>(), crate::list().unwrap());
+    for (index, facts) in all.iter().enumerate() {
+        let gpu = Wgpu::new(WgpuConfig { index: Some(index), ..WgpuConfig::default() }).unwrap();
+        assert_eq!(*gpu.adapter(), facts.listed);
+        assert!(
+            facts.limits.iter().all(|(name, value)| *value > 0 || *name == "max_immediate_size"),
+            "{facts:?}"
+        );
+        let passed = |name: &str| gpu.probes().iter().find(|probe| probe.name == name).unwrap().passed;
+        let found = gpu.arithmetic();
+        assert_eq!(
+            (passed("division"), passed("subnormals")),
+            (Some(found.division), Some(found.subnormals))
+        );
+        assert_eq!(gpu.probes().len(), 11, "{:?}", gpu.probes());
+        let [reference, invariant, fast] = gpu.withheld();
+        assert_eq!(reference.1.is_none(), found.promise(true) == Mode::Reference, "{reference:?}");
+        assert_eq!((invariant.1.is_none(), fast.1.is_none()), (found.order, true));
+    }
+    assert!(Wgpu::new(WgpuConfig { index: Some(all.len()), ..WgpuConfig::default() }).is_err());
+}
+
 #[test]
 #[ignore = "needs a wgpu adapter"]
 fn times_are_the_devices_and_move_on() {

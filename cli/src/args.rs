@@ -23,10 +23,11 @@ pub use texts::{AnswerArgs, ClassifyArgs, EmbedArgs, LinesArgs, ScoreArgs};
 pub use transcribe::{TranscribeArgs, TranscribeTask};
 
 use super::values::{
-    degree, min_p, new_tokens, positive, repetition_penalty, seed, stop, temperature, top_k, top_p,
-    weight_format,
+    degree, min_p, new_tokens, positive, repetition_penalty, report_seconds, seed, stop, temperature,
+    threads, top_k, top_p, weight_format,
 };
 use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
+use engraft::backends::Place;
 use engraft::{GenerateOptions, WeightFormat};
 use std::path::PathBuf;
 
@@ -105,6 +106,9 @@ pub enum Command {
     /// Write a checkpoint of random weights (used by bench, in a process of its own)
     #[command(hide = true)]
     WriteShape(WriteShapeArgs),
+    /// List devices, or time the kernels of one (used by doctor, in a process of its own)
+    #[command(hide = true)]
+    ReportDevice(ReportDeviceArgs),
 }
 
 impl Command {
@@ -263,7 +267,39 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Write a report that can be sent to others, one JSON file: the system and the processor, and of every
+    /// device (CPU, CUDA, each adapter of wgpu) its driver, limits and features, what probes find and what is
+    /// promised about bits, and how long each class of kernels takes. No names of users and machines, no
+    /// paths, no variables. - is standard output
+    #[arg(long, value_name = "FILE", conflicts_with_all = NOT_IN_REPORTS)]
+    pub report: Option<PathBuf>,
+    /// Seconds that a report may take, shared by all devices; what they do not reach is listed; default: 60
+    #[arg(long, value_name = "N", requires = "report", value_parser = report_seconds)]
+    pub seconds: Option<usize>,
 }
+
+/// Flags that say nothing to a report, which is of all devices and loads no model.
+const NOT_IN_REPORTS: [&str; 19] = [
+    "json",
+    "backend",
+    "mode",
+    "cublaslt",
+    "dtype",
+    "kv_dtype",
+    "quantize",
+    "in_order",
+    "blocking",
+    "wait_limit",
+    "tp",
+    "ep",
+    "no_graphs",
+    "no_prefix_cache",
+    "host_cache",
+    "max_step_ms",
+    "steps_ahead",
+    "max_step_tokens",
+    "max_context",
+];
 
 #[derive(Debug, ClapArgs)]
 pub struct BenchArgs {
@@ -313,6 +349,25 @@ pub struct WriteShapeArgs {
     /// Folder to write to
     #[arg(long)]
     pub out: PathBuf,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ReportDeviceArgs {
+    /// Which device; without it devices are listed
+    #[arg(long)]
+    pub place: Option<Place>,
+    /// Time that there is
+    #[arg(long)]
+    pub milliseconds: u64,
+    /// As of doctor
+    #[arg(long, default_value_t = 0, value_parser = threads)]
+    pub threads: usize,
+    /// As of doctor
+    #[arg(long)]
+    pub cuda_driver: Option<PathBuf>,
+    /// As of doctor
+    #[arg(long)]
+    pub kernel_cache: Option<PathBuf>,
 }
 
 impl SamplingArgs {

@@ -1,5 +1,15 @@
 //! `engraft doctor`: what this build and this machine have, and whether the demo model runs on the device and
-//! with the switches that were named. Measures nothing.
+//! with the switches that were named. Measures nothing, unless a report is asked for (`report.rs`).
+
+mod classes;
+mod clean;
+mod device;
+mod process;
+mod report;
+mod system;
+mod timing;
+
+pub use device::run as report_device;
 
 use super::args::{DeviceArgs, DoctorArgs};
 use super::failure::{Failure, Outcome};
@@ -10,6 +20,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
+use system::{cpu_features, cpu_model, memory};
 
 /// A driver library of a GPU: its file, what it serves, what to install.
 const LIBRARIES: [(&str, &str, &str); 3] = [
@@ -40,10 +51,13 @@ struct Findings {
 }
 
 pub fn run(args: &DoctorArgs) -> Outcome {
+    if let Some(file) = &args.report {
+        return report::run(args, file);
+    }
     let cache = linker_cache();
     let found = Findings {
         features: cpu_features(),
-        threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        threads: system::threads(),
         memory: memory(),
         libraries: LIBRARIES.iter().map(|(file, ..)| find(file, &cache)).collect(),
     };
@@ -170,41 +184,6 @@ fn verdict(features: &[&str]) -> String {
         "on the portable path (slow): AVX2 and FMA are missing"
     };
     format!("Models run on the CPU {how}.\nTry: engraft generate --prompt \"This package provides\"\n")
-}
-
-#[cfg(target_arch = "x86_64")]
-fn cpu_features() -> Vec<&'static str> {
-    let have = [
-        ("avx", is_x86_feature_detected!("avx")),
-        ("avx2", is_x86_feature_detected!("avx2")),
-        ("fma", is_x86_feature_detected!("fma")),
-        ("f16c", is_x86_feature_detected!("f16c")),
-        ("avx512f", is_x86_feature_detected!("avx512f")),
-        ("avx512vnni", is_x86_feature_detected!("avx512vnni")),
-        ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
-    ];
-    have.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect()
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn cpu_features() -> Vec<&'static str> {
-    Vec::new()
-}
-
-fn cpu_model() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = info.lines().find_map(|l| l.strip_prefix("model name"));
-    line.and_then(|l| l.split_once(':')).map_or("unknown model".into(), |(_, name)| name.trim().to_string())
-}
-
-/// Bytes of memory, all and available, where the system says.
-fn memory() -> (Option<u64>, Option<u64>) {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let read = |name: &str| {
-        let line = info.lines().find_map(|l| l.strip_prefix(name))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kb| kb * 1024)
-    };
-    (read("MemTotal:"), read("MemAvailable:"))
 }
 
 /// What `ldconfig -p` lists; empty where there is none.

@@ -100,6 +100,7 @@ fn run(command: Command) -> failure::Outcome {
         Command::Classify(args) => texts::classify(&args),
         Command::Answer(args) => answer::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::ReportDevice(args) => doctor::report_device(&args),
         Command::Completions(args) => completions(&args),
         Command::WriteShape(args) => bench::write_shape(&args),
     }

@@ -47,6 +47,11 @@ pub(super) fn positive(text: &str) -> Result<usize, String> {
     whole(text, 1..=1 << 20)
 }
 
+/// Seconds of a report.
+pub(super) fn report_seconds(text: &str) -> Result<usize, String> {
+    whole(text, 1..=3600)
+}
+
 pub(super) fn top_k(text: &str) -> Result<u32, String> {
     whole(text, 0..=u32::MAX)
 }

@@ -187,6 +187,22 @@ fn doctor_runs_the_demo_model_on_the_device_that_is_named() {
     assert!(!output.status.success() && said.contains("failed: ") && said.contains("libvulkan"), "{said}");
 }
 
+/// The software driver runs kernels slowly: what there is no time for is listed.
+#[test]
+fn a_report_has_the_device_that_the_driver_lists() {
+    let driver = driver();
+    let report = ["doctor", "--report", "-", "--seconds", "10", "--cuda-driver", &driver, "--threads", "1"];
+    let text = stdout(&engraft(&report));
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let devices = report["devices"].as_array().unwrap();
+    let device = devices.iter().find(|device| device["device"] == "cuda:0").unwrap();
+    assert!(device["listed"]["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{device}");
+    let cpu = devices.iter().find(|device| device["device"] == "cpu").unwrap();
+    let classes = |device: &serde_json::Value| device["timings"].as_array().unwrap().len();
+    assert_eq!(classes(device), classes(cpu));
+    assert!(!text.contains(&driver), "{text}");
+}
+
 #[test]
 fn bench_takes_the_switches_and_the_load_leaves_no_packing_to_the_first_step() {
     let driver = driver();

@@ -85,6 +85,38 @@ fn an_adapter_gives_the_text_of_the_cpu_and_the_plan_has_no_gaps() {
     );
 }
 
+/// Adapters that drivers on the CPU play compile slowly: what there is no time for is listed.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn a_report_has_the_adapter_its_probes_and_its_promises() {
+    let backend = adapter();
+    let name = backend.split_once(':').map_or("", |(_, part)| part);
+    let text = stdout(&engraft(None, &["doctor", "--report", "-", "--seconds", "40", "--threads", "1"]));
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let devices = report["devices"].as_array().unwrap();
+    let named = |device: &&serde_json::Value| {
+        device["listed"]["name"].as_str().is_some_and(|text| text.to_lowercase().contains(name))
+    };
+    let device = devices.iter().find(named).unwrap_or_else(|| panic!("no {name} in {report}"));
+    assert!(device["device"].as_str().unwrap().starts_with("wgpu#"), "{device}");
+    for field in ["vendor", "device", "driver", "driver_version", "api", "type", "features", "limits"] {
+        assert!(!device["listed"][field].is_null(), "{field}: {device}");
+    }
+    let probes = device["opened"]["probes"].as_array().unwrap();
+    let probed: Vec<&str> = probes.iter().map(|probe| probe["name"].as_str().unwrap()).collect();
+    for probe in ["division", "chain of multiply-adds", "subnormals", "subgroups", "f16"] {
+        assert!(probed.contains(&probe), "{probed:?}");
+    }
+    for mode in ["reference", "invariant", "fast"] {
+        let promise = &device["opened"]["promises"][mode];
+        assert_eq!(promise["kept"].as_bool().unwrap(), promise["reason"].is_null(), "{mode}: {promise}");
+    }
+    let timings = device["timings"].as_array().unwrap();
+    let failed: Vec<_> = timings.iter().filter(|timing| timing["outcome"] == "failed").collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    assert!(timings.iter().any(|timing| timing["outcome"] == "timed"), "{device}");
+}
+
 #[test]
 #[ignore = "needs a wgpu adapter"]
 fn bench_measures_an_adapter_against_its_own_limits() {

@@ -254,14 +254,7 @@ impl DeviceArgs {
             ("--blocking", self.blocking),
             ("--wait-limit", self.wait_limit.is_some()),
         ];
-        // To load a pipe waits for a writer.
-        for (flag, library) in [("--cuda-driver", &self.cuda_driver), ("--cublaslt", &self.cublaslt)] {
-            if let Some(path) = library.as_deref()
-                && path.metadata().is_ok_and(|meta| !meta.is_file())
-            {
-                return Err(Failure::Usage(format!("{flag} {}: is not a regular file", path.display())));
-            }
-        }
+        self.regular_libraries()?;
         let given = of_cuda.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
         let mut name = self.backend.clone();
         match (&mut name, given) {
@@ -283,6 +276,18 @@ impl DeviceArgs {
             (_, None) => {}
         }
         Ok(name)
+    }
+
+    /// Refuses libraries that are no regular files: to load a pipe waits for a writer.
+    pub fn regular_libraries(&self) -> Result<(), Failure> {
+        for (flag, library) in [("--cuda-driver", &self.cuda_driver), ("--cublaslt", &self.cublaslt)] {
+            if let Some(path) = library.as_deref()
+                && path.metadata().is_ok_and(|meta| !meta.is_file())
+            {
+                return Err(Failure::Usage(format!("{flag} {}: is not a regular file", path.display())));
+            }
+        }
+        Ok(())
     }
 
     pub fn options(&self) -> Result<Options, Failure> {

@@ -9,6 +9,7 @@ mod measure;
 mod shape;
 mod shapes;
 
+pub use measure::median;
 pub use shape::{shape, weights};
 pub use shapes::Shape;
 
@@ -19,7 +20,7 @@ use engraft::backends::with_backend;
 use engraft::engraft_core::policy::Family;
 use engraft::engraft_core::profile::Profile;
 use engraft::{Error, Float, ModelSource};
-use measure::{Job, Report, Times, median};
+use measure::{Job, Report, Times};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,10 @@
 //! A build without the CUDA backend.
 
+use super::inspect::{Inspector, Opening, Place};
 use super::name::{CudaOptions, absent};
 use super::visit::{Limits, Visitor};
 use engraft_core::Result;
+use serde_json::Value;
 
 pub fn visit<V: Visitor>(name: &CudaOptions, _visitor: V) -> Result<V::Output> {
     Err(absent(&name.clone().into()))
@@ -14,4 +16,12 @@ pub fn limits(name: &CudaOptions) -> Result<Limits> {
 
 pub fn devices() -> Result<Vec<String>> {
     Ok(Vec::new())
+}
+
+pub fn found(_opening: &Opening) -> Result<Vec<(Place, Value)>> {
+    Ok(Vec::new())
+}
+
+pub fn inspect<V: Inspector>(index: u16, _opening: &Opening, _inspector: V) -> Result<V::Output> {
+    Err(absent(&CudaOptions::new().index(index).into()))
 }

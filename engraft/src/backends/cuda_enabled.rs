@@ -1,9 +1,12 @@
 //! The CUDA backend is compiled in.
 
+use super::inspect::{Inspected, Inspector, Opening, Place};
 use super::name::CudaOptions;
+use super::properties::{common, kept};
 use super::visit::{Limits, Visitor};
 use engraft_core::Result;
 use engraft_cuda::{Cuda, CudaConfig, list};
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// Runs `visitor` on the device that `name` means.
@@ -32,4 +35,34 @@ pub fn devices() -> Result<Vec<String>> {
         format!("{} (compute capability {major}.{minor}, {:.1} GiB)", d.name, gib(d.memory_bytes))
     };
     Ok(list(None)?.iter().map(line).collect())
+}
+
+/// Devices for reports.
+pub fn found(opening: &Opening) -> Result<Vec<(Place, Value)>> {
+    let facts = |d: engraft_cuda::Listed| {
+        let (major, minor) = d.capability;
+        json!({"name": d.name, "capability": format!("{major}.{minor}"), "memory_bytes": d.memory_bytes})
+    };
+    let all = list(opening.cuda_driver.as_deref())?;
+    Ok(all.into_iter().zip(0..).map(|(device, index)| (Place::Cuda(index), facts(device))).collect())
+}
+
+/// Shows a device to `inspector`.
+pub fn inspect<V: Inspector>(index: u16, opening: &Opening, inspector: V) -> Result<V::Output> {
+    let (driver, kernel_cache) = (opening.cuda_driver.clone(), opening.kernel_cache.clone());
+    let device = index.into();
+    let cuda = Cuda::new(CudaConfig { device, driver, kernel_cache, ..CudaConfig::default() })?;
+    let mut facts = common(cuda.as_ref());
+    let driver: Map<String, Value> =
+        cuda.facts().into_iter().map(|(name, value)| (name.to_string(), value.into())).collect();
+    facts.insert("driver".into(), driver.into());
+    facts.insert("clock".into(), "device".into());
+    facts.insert("probes".into(), json!([]));
+    facts.insert("promises".into(), kept("by its kernels, whose instructions are fixed; not probed"));
+    let measured = cuda.clone();
+    let limits = move || {
+        let (read_gbs, fma_gflops) = measured.limits()?;
+        Ok(Limits { read_gbs, fma_gflops })
+    };
+    inspector.inspect(Inspected { backend: cuda, facts, limits: Box::new(limits) })
 }

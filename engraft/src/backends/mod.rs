@@ -11,16 +11,22 @@ mod cpu;
 #[cfg_attr(feature = "cuda", path = "cuda_enabled.rs")]
 #[cfg_attr(not(feature = "cuda"), path = "cuda_disabled.rs")]
 mod cuda;
+mod inspect;
 mod name;
+#[cfg(any(feature = "cpu", feature = "cuda", feature = "wgpu"))]
+mod properties;
 mod visit;
 #[cfg_attr(feature = "wgpu", path = "wgpu_enabled.rs")]
 #[cfg_attr(not(feature = "wgpu"), path = "wgpu_disabled.rs")]
 mod wgpu;
 
+#[doc(hidden)]
+pub use inspect::{Inspected, Inspector, Measure, Opening, Place};
 pub use name::{BackendName, CudaOptions, KNOWN, WgpuOptions};
 pub use visit::{Limits, Visitor};
 
-use engraft_core::Result;
+use engraft_core::{Error, Result};
+use serde_json::Value;
 
 /// Starts the named backend (`threads` 0: one per core) and runs `visitor` with it.
 ///
@@ -45,6 +51,33 @@ pub fn adapters() -> Vec<String> {
 /// `Unsupported` without a driver.
 pub fn cuda_devices() -> Result<Vec<String>> {
     cuda::devices()
+}
+
+/// Every device that this build can run on by one of the backends `cpu`, `cuda` and `wgpu`, for a report.
+///
+/// # Errors
+/// Why there is none; `Config` for another backend.
+#[doc(hidden)]
+pub fn devices(backend: &str, opening: &Opening) -> Result<Vec<(Place, Value)>> {
+    match backend {
+        "cpu" => cpu::found(),
+        "cuda" => cuda::found(opening),
+        "wgpu" => wgpu::found(),
+        _ => Err(Error::config("backend", format!("\"{backend}\""), "cpu, cuda, wgpu")),
+    }
+}
+
+/// Opens a device for a report and shows it to `inspector`.
+///
+/// # Errors
+/// As [`with_backend`].
+#[doc(hidden)]
+pub fn inspect<V: Inspector>(place: Place, opening: &Opening, inspector: V) -> Result<V::Output> {
+    match place {
+        Place::Cpu => cpu::inspect(opening, inspector),
+        Place::Cuda(index) => cuda::inspect(index, opening, inspector),
+        Place::Wgpu(index) => wgpu::inspect(index, inspector),
+    }
 }
 
 /// Measures the named backend's limits now; takes a moment and half a gigabyte.

@@ -1,8 +1,10 @@
 //! A build without the wgpu backend.
 
+use super::inspect::{Inspector, Place};
 use super::name::{WgpuOptions, absent};
 use super::visit::{Limits, Visitor};
 use engraft_core::Result;
+use serde_json::Value;
 
 pub fn visit<V: Visitor>(name: &WgpuOptions, _visitor: V) -> Result<V::Output> {
     Err(absent(&name.clone().into()))
@@ -14,4 +16,12 @@ pub fn limits(name: &WgpuOptions) -> Result<Limits> {
 
 pub fn adapters() -> Vec<String> {
     Vec::new()
+}
+
+pub fn found() -> Result<Vec<(Place, Value)>> {
+    Ok(Vec::new())
+}
+
+pub fn inspect<V: Inspector>(_index: usize, _inspector: V) -> Result<V::Output> {
+    Err(absent(&WgpuOptions::new().into()))
 }

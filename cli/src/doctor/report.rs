@@ -1,0 +1,218 @@
+//! `engraft doctor --report`: one JSON file with the machine, its devices, what probes find, and how long
+//! each class of kernels takes.
+//!
+//! Every device has a process of its own ([`super::device`]) and a share of the time; what a process did not
+//! come to is said to be so, and what it found stays, however it ends.
+
+use super::super::args::DoctorArgs;
+use super::super::failure::{Failure, Outcome};
+use super::super::output::{emit, note};
+use super::classes::{Class, all};
+use super::clean::cleaned;
+use super::device::{OUT_OF_TIME, entry};
+use super::process::{End, Said, listen};
+use super::system;
+use engraft::Error;
+use engraft::backends::{BackendName, CudaOptions, WgpuOptions};
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Number of the layout of a report: another one is not read as this one is.
+const FORMAT: u32 = 1;
+/// Seconds of a report unless others are asked for.
+const SECONDS: usize = 60;
+
+pub fn run(args: &DoctorArgs, to: &Path) -> Outcome {
+    args.device.regular_libraries()?;
+    // Refused before anything is measured.
+    let file = if to == Path::new("-") { None } else { Some(opened(to)?) };
+    let report = cleaned(report(args)?);
+    let text = serde_json::to_string_pretty(&report).map_err(|e| Error::internal(e.to_string()))? + "\n";
+    let Some(mut file) = file else { return emit(&text) };
+    let written = shortened(&file).and_then(|()| file.write_all(text.as_bytes())).and_then(|()| file.flush());
+    written.map_err(|e| Error::io(to, e))?;
+    note(&format!("{} has the report; read it before you send it", to.display()));
+    Ok(())
+}
+
+/// The file to write to; what it holds stays until there is a report.
+fn opened(path: &Path) -> Result<File, Error> {
+    File::options().write(true).create(true).truncate(false).open(path).map_err(|e| Error::io(path, e))
+}
+
+/// Takes out what a regular file held.
+fn shortened(file: &File) -> std::io::Result<()> {
+    if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
+}
+
+fn report(args: &DoctorArgs) -> Result<Value, Failure> {
+    let (began, date) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+    let seconds = args.seconds.unwrap_or(SECONDS);
+    let end = began + Duration::from_secs(seconds as u64);
+    let program = std::env::current_exe().map_err(|e| Error::io("this program", e))?;
+    let listed = listen(&mut process(&program, args, None, end), began + (end - began) / 2);
+    let (places, without) = found(listed);
+    let (classes, mut devices) = (all(), Vec::new());
+    for (done, listed) in places.iter().enumerate() {
+        let place = listed["device"].as_str().unwrap_or_default();
+        let left = end.saturating_duration_since(Instant::now());
+        let (from, share) = (Instant::now(), left / (places.len() - done) as u32);
+        // What is asked of the process ends before it is stopped.
+        let said = match share > Duration::from_millis(100) {
+            true => {
+                let mut process = process(&program, args, Some(place), from + share.mul_f64(0.9));
+                listen(&mut process, from + share)
+            }
+            false => Said { lines: Vec::new(), end: End::OutOfTime },
+        };
+        let device = assembled(listed.clone(), said, &classes, from.elapsed());
+        note(&format!("{place}: {}", summary(&device)));
+        devices.push(device);
+    }
+    Ok(json!({
+        "format": FORMAT,
+        "engraft": env!("CARGO_PKG_VERSION"),
+        "date": system::utc(date),
+        "seconds": {"budget": seconds, "taken": began.elapsed().as_secs_f64()},
+        "build": build(),
+        "system": system::operating_system(),
+        "cpu": cpu(),
+        "without": without,
+        "devices": devices,
+    }))
+}
+
+/// The process that looks at a device until `end`; none: that lists devices.
+fn process(program: &Path, args: &DoctorArgs, place: Option<&str>, end: Instant) -> Command {
+    let mut command = Command::new(program);
+    let left = end.saturating_duration_since(Instant::now()).as_millis();
+    command.args(["report-device", "--milliseconds", &left.to_string()]);
+    command.args(["--threads", &args.device.threads.to_string()]);
+    if let Some(place) = place {
+        command.args(["--place", place]);
+    }
+    let paths = [("--cuda-driver", &args.device.cuda_driver), ("--kernel-cache", &args.device.kernel_cache)];
+    for (flag, path) in paths {
+        if let Some(path) = path {
+            command.arg(flag).arg(path);
+        }
+    }
+    command
+}
+
+/// Devices, and what is said of backends without one.
+fn found(said: Said) -> (Vec<Value>, Vec<Value>) {
+    let (mut devices, mut without) = (Vec::new(), Vec::new());
+    for mut line in said.lines {
+        match (line["device"].take(), line["without"].take(), line["failed"].take()) {
+            (Value::Null, Value::Null, Value::Null) => {}
+            (Value::Null, Value::Null, why) => without.push(json!({"backend": "all", "error": why})),
+            (Value::Null, backend, _) => without.push(backend),
+            (device, ..) => devices.push(device),
+        }
+    }
+    if let Some(error) = broken(&said.end) {
+        without.push(json!({"backend": "all", "error": format!("while devices were listed: {error}")}));
+    }
+    let cpu = |device: &Value| device["backend"] == "cpu";
+    if BackendName::Cpu.compiled_in() && !devices.iter().any(cpu) {
+        devices.insert(0, json!({"device": "cpu", "backend": "cpu", "listed": {}}));
+    }
+    (devices, without)
+}
+
+/// What is wrong with a process that did not say everything.
+fn broken(end: &End) -> Option<String> {
+    match end {
+        End::Done => None,
+        End::OutOfTime => Some(OUT_OF_TIME.to_string()),
+        End::Broken(how) => Some(how.clone()),
+    }
+}
+
+/// A device as the report has it: what was listed, what its process said, and what it did not come to.
+fn assembled(listed: Value, said: Said, classes: &[Class], taken: Duration) -> Value {
+    let Said { lines, end } = said;
+    let (mut opened, mut measured, mut timings) = (Value::Null, Value::Null, Vec::new());
+    let (mut begun, mut failed) = (None, None);
+    for mut line in lines {
+        if let Some(what) = line["begins"].as_str() {
+            begun = Some(what.to_string());
+        }
+        if let Some(why) = line["failed"].as_str() {
+            failed = Some(why.to_string());
+        }
+        match (line["opened"].take(), line["measured"].take(), line["timing"].take()) {
+            (facts @ Value::Object(_), ..) => opened = facts,
+            (_, limits @ Value::Object(_), _) => measured = limits,
+            (_, _, timing @ Value::Object(_)) => timings.push(timing),
+            _ => {}
+        }
+    }
+    let within = |how: String| match &begun {
+        Some(what) => format!("{how}; its last act was: {what}"),
+        None => how,
+    };
+    let error = failed.or_else(|| broken(&end).map(within));
+    if measured.is_null() {
+        measured = json!({"error": error.as_deref().unwrap_or(OUT_OF_TIME)});
+    }
+    // In the order of the classes: the process times them one after the other.
+    for class in classes.iter().skip(timings.len()) {
+        let ran = begun.as_ref() == Some(&class.name);
+        let (outcome, why) = match &end {
+            End::OutOfTime if ran => ("not run", "out of time while it ran"),
+            End::OutOfTime => ("not run", OUT_OF_TIME),
+            End::Broken(how) if ran => ("failed", how.as_str()),
+            _ => ("not run", "the device failed before"),
+        };
+        timings.push(entry(class, outcome, json!({"error": why})));
+    }
+    let mut device = match listed {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    let fields =
+        [("opened", opened), ("measured", measured), ("timings", timings.into()), ("error", json!(error))];
+    device.extend(fields.map(|(name, value)| (name.to_string(), value)));
+    device.insert("seconds".into(), taken.as_secs_f64().into());
+    device.into()
+}
+
+/// One line about a device, while others are still to come.
+fn summary(device: &Value) -> String {
+    let timings = device["timings"].as_array().map_or(&[][..], Vec::as_slice);
+    let count = |outcome: &str| timings.iter().filter(|timing| timing["outcome"] == outcome).count();
+    let name = device["listed"]["name"].as_str().or(device["opened"]["device"].as_str()).unwrap_or("unknown");
+    let [timed, failed, left] = ["timed", "failed", "not run"].map(count);
+    let error = device["error"].as_str().map_or(String::new(), |error| format!("; {error}"));
+    format!("{name}: {timed} classes of kernels timed, {failed} failed, {left} not run{error}")
+}
+
+fn build() -> Value {
+    let wgpu = BackendName::from(WgpuOptions::default()).compiled_in();
+    let cuda = BackendName::from(CudaOptions::default()).compiled_in();
+    json!({
+        "backends": {"cpu": BackendName::Cpu.compiled_in(), "cuda": cuda, "wgpu": wgpu},
+        "optimised": !cfg!(debug_assertions),
+    })
+}
+
+fn cpu() -> Value {
+    let (total, available) = system::memory();
+    json!({
+        "model": system::cpu_model(),
+        "threads": system::threads(),
+        "features": system::cpu_features(),
+        "memory_bytes": total,
+        "memory_available_bytes": available,
+    })
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

@@ -1,0 +1,73 @@
+//! What a report makes of the lines of a device's process.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+fn ended(lines: &[Value], end: End) -> Value {
+    let listed = json!({"device": "wgpu#0", "backend": "wgpu", "listed": {"name": "x"}});
+    assembled(listed, Said { lines: lines.to_vec(), end }, &all(), Duration::from_secs(1))
+}
+
+/// The opening of a device, its first class timed, its second one begun.
+fn begun() -> Vec<Value> {
+    let classes = all();
+    vec![
+        json!({"begins": "opening the device"}),
+        json!({"opened": {"probes": []}}),
+        json!({"measured": {"read_gb_per_second": 1.0}}),
+        json!({"begins": classes[0].name}),
+        json!({"timing": entry(&classes[0], "timed", json!({"seconds": 1.0}))}),
+        json!({"begins": classes[1].name}),
+    ]
+}
+
+#[test]
+fn what_a_process_did_not_come_to_is_listed_with_its_reason() {
+    let classes = all();
+    for (end, second, later) in [
+        (
+            End::Broken("it ended: signal 11".into()),
+            ("failed", "it ended: signal 11"),
+            "the device failed before",
+        ),
+        (End::OutOfTime, ("not run", "out of time while it ran"), OUT_OF_TIME),
+    ] {
+        let device = ended(&begun(), end);
+        let timings = device["timings"].as_array().unwrap();
+        assert_eq!(timings.len(), classes.len());
+        let of = |at: usize| (timings[at]["outcome"].as_str().unwrap(), timings[at]["error"].as_str());
+        assert_eq!(of(0), ("timed", None));
+        assert_eq!(of(1), (second.0, Some(second.1)));
+        assert_eq!(of(2), ("not run", Some(later)));
+        let error = device["error"].as_str().unwrap();
+        assert!(error.ends_with(&format!("its last act was: {}", classes[1].name)), "{error}");
+        assert_eq!(device["measured"]["read_gb_per_second"], 1.0);
+        assert_eq!((device["device"].as_str(), device["seconds"].as_f64()), (Some("wgpu#0"), Some(1.0)));
+    }
+    // The device could not be opened.
+    let device = ended(&[json!({"begins": "opening the device"}), json!({"failed": "no"})], End::Done);
+    assert_eq!((device["error"].as_str(), device["opened"].is_null()), (Some("no"), true));
+    assert_eq!(device["measured"]["error"], "no");
+    assert!(device["timings"].as_array().unwrap().iter().all(|t| t["error"] == "the device failed before"));
+    assert!(summary(&device).ends_with("; no"), "{}", summary(&device));
+}
+
+#[test]
+fn backends_without_a_device_are_listed_with_their_reason() {
+    let said = |lines: &[Value], end: End| found(Said { lines: lines.to_vec(), end });
+    let without = json!({"backend": "cuda", "error": "no driver"});
+    let lines = [
+        json!({"device": {"device": "cpu", "backend": "cpu", "listed": {}}}),
+        json!({"without": without}),
+        json!({"device": {"device": "wgpu#0", "backend": "wgpu", "listed": {}}}),
+        json!({"end": true}),
+    ];
+    let (devices, missing) = said(&lines, End::Done);
+    assert_eq!((devices.len(), missing), (2, vec![without]));
+    // A driver that crashes when devices are listed leaves the CPU.
+    let (devices, missing) = said(&[], End::Broken("it ended: signal 11".into()));
+    assert_eq!(devices.len(), usize::from(BackendName::Cpu.compiled_in()));
+    let error = missing[0]["error"].as_str().unwrap();
+    assert!(error.contains("listed") && error.contains("signal 11"), "{error}");
+}
