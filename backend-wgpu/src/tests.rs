@@ -113,6 +113,7 @@ fn a_probe_that_fails_withholds_the_promise() {
 #[test]
 #[ignore = "needs a wgpu adapter"]
 fn an_adapter_is_opened_by_its_place_and_says_what_its_probes_found() {
+    opened();
     let all = crate::facts().unwrap();
     assert_eq!(all.iter().map(|a| a.listed.clone()).collect::<Vec<_>>(), crate::list().unwrap());
     for (index, facts) in all.iter().enumerate() {

@@ -41,7 +41,8 @@ pub fn run(args: &ServeArgs) -> Outcome {
         note(&dim("demo model (embedded; --model takes another): it writes package descriptions"));
     }
     if server.makes_pictures() {
-        note(&dim("a pipeline: /v1/images/generations makes its pictures"));
+        let turns = "one request after the other, whatever --max-num-seqs says";
+        note(&dim(&format!("a pipeline: /v1/images/generations makes its pictures, {turns}")));
     } else if !server.has_chat_template() {
         note("This model has no chat template: /v1/chat/completions refuses; --chat-template gives one.");
     }

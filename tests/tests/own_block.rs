@@ -177,9 +177,9 @@ fn a_sum_that_waits_is_added_at_the_end_of_an_own_block() {
     let wrapped = run(&|i| {
         i.register("wrapped", |_: &Arc<Cpu>, _, _| Ok(Some(Box::new(Wrapped))));
     });
-    assert!(wrapped == plain);
+    assert_eq!(wrapped, plain);
     let second = without(1);
-    assert!(second.hidden[1] == plain.hidden[1]);
+    assert_eq!(second.hidden[1], plain.hidden[1]);
     assert!(second.hidden[2] != second.hidden[1], "the sum was lost with the block");
     let both = without(0);
     assert!(both.hidden[2] == plain.hidden[0], "a sum that no block has made");

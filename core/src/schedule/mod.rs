@@ -218,8 +218,8 @@ impl<T> Scheduler<T> {
                     prompts = true;
                     continue;
                 }
-                // Most sequences of most steps decode, nothing else is asked of them, and they have a page for
-                // their token: little is looked at then.
+                // Most sequences of most steps decode, nothing else is asked of them, and they have a page
+                // for their token: little is looked at then.
                 let (mut slice, encodes) = match wanted == Phase::Decode && seq.asked.is_empty() {
                     true => (self.token(seq, batch), 0),
                     false => (self.slice(seq, batch, decoding), seq.to_encode()),
