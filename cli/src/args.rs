@@ -353,9 +353,12 @@ pub struct WriteShapeArgs {
 
 #[derive(Debug, ClapArgs)]
 pub struct ReportDeviceArgs {
-    /// Which device; without it devices are listed
+    /// Which device; without it those of a backend are listed
     #[arg(long)]
     pub place: Option<Place>,
+    /// Which backend's devices are listed
+    #[arg(long, required_unless_present = "place")]
+    pub backend: Option<String>,
     /// Time that there is
     #[arg(long)]
     pub milliseconds: u64,

@@ -155,3 +155,71 @@ fn flags_that_say_nothing_to_a_report_are_refused() {
         misused(&["doctor", "--report", "-", "--seconds", seconds], &["from 1 to 3600"]);
     }
 }
+
+/// A pipe that nothing reads or writes.
+#[cfg(unix)]
+fn pipe(folder: &Path) -> String {
+    let path = folder.join("pipe");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    path.to_str().unwrap().to_string()
+}
+
+/// Runs the program, which ends within half a minute.
+#[cfg(unix)]
+fn ends(args: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_engraft"));
+    program.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (mut child, began) = (program.spawn().unwrap(), Instant::now());
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > Duration::from_secs(30) {
+            child.kill().unwrap();
+            panic!("{args:?} does not end");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_that_nothing_reads_is_not_waited_for() {
+    let pipe = pipe(&folder("report to a pipe"));
+    let output = ends(&["doctor", "--report", &pipe, "--seconds", "1"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("report to a pipe"), "{}", stderr(&output));
+}
+
+/// Without CUDA in the build there is no driver to load, and the process ends at once.
+#[cfg(unix)]
+#[test]
+fn a_process_that_hangs_ends_itself() {
+    let pipe = pipe(&folder("driver in a pipe"));
+    ends(&["report-device", "--backend", "cuda", "--milliseconds", "100", "--cuda-driver", &pipe]);
+}
+
+#[test]
+fn a_record_begins_on_a_line_of_its_own() {
+    let text = stdout(&support::engraft(&["report-device", "--backend", "cpu", "--milliseconds", "60000"]));
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() == 4 && lines[0].is_empty() && lines[2].is_empty(), "{text}");
+    assert_eq!(lines[3], "{\"end\":true}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_got_no_report_is_removed_unless_it_was_there() {
+    let place = folder("no report");
+    for existed in [false, true] {
+        let file = place.join("report.json");
+        if existed {
+            fs::write(&file, "").unwrap();
+        }
+        // No file may grow.
+        let script = "trap '' XFSZ; ulimit -f 0; exec \"$0\" doctor --report \"$1\" --seconds 1 --threads 1";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_engraft")]).arg(&file).stdin(Stdio::null());
+        let output = shell.env("VK_DRIVER_FILES", "/nonexistent").output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert_eq!(file.exists(), existed);
+    }
+}

@@ -2,17 +2,18 @@
 //! which they came; what ends one early, ends it between two steps.
 
 use crate::admission::Permit;
+use crate::answer::Placed;
 use crate::config::ServerConfig;
-use crate::error::{ApiError, json_response};
+use crate::error::ApiError;
 use crate::fields::Shape::{Bool, Number, OneOf, Text, Whole};
 use crate::fields::{Field, Fields, clipped, honoured, is_false, is_zero, no_effect, only, refused};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Queued};
 use crate::state::{State, Waits, blocking, fresh_id, now};
 use crate::supervise::{Models, Pictures};
 use crate::watch::{Watch, acquire};
 use axum::body::Body;
 use axum::extract;
-use axum::http::{HeaderValue, Request, Response, StatusCode};
+use axum::http::{HeaderValue, Request, Response, header};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use engraft::engraft_diffusion::engraft_image::{self, SchedulerConfig, encode_png};
@@ -132,17 +133,26 @@ pub async fn generate(
     drop(call);
     let (waits, id, seed) = (Waits::default(), fresh_id(), asked.seed);
     let watch = Watch::new(&state, waits.0.clone());
-    let began = Instant::now();
+    let mut queued = Queued::new(state.metrics.clone());
     let turn = watch.unless(acquire(&state.making, 1)).await?;
-    let waited = began.elapsed();
-    state.metrics.image_turn(asked.n, waited);
+    // A pipeline that a request before lost is loaded again: those in the queue wait for it.
+    let served = watch.unless(state.models.pictures_again()).await;
+    let served = served.inspect_err(|_| {
+        if !waits.0.is_cancelled() {
+            queued.fail();
+        }
+    })?;
+    let waited = queued.turn(asked.n);
     let (why, cancel) = (watch.why.clone(), waits.0.clone());
-    let job = Job { state, asked, fingerprint, waited, why, cancel, _turn: turn, _place: place };
-    let made = watch.unless(blocking(move || job.run())).await?;
-    let mut response = json_response(StatusCode::OK, &made.body());
-    response.headers_mut().insert("x-engraft-seed", HeaderValue::from(seed));
+    let job = Job { state, served, asked, fingerprint, waited, why, cancel, place, _turn: turn };
+    let (made, place) = watch.unless(blocking(move || job.run())).await?;
+    // It is in the server until it is sent: its end waits for that.
+    let mut response = Response::new(Body::new(Placed::new(made.body().to_string(), place)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert("x-engraft-seed", HeaderValue::from(seed));
     if let Ok(id) = HeaderValue::from_str(&id) {
-        response.headers_mut().insert("x-request-id", id);
+        headers.insert("x-request-id", id);
     }
     Ok(response)
 }
@@ -205,12 +215,20 @@ fn text(fields: &Fields, name: &str) -> Result<Option<String>, ApiError> {
     }
 }
 
+/// A side as it is written: digits alone, no sign and no zeros in front.
+fn pixels(written: &str) -> Option<usize> {
+    match written.bytes().all(|byte| byte.is_ascii_digit()) && !written.starts_with('0') {
+        true => written.parse().ok(),
+        false => None,
+    }
+}
+
 /// Width and height.
 fn size(fields: &Fields, served: &Pictures, most: usize) -> Result<[usize; 2], ApiError> {
     let (side, factor) = (served.side(most), served.model.info().factor);
     let given = fields.text("size")?.unwrap_or("auto");
     let sides = match given.split_once('x') {
-        Some((width, height)) => width.parse().ok().zip(height.parse().ok()),
+        Some((width, height)) => pixels(width).zip(pixels(height)),
         None => (given == "auto").then_some((side, side)),
     };
     let fits = |(width, height): &(usize, usize)| {
@@ -272,6 +290,8 @@ fn check_guidance(request: &mut ImageRequest, served: &Pictures) -> Result<(), A
 /// A request that has its turn.
 struct Job {
     state: Arc<State>,
+    /// The pipeline that runs now: it may have been loaded again since the request came.
+    served: Arc<Pictures>,
     asked: Asked,
     fingerprint: u64,
     /// How long it was in the queue.
@@ -279,27 +299,26 @@ struct Job {
     /// Why it was cancelled, if not by its client.
     why: Arc<OnceLock<ApiError>>,
     cancel: CancelToken,
+    place: Permit,
     _turn: OwnedSemaphorePermit,
-    _place: Permit,
 }
 
 impl Job {
-    /// Makes all pictures, and counts them.
-    fn run(self) -> Result<Made, ApiError> {
+    /// Makes all pictures, and counts them; gives the place of the request back with them.
+    fn run(self) -> Result<(Made, Permit), ApiError> {
         let began = Instant::now();
         let made = self.make();
         let (count, reason) = match &made {
+            // Its pictures have nowhere to go, even if all are made.
+            _ if self.cancel.is_cancelled() => (0, "abort"),
             Ok(made) => (made.files.len(), "stop"),
-            Err(_) if self.cancel.is_cancelled() => (0, "abort"),
             Err(_) => (0, "error"),
         };
         self.state.metrics.images(count, [self.waited, began.elapsed()], reason);
-        made
+        made.map(|made| (made, self.place))
     }
 
     fn make(&self) -> Result<Made, ApiError> {
-        // The one that runs now: it may have been loaded again since the request came.
-        let served = self.state.models.pictures()?;
         let ended = || self.why.get().cloned().unwrap_or_else(|| ApiError::bad("the client is gone"));
         let Asked { request, n, seed, at_once } = &self.asked;
         let (width, height) = (request.width, request.height);
@@ -312,9 +331,9 @@ impl Job {
             let prompts = vec![request.prompts.concat(); (n - done).min(*at_once)];
             let part = ImageRequest { prompts, ..request.clone() };
             let watch = each_step(self.state.metrics.clone(), self.cancel.clone());
-            let images = served.model.generate(part, seed.wrapping_add(done as u64), watch);
+            let images = self.served.model.generate(part, seed.wrapping_add(done as u64), watch);
             let images = images.map_err(|error| {
-                self.state.models.report_of(served.generation, &error, self.fingerprint);
+                self.state.models.report_of(self.served.generation, &error, self.fingerprint);
                 self.why.get().cloned().unwrap_or_else(|| of_library(error))
             })?;
             let Some(images) = images else { return Err(ended()) };
@@ -397,6 +416,7 @@ impl Made {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::http::StatusCode;
 
     #[test]
     fn errors_of_the_library_name_fields_of_requests() {

@@ -22,6 +22,8 @@
 
 mod about;
 mod admission;
+#[cfg(feature = "images")]
+mod answer;
 mod app;
 #[cfg(feature = "speech")]
 mod audio;

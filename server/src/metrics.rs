@@ -236,12 +236,6 @@ impl Metrics {
 
 #[cfg(feature = "images")]
 impl Metrics {
-    /// A request for so many pictures has its turn after this time.
-    pub fn image_turn(&self, n: usize, waited: Duration) {
-        self.choices.observe(n as f64);
-        self.queue.observe(waited.as_secs_f64());
-    }
-
     /// A step was done.
     pub fn image_step(&self) {
         if let Some(images) = &self.images {
@@ -258,6 +252,48 @@ impl Metrics {
         }
         self.whole.observe((waited + time).as_secs_f64());
         self.ended.with_label_values(&[reason]).inc();
+    }
+}
+
+/// A request for pictures in the queue; what has not had its turn when it is dropped was aborted.
+#[cfg(feature = "images")]
+#[derive(Debug)]
+pub struct Queued {
+    metrics: std::sync::Arc<Metrics>,
+    began: Instant,
+    /// Why it ends without its turn.
+    reason: Option<&'static str>,
+}
+
+#[cfg(feature = "images")]
+impl Queued {
+    /// A request that comes now.
+    pub fn new(metrics: std::sync::Arc<Metrics>) -> Self {
+        Self { metrics, began: Instant::now(), reason: Some("abort") }
+    }
+
+    /// It cannot be served.
+    pub fn fail(&mut self) {
+        self.reason = Some("error");
+    }
+
+    /// It has its turn, and makes `n` pictures; gives how long it waited.
+    pub fn turn(mut self, n: usize) -> Duration {
+        self.reason = None;
+        let waited = self.began.elapsed();
+        self.metrics.choices.observe(n as f64);
+        self.metrics.queue.observe(waited.as_secs_f64());
+        waited
+    }
+}
+
+#[cfg(feature = "images")]
+impl Drop for Queued {
+    fn drop(&mut self) {
+        if let Some(reason) = self.reason {
+            self.metrics.whole.observe(self.began.elapsed().as_secs_f64());
+            self.metrics.ended.with_label_values(&[reason]).inc();
+        }
     }
 }
 

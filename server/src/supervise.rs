@@ -22,6 +22,9 @@ const SUSPECTS: usize = 1024;
 const MOST_BACKOFF: Duration = Duration::from_secs(30);
 /// How long an engine may take to show that it runs.
 const PROBE: Duration = Duration::from_secs(60);
+/// How often a request that has its turn looks for the pipeline.
+#[cfg(feature = "images")]
+const TICK: Duration = Duration::from_millis(20);
 /// The side of pictures of a pipeline whose files say none.
 #[cfg(feature = "images")]
 const SIDE: usize = 512;
@@ -115,12 +118,21 @@ impl Loaded {
     }
 }
 
+/// Why there is no model at the moment.
+#[derive(Debug, Clone)]
+enum Lost {
+    /// Its engine was lost, and it has not been loaded again yet.
+    Engine(String),
+    /// The last attempt to load it again failed.
+    Reload(String),
+}
+
 /// The model of a server, or why there is none at the moment.
 pub struct Models {
     load: Box<Loader>,
     template: Option<String>,
     backoff: Duration,
-    slot: Mutex<std::result::Result<Loaded, String>>,
+    slot: Mutex<std::result::Result<Loaded, Lost>>,
     wake: Notify,
     suspects: Mutex<BTreeMap<u64, u32>>,
 }
@@ -156,7 +168,10 @@ impl Models {
     /// 503 while it is being loaded again.
     pub fn loaded(&self) -> std::result::Result<Loaded, ApiError> {
         let slot = self.slot();
-        slot.clone().map_err(|why| ApiError::unavailable(format!("the engine starts anew: {why}"), 1))
+        slot.clone().map_err(|lost| {
+            let (Lost::Engine(why) | Lost::Reload(why)) = lost;
+            ApiError::unavailable(format!("the engine starts anew: {why}"), 1)
+        })
     }
 
     /// The model of texts.
@@ -187,6 +202,29 @@ impl Models {
         }
     }
 
+    /// The pipeline, for a request that has its turn: one that was lost is waited for.
+    ///
+    /// # Errors
+    /// As [`Models::pictures`], but 503 only once an attempt to load it again has failed.
+    #[cfg(feature = "images")]
+    pub async fn pictures_again(&self) -> std::result::Result<Arc<Pictures>, ApiError> {
+        while self.is_reloading() {
+            // The thread may have ended without a report of it.
+            self.wake.notify_one();
+            tokio::time::sleep(TICK).await;
+        }
+        self.pictures()
+    }
+
+    #[cfg(feature = "images")]
+    fn is_reloading(&self) -> bool {
+        match &*self.slot() {
+            Ok(Loaded::Pictures(pictures)) => !pictures.model.is_alive(),
+            Ok(Loaded::Text(_)) | Err(Lost::Reload(_)) => false,
+            Err(Lost::Engine(_)) => true,
+        }
+    }
+
     /// As [`Models::report_of`], of a request that ran on `served`.
     pub fn report(&self, served: &Served, error: &Error, fingerprint: u64) {
         self.report_of(served.generation, error, fingerprint);
@@ -207,7 +245,7 @@ impl Models {
         let mut slot = self.slot();
         let same = slot.as_ref().is_ok_and(|now| now.generation() == generation);
         if same && !matches!(error, Error::Internal { .. }) {
-            *slot = Err(error.to_string());
+            *slot = Err(Lost::Engine(error.to_string()));
         }
         if same {
             self.wake.notify_one();
@@ -237,7 +275,7 @@ impl Models {
                 if alive(&served).await {
                     continue;
                 }
-                *self.slot() = Err("the engine's thread has ended".into());
+                *self.slot() = Err(Lost::Engine("the engine's thread has ended".into()));
             }
             generation += 1;
             self.reload(generation).await;
@@ -263,13 +301,13 @@ impl Models {
                 Err(error) => {
                     wait = (wait * 2).min(MOST_BACKOFF);
                     tracing::error!("the engine cannot be started again: {error}; next attempt in {wait:?}");
-                    *self.slot() = Err(error.to_string());
+                    *self.slot() = Err(Lost::Reload(error.to_string()));
                 }
             }
         }
     }
 
-    fn slot(&self) -> MutexGuard<'_, std::result::Result<Loaded, String>> {
+    fn slot(&self) -> MutexGuard<'_, std::result::Result<Loaded, Lost>> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -442,5 +480,37 @@ mod tests {
             assert!(second.model.generate(small, 1, |_| ControlFlow::Continue(())).unwrap().is_some());
             supervisor.abort();
         });
+    }
+    #[cfg(feature = "images")]
+    #[test]
+    fn a_request_that_has_its_turn_waits_for_a_pipeline_that_is_lost() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden-image/pipelines/sd1");
+        let small = ImageRequest { width: 16, height: 16, steps: Some(1), ..ImageRequest::new("a fox") };
+        // So many loads succeed.
+        for good in [2, 1] {
+            let loads = AtomicUsize::new(0);
+            let load = move || match loads.fetch_add(1, Ordering::Relaxed) < good {
+                true => ImageHandle::open(folder, &engraft::ImageOptions::default()).map(Model::from),
+                false => Err(lost()),
+            };
+            run(async {
+                let models = Arc::new(Models::open(Box::new(load), &config()).unwrap());
+                let supervisor = tokio::spawn(models.clone().supervise());
+                let first = models.pictures_again().await.unwrap();
+                assert_eq!(first.generation, 0);
+                // Its end is found without a report of it.
+                first.model.generate(small.clone(), 1, |_| unreachable!("planted")).unwrap_err();
+                let again = models.pictures_again().await;
+                match good {
+                    1 => assert_eq!(again.unwrap_err().status, 503),
+                    _ => {
+                        let second = again.unwrap();
+                        assert_eq!((second.generation, second.model.is_alive()), (1, true));
+                    }
+                }
+                assert!(models.suspects().is_empty());
+                supervisor.abort();
+            });
+        }
     }
 }

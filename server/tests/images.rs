@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const PATH: &str = "/v1/images/generations";
@@ -190,6 +191,8 @@ fn flux_has_a_guidance_of_its_own() {
         ("true_cfg_scale", json!(1), "negative_prompt", "counts for nothing"),
         ("negative_prompt", Value::Null, "true_cfg_scale", "without `negative_prompt`"),
         ("size", json!("20x16"), "size", "multiple of 8"),
+        ("size", json!("+24x16"), "size", "is +24x16; allowed"),
+        ("size", json!("24x0016"), "size", "is 24x0016; allowed"),
     ] {
         let mut wrong = body.clone();
         wrong[field] = value;
@@ -352,7 +355,7 @@ fn a_client_that_leaves_ends_the_work_between_two_steps() {
     assert_eq!(metric(&server, "engraft:image_steps_total"), steps);
     assert!(steps < 5_000.0, "{steps} steps: all of them were done");
     assert_eq!(metric(&server, "engraft:images_total"), 0.0);
-    assert_eq!(metric(&server, "vllm:request_success_total{engine=\"0\",finished_reason=\"abort\""), 1.0);
+    assert_eq!(metric(&server, "vllm:request_success_total{engine=\"0\",finished_reason=\"abort\""), 2.0);
     // The next one has its turn.
     let small = json!({"prompt": "a fox", "size": "16x16", "num_inference_steps": 1});
     assert_eq!(server.post(PATH, &small).status, 200);
@@ -373,6 +376,24 @@ fn a_request_ends_with_its_time_in_the_queue_as_well() {
         }
     });
     holds(&server, 0);
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn a_request_waits_for_a_pipeline_that_is_loaded_again() {
+    let shared: Arc<Mutex<Option<ImageHandle>>> = Arc::default();
+    let kept = shared.clone();
+    let server = start_with(own(), move || {
+        let handle = ImageHandle::open(pipeline("sd1"), &ImageOptions::default())?;
+        *kept.lock().unwrap() = Some(handle.clone());
+        Ok(handle)
+    });
+    let handle = shared.lock().unwrap().clone().unwrap();
+    let plain = ImageRequest { width: 16, height: 16, steps: Some(1), ..ImageRequest::new("a fox") };
+    handle.generate(plain, 1, |_| panic!("planted")).unwrap_err();
+    assert!(!handle.is_alive());
+    let small = json!({"prompt": "a fox", "size": "16x16", "num_inference_steps": 1});
+    assert_eq!(made(&server.post(PATH, &small)).len(), 1);
     assert_eq!(server.get("/health").status, 200);
 }
 

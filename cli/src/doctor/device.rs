@@ -1,4 +1,5 @@
-//! The process that looks at devices for a report: lists them, or opens one and times every class of kernels.
+//! The process that looks at devices for a report: lists those of a backend, or opens one and times every
+//! class of kernels.
 //!
 //! A driver may crash, hang, or panic in its binding; so each device has a process of its own, which says
 //! line by line what it has found, and what it is about to do. Whoever reads the lines has all that was found
@@ -6,7 +7,7 @@
 
 use super::super::args::ReportDeviceArgs;
 use super::super::failure::Outcome;
-use super::super::output::json;
+use super::super::output::emit;
 use super::classes::{Class, Maker, all};
 use super::timing::time;
 use engraft::backends::{CudaOptions, Inspected, Inspector, Opening, Place, devices, inspect};
@@ -20,11 +21,16 @@ use std::time::{Duration, Instant};
 /// Why a class has no timing where nothing is wrong with it.
 pub const OUT_OF_TIME: &str = "out of time";
 
+/// How long this process may be behind its time before it ends itself.
+const BEHIND: Duration = Duration::from_secs(1);
+
 /// Time that is needed to measure what a device can do at most, in a device's whole time.
 const LIMITS_NEED: Duration = Duration::from_secs(4);
 
 pub fn run(args: &ReportDeviceArgs) -> Outcome {
-    let end = Instant::now() + Duration::from_millis(args.milliseconds);
+    let limit = Duration::from_millis(args.milliseconds);
+    let end = Instant::now() + limit;
+    end_in_time(limit.saturating_add(BEHIND));
     let opening = Opening {
         threads: args.threads,
         cuda_driver: args.cuda_driver.clone(),
@@ -34,9 +40,35 @@ pub fn run(args: &ReportDeviceArgs) -> Outcome {
         },
     };
     match args.place {
-        None => list(&opening),
+        None => list(args.backend.as_deref().unwrap_or_default(), &opening),
         Some(place) => one(place, &opening, end),
     }
+}
+
+/// Ends this process after `limit`, whatever a driver does: who started it may be gone and stop nothing.
+///
+/// A library that hangs while it is loaded holds a lock that an orderly end waits for, and that a thread
+/// waits for when it starts: both threads have started before this returns.
+fn end_in_time(limit: Duration) {
+    let (started, both) = std::sync::mpsc::channel();
+    let also_started = started.clone();
+    std::thread::spawn(move || {
+        drop(started);
+        std::thread::sleep(limit);
+        std::process::exit(1)
+    });
+    std::thread::spawn(move || {
+        drop(also_started);
+        std::thread::sleep(limit.saturating_add(BEHIND));
+        std::process::abort()
+    });
+    // It ends when both have dropped their sender.
+    let _: std::result::Result<(), _> = both.recv();
+}
+
+/// A record on a line of its own: a driver may have left text before it without a line end.
+fn write_record(record: &Value) -> Outcome {
+    emit(&format!("\n{record}\n"))
 }
 
 /// Runs what may panic: bindings of drivers do, where a driver breaks its rules.
@@ -51,29 +83,27 @@ pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> std::result::Result<T, St
     }
 }
 
-/// A line for each device, and for each backend that has none for a reason.
-fn list(opening: &Opening) -> Outcome {
-    for backend in ["cpu", "cuda", "wgpu"] {
-        match guarded(|| devices(backend, opening)) {
-            Ok(all) => {
-                for (place, facts) in all {
-                    let at = place.to_string();
-                    json(&json!({"device": {"device": at, "backend": backend, "listed": facts}}))?;
-                }
+/// A line for each device of a backend, or why there is none.
+fn list(backend: &str, opening: &Opening) -> Outcome {
+    match guarded(|| devices(backend, opening)) {
+        Ok(all) => {
+            for (place, facts) in all {
+                let at = place.to_string();
+                write_record(&json!({"device": {"device": at, "backend": backend, "listed": facts}}))?;
             }
-            Err(e) => json(&json!({"without": {"backend": backend, "error": e}}))?,
         }
+        Err(e) => write_record(&json!({"without": {"backend": backend, "error": e}}))?,
     }
-    json(&json!({"end": true}))
+    write_record(&json!({"end": true}))
 }
 
 /// Everything about one device.
 fn one(place: Place, opening: &Opening, end: Instant) -> Outcome {
-    json(&json!({"begins": "opening the device"}))?;
-    let say = |line: Value| json(&line).map_err(|_| Error::internal("the report's reader is gone"));
+    write_record(&json!({"begins": "opening the device"}))?;
+    let say = |line: Value| write_record(&line).map_err(|_| Error::internal("the report's reader is gone"));
     match guarded(|| inspect(place, opening, Look { end, say })) {
-        Ok(()) => json(&json!({"end": true})),
-        Err(e) => json(&json!({"failed": e})),
+        Ok(()) => write_record(&json!({"end": true})),
+        Err(e) => write_record(&json!({"failed": e})),
     }
 }
 

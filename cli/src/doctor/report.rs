@@ -16,7 +16,9 @@ use engraft::Error;
 use engraft::backends::{BackendName, CudaOptions, WgpuOptions};
 use serde_json::{Map, Value, json};
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+#[cfg(unix)]
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -25,23 +27,65 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const FORMAT: u32 = 1;
 /// Seconds of a report unless others are asked for.
 const SECONDS: usize = 60;
+/// Backends whose devices are listed.
+const BACKENDS: [&str; 3] = ["cpu", "cuda", "wgpu"];
+
+/// `O_NONBLOCK`, which the standard library has no name for.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const NONBLOCK: i32 = 0o4000;
+#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
+const NONBLOCK: i32 = 4;
 
 pub fn run(args: &DoctorArgs, to: &Path) -> Outcome {
     args.device.regular_libraries()?;
+    if to == Path::new("-") {
+        return emit(&text(args)?);
+    }
+    let existed = to.symlink_metadata().is_ok();
     // Refused before anything is measured.
-    let file = if to == Path::new("-") { None } else { Some(opened(to)?) };
-    let report = cleaned(report(args)?);
-    let text = serde_json::to_string_pretty(&report).map_err(|e| Error::internal(e.to_string()))? + "\n";
-    let Some(mut file) = file else { return emit(&text) };
-    let written = shortened(&file).and_then(|()| file.write_all(text.as_bytes())).and_then(|()| file.flush());
-    written.map_err(|e| Error::io(to, e))?;
+    let file = opened(to).map_err(|e| Error::io(to, e))?;
+    let written = text(args).and_then(|text| {
+        let written = shortened(&file).and_then(|()| write(&file, text.as_bytes()));
+        written.map_err(|e| Failure::from(Error::io(to, e)))
+    });
+    if written.is_err() && !existed {
+        // Why there is no report says more than why an empty file stays.
+        let _ = std::fs::remove_file(to);
+    }
+    written?;
     note(&format!("{} has the report; read it before you send it", to.display()));
     Ok(())
 }
 
-/// The file to write to; what it holds stays until there is a report.
-fn opened(path: &Path) -> Result<File, Error> {
-    File::options().write(true).create(true).truncate(false).open(path).map_err(|e| Error::io(path, e))
+/// The report as it is written.
+fn text(args: &DoctorArgs) -> Result<String, Failure> {
+    let named = [&args.device.cuda_driver, &args.device.kernel_cache];
+    let named: Vec<&Path> = named.into_iter().filter_map(|path| path.as_deref()).collect();
+    let report = cleaned(report(args)?, &named);
+    Ok(serde_json::to_string_pretty(&report).map_err(|e| Error::internal(e.to_string()))? + "\n")
+}
+
+/// The file to write to; what it holds stays until there is a report. A pipe that nothing reads is an error:
+/// it is not waited for.
+fn opened(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    #[cfg(unix)]
+    options.custom_flags(NONBLOCK);
+    options.write(true).create(true).truncate(false).open(path)
+}
+
+/// Writes all of a text; a pipe takes it as fast as it is read.
+fn write(mut file: &File, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(5)),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// Takes out what a regular file held.
@@ -54,8 +98,9 @@ fn report(args: &DoctorArgs) -> Result<Value, Failure> {
     let seconds = args.seconds.unwrap_or(SECONDS);
     let end = began + Duration::from_secs(seconds as u64);
     let program = std::env::current_exe().map_err(|e| Error::io("this program", e))?;
-    let listed = listen(&mut process(&program, args, None, end), began + (end - began) / 2);
-    let (places, without) = found(listed);
+    let (places, without) = listed(began + (end - began) / 2, |backend, end| {
+        process(&program, args, ["--backend", backend], end)
+    });
     let (classes, mut devices) = (all(), Vec::new());
     for (done, listed) in places.iter().enumerate() {
         let place = listed["device"].as_str().unwrap_or_default();
@@ -64,7 +109,7 @@ fn report(args: &DoctorArgs) -> Result<Value, Failure> {
         // What is asked of the process ends before it is stopped.
         let said = match share > Duration::from_millis(100) {
             true => {
-                let mut process = process(&program, args, Some(place), from + share.mul_f64(0.9));
+                let mut process = process(&program, args, ["--place", place], from + share.mul_f64(0.9));
                 listen(&mut process, from + share)
             }
             false => Said { lines: Vec::new(), end: End::OutOfTime },
@@ -86,15 +131,13 @@ fn report(args: &DoctorArgs) -> Result<Value, Failure> {
     }))
 }
 
-/// The process that looks at a device until `end`; none: that lists devices.
-fn process(program: &Path, args: &DoctorArgs, place: Option<&str>, end: Instant) -> Command {
+/// The process that looks at a device, or lists those of a backend, until `end`.
+fn process(program: &Path, args: &DoctorArgs, what: [&str; 2], end: Instant) -> Command {
     let mut command = Command::new(program);
     let left = end.saturating_duration_since(Instant::now()).as_millis();
     command.args(["report-device", "--milliseconds", &left.to_string()]);
     command.args(["--threads", &args.device.threads.to_string()]);
-    if let Some(place) = place {
-        command.args(["--place", place]);
-    }
+    command.args(what);
     let paths = [("--cuda-driver", &args.device.cuda_driver), ("--kernel-cache", &args.device.kernel_cache)];
     for (flag, path) in paths {
         if let Some(path) = path {
@@ -104,23 +147,37 @@ fn process(program: &Path, args: &DoctorArgs, place: Option<&str>, end: Instant)
     command
 }
 
-/// Devices, and what is said of backends without one.
-fn found(said: Said) -> (Vec<Value>, Vec<Value>) {
+/// Devices of all backends, and what is said of backends without one. Each backend has a process of its own,
+/// and a share of the time: what one driver does costs the others nothing.
+fn listed(end: Instant, process: impl Fn(&str, Instant) -> Command) -> (Vec<Value>, Vec<Value>) {
     let (mut devices, mut without) = (Vec::new(), Vec::new());
-    for mut line in said.lines {
-        match (line["device"].take(), line["without"].take(), line["failed"].take()) {
-            (Value::Null, Value::Null, Value::Null) => {}
-            (Value::Null, Value::Null, why) => without.push(json!({"backend": "all", "error": why})),
-            (Value::Null, backend, _) => without.push(backend),
-            (device, ..) => devices.push(device),
-        }
-    }
-    if let Some(error) = broken(&said.end) {
-        without.push(json!({"backend": "all", "error": format!("while devices were listed: {error}")}));
+    for (done, backend) in BACKENDS.into_iter().enumerate() {
+        let now = Instant::now();
+        let until = now + end.saturating_duration_since(now) / (BACKENDS.len() - done) as u32;
+        let (there, missing) = found(backend, listen(&mut process(backend, until), until));
+        devices.extend(there);
+        without.extend(missing);
     }
     let cpu = |device: &Value| device["backend"] == "cpu";
     if BackendName::Cpu.compiled_in() && !devices.iter().any(cpu) {
         devices.insert(0, json!({"device": "cpu", "backend": "cpu", "listed": {}}));
+    }
+    (devices, without)
+}
+
+/// Devices of a backend, and what is said where something is wrong with it.
+fn found(backend: &str, said: Said) -> (Vec<Value>, Vec<Value>) {
+    let (mut devices, mut without) = (Vec::new(), Vec::new());
+    for mut line in said.lines {
+        match (line["device"].take(), line["without"].take(), line["failed"].take()) {
+            (Value::Null, Value::Null, Value::Null) => {}
+            (Value::Null, Value::Null, why) => without.push(json!({"backend": backend, "error": why})),
+            (Value::Null, missing, _) => without.push(missing),
+            (device, ..) => devices.push(device),
+        }
+    }
+    if let Some(error) = broken(&said.end) {
+        without.push(json!({"backend": backend, "error": format!("while devices were listed: {error}")}));
     }
     (devices, without)
 }

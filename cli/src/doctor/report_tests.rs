@@ -55,19 +55,48 @@ fn what_a_process_did_not_come_to_is_listed_with_its_reason() {
 
 #[test]
 fn backends_without_a_device_are_listed_with_their_reason() {
-    let said = |lines: &[Value], end: End| found(Said { lines: lines.to_vec(), end });
     let without = json!({"backend": "cuda", "error": "no driver"});
-    let lines = [
-        json!({"device": {"device": "cpu", "backend": "cpu", "listed": {}}}),
+    let lines = vec![
+        json!({"device": {"device": "cuda#0", "backend": "cuda", "listed": {}}}),
         json!({"without": without}),
-        json!({"device": {"device": "wgpu#0", "backend": "wgpu", "listed": {}}}),
         json!({"end": true}),
     ];
-    let (devices, missing) = said(&lines, End::Done);
-    assert_eq!((devices.len(), missing), (2, vec![without]));
-    // A driver that crashes when devices are listed leaves the CPU.
-    let (devices, missing) = said(&[], End::Broken("it ended: signal 11".into()));
-    assert_eq!(devices.len(), usize::from(BackendName::Cpu.compiled_in()));
+    let (devices, missing) = found("cuda", Said { lines, end: End::Done });
+    assert_eq!((devices.len(), missing), (1, vec![without]));
+    let broken = End::Broken("it ended: signal 11".into());
+    let (devices, missing) = found("wgpu", Said { lines: Vec::new(), end: broken });
+    assert_eq!((devices.len(), missing[0]["backend"].as_str()), (0, Some("wgpu")));
     let error = missing[0]["error"].as_str().unwrap();
     assert!(error.contains("listed") && error.contains("signal 11"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_driver_that_hangs_or_crashes_hides_its_own_devices_alone() {
+    let began = Instant::now();
+    let device =
+        |name: &str| format!("echo '{{\"device\": {{\"backend\": \"{name}\"}}}}'; echo '{{\"end\": true}}'");
+    for (cuda, want) in [("exec sleep 100", OUT_OF_TIME), ("kill -SEGV $$", "signal")] {
+        let (devices, missing) = listed(Instant::now() + Duration::from_secs(8), |backend, _| {
+            let script = if backend == "cuda" { cuda.to_string() } else { device(backend) };
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]);
+            command
+        });
+        let there: Vec<&str> = devices.iter().filter_map(|device| device["backend"].as_str()).collect();
+        assert_eq!(there, ["cpu", "wgpu"]);
+        assert_eq!((missing.len(), missing[0]["backend"].as_str()), (1, Some("cuda")));
+        let error = missing[0]["error"].as_str().unwrap();
+        assert!(error.contains(want), "{error}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
+}
+
+/// A driver that ends every process that lists leaves the CPU.
+#[cfg(unix)]
+#[test]
+fn the_cpu_is_there_whatever_happens() {
+    let (devices, missing) = listed(Instant::now() + Duration::from_secs(20), |_, _| Command::new("false"));
+    assert_eq!(devices.len(), usize::from(BackendName::Cpu.compiled_in()));
+    assert_eq!(missing.len(), BACKENDS.len());
 }

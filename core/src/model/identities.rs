@@ -4,10 +4,10 @@
 //! That sum is made on the device, as the choice is: every slot's expert looks up whether it is one of them.
 
 use super::Exec;
-use crate::Result;
 use crate::mem::{BufRef, Device, DeviceMem, Float, Mat, MatMut, MatRef};
 use crate::ops::{Combine, GatherRows};
 use crate::policy::{BlockSpec, ModelSpec, MoeSpec};
+use crate::{Error, Result};
 
 /// Buffers of such experts.
 #[derive(Debug)]
@@ -32,6 +32,10 @@ impl<M: DeviceMem> IdentityScratch<M> {
         let of = |block: &BlockSpec| block.moe.filter(|moe| moe.identities > 0);
         let all = || spec.blocks.iter().filter_map(of);
         let Some(ones) = all().map(|moe| moe.identities).max() else { return Ok(None) };
+        if all().any(|moe| moe.bias) {
+            // Biases are found by the router's number of an expert, which has no row for them.
+            return Err(Error::config("experts without weights", ones, "0, where experts have biases"));
+        }
         let zeros = all().map(|moe| moe.with_weights()).max().unwrap_or(0);
         Ok(Some(Self {
             marks: mat(zeros + ones, 1, Float::F32)?,

@@ -32,6 +32,8 @@ pub struct Described {
     pub name: &'static str,
     /// Values of `model_type`.
     pub types: &'static [&'static str],
+    /// The class in `architectures` that says the family where a configuration has no `model_type`.
+    pub class: Option<&'static str>,
     /// Names.
     pub names: Names<'static>,
     /// Names of the encoder next to a decoder.
@@ -49,7 +51,17 @@ impl Described {
         names: Names<'static>,
         spec: fn(&ModelConfig, Catalog<'_>) -> Result<ModelSpec>,
     ) -> Self {
-        Self { name: types[0], types, names, encoder: None, layout: |_| QkvLayout::Concat, spec }
+        Self { name: types[0], types, class: None, names, encoder: None, layout: |_| QkvLayout::Concat, spec }
+    }
+
+    /// The same of configurations that are published without a `model_type`, by their class.
+    pub(super) const fn class(self, class: &'static str) -> Self {
+        Self { class: Some(class), ..self }
+    }
+
+    /// Whether the class alone says that it is this family.
+    fn is_by_class(&self, config: &ModelConfig) -> bool {
+        config.model_type().is_empty() && self.class.is_some_and(|class| class == config.architecture())
     }
 
     /// The same with an encoder of these names next to it.
@@ -81,11 +93,17 @@ impl InjectionPolicy for Described {
     }
 
     fn fit(&self, config: &ModelConfig, _: Catalog<'_>) -> Fit {
-        fit_by_type(config, self.types)
+        match self.is_by_class(config) {
+            true => Fit::Yes { specificity: 10 },
+            false => fit_by_type(config, self.types),
+        }
     }
 
     fn why(&self, config: &ModelConfig) -> String {
-        format!("it is the family of model_type \"{}\"", config.model_type())
+        match self.is_by_class(config) {
+            true => format!("it is the family of the class \"{}\"", config.architecture()),
+            false => format!("it is the family of model_type \"{}\"", config.model_type()),
+        }
     }
 
     fn spec(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {

@@ -287,9 +287,19 @@ fn longcat_has_experts_without_weights_in_every_other_block() {
     let more = longcat().add("model.layers.0.mlp.experts.6.up_proj.weight", &[8, 32]);
     assert!(more.error().contains("experts.6.up_proj"));
     longcat().add("model.mtp.layers.0.eh_proj.weight", &[32, 64]).resolve().unwrap();
-    longcat().set("num_hidden_layers", json!(4)).resolve().unwrap();
+    // An expert with a matrix that leads back has weights: their number is wrong.
+    let back = longcat().add("model.layers.0.mlp.experts.4.down_proj.weight", &[32, 8]);
+    assert!(back.error().contains("experts.4.down_proj"));
+    let fewer = longcat().set("n_routed_experts", json!(3)).set("zero_expert_num", json!(3));
+    assert!(fewer.error().contains("experts.3.down_proj"));
+    for said in [json!(4), json!(56), Value::Null] {
+        longcat().set("num_hidden_layers", said).resolve().unwrap();
+    }
+    // As it is published: without a type.
+    let by_class = longcat().set("model_type", Value::Null);
+    assert_eq!(of(by_class).blocks.len(), 4);
+    assert!(longcat().set("zero_expert_num", Value::Null).error().contains("mlp.router"));
     for (field, wrong) in [
-        ("num_hidden_layers", json!(3)),
         ("zero_expert_num", json!(1021)),
         ("zero_expert_num", json!(-1)),
         ("zero_expert_type", json!("copy")),

@@ -113,8 +113,12 @@ pub(super) fn say_what_drafts(spec: &mut ModelSpec, config: &ModelConfig) -> Res
 }
 
 /// Whether a tensor is of an expert without weights: there are files with matrices for it, which no model
-/// reads.
+/// reads. None of those leads back to the hidden size: with such a one it is an expert like others, and their
+/// number is wrong.
 fn is_of_identity(spec: &ModelSpec, name: &str) -> bool {
+    if !name.contains(".gate_proj.") && !name.contains(".up_proj.") {
+        return false;
+    }
     let Some(expert) = number_behind("experts", name) else { return false };
     let mut all = spec.blocks.iter().filter_map(|block| block.moe);
     all.any(|moe| (moe.with_weights()..moe.router.experts).contains(&expert))

@@ -203,7 +203,6 @@ impl<T> Scheduler<T> {
     pub fn next(&mut self, kv: &mut KvManager, batch: &mut StepBatch) -> Result<()> {
         batch.clear();
         self.admit(kv, &mut batch.admitted)?;
-        self.share.step();
         let (mut coming, mut decoding, mut prompts, mut urgent) = (Coming::default(), 0, false, None);
         // Decoding sequences first: a long prompt may not stall the others' next token.
         for wanted in [Phase::Decode, Phase::Prefill] {
@@ -240,6 +239,9 @@ impl<T> Scheduler<T> {
                 }
             }
             decoding = if wanted == Phase::Decode { batch.tokens } else { decoding };
+        }
+        if batch.tokens > 0 {
+            self.share.step();
         }
         // Its row of the sampling table is written when it is admitted again.
         batch.admitted.retain(|row| self.running.contains(row));

@@ -9,7 +9,7 @@ const LEVELS: [usize; 9] = [1, 2, 3, 5, 8, 12, 18, 27, WHOLE];
 /// Three tenths.
 const FIRST: usize = 5;
 /// Steps without a preemption after which the share falls by a level.
-const QUIET_STEPS: u32 = 8;
+const QUIET_STEPS: u32 = 12;
 
 /// How much of the growth of running sequences is set aside.
 #[derive(Debug, Clone, Copy)]

@@ -115,6 +115,7 @@ fn forks_go_on_as_requests_of_their_own() {
         "falcon_alibi",
         "bloom",
         "deepseek_v3",
+        "longcat_flash",
         "glm_moe_dsa",
     ] {
         for (page_size, before) in [(16, 3), (1, 4), (4, 4), (4, 2)] {

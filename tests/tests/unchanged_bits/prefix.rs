@@ -149,7 +149,16 @@ fn hits_of_every_family_change_no_bit() {
 
 #[test]
 fn hits_and_preemptions_on_devices() {
-    let cases = ["llama_gqa_llama3", "gemma2", "mixtral", "bloom", "gpt_oss", "deepseek_v3", "glm_moe_dsa"];
+    let cases = [
+        "llama_gqa_llama3",
+        "gemma2",
+        "mixtral",
+        "bloom",
+        "gpt_oss",
+        "deepseek_v3",
+        "longcat_flash",
+        "glm_moe_dsa",
+    ];
     for name in cuda_names() {
         for case in cases {
             law(&cuda(&name, Mode::Invariant).unwrap(), case, 17, [9, 16].into_iter(), Float::F32);

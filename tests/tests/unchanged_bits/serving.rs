@@ -456,7 +456,7 @@ fn whatever_happens_before_any_step_changes_no_bit() {
 
 /// The law for some cases on one device, where all that may happen to a request does.
 fn on_device<B: Backend>(name: &str, make: impl Fn() -> Arc<B>, dice: &mut Dice) {
-    let cases = ["llama_gqa_llama3", "gemma2", "mixtral", "bloom", "gpt_oss", "deepseek_v3"];
+    let cases = ["llama_gqa_llama3", "gemma2", "mixtral", "bloom", "gpt_oss", "deepseek_v3", "longcat_flash"];
     let (dtype, mut all) = (Float::F32, Counts::default());
     for (case, event) in cases.into_iter().zip(EVENTS.into_iter().cycle()) {
         let hits: Vec<usize> = if full() { (0..=LEN).collect() } else { vec![dice.below(LEN + 1)] };

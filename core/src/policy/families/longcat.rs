@@ -35,8 +35,9 @@ const NAMES: Names<'_> = Names {
     ..llama::NAMES
 };
 
-/// `model_type` longcat_flash.
-pub const LONGCAT_FLASH: Described = Described::new(&["longcat_flash"], NAMES, longcat_flash);
+/// `model_type` longcat_flash, which published configurations leave out.
+pub const LONGCAT_FLASH: Described =
+    Described::new(&["longcat_flash"], NAMES, longcat_flash).class("LongcatFlashForCausalLM");
 
 fn longcat_flash(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     refuse_gguf(config)?;
@@ -46,14 +47,11 @@ fn longcat_flash(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec
         }
     }
     refuse(config, "router_bias")?;
-    let layers = config.size(&["num_layers"])?;
-    let blocks = layers.saturating_mul(2);
-    if let Some(said) = config.size_opt(&["num_hidden_layers"])?.filter(|n| ![layers, blocks].contains(n)) {
-        let allowed = format!("{blocks}, two for each of num_layers, or {layers}");
-        return Err(Error::config("num_hidden_layers", said, allowed));
-    }
+    // The reference does not read `num_hidden_layers`: files have had 56 there whatever this says.
+    let blocks = config.size(&["num_layers"])?.saturating_mul(2);
     let (experts, top_k) = (config.size(&["n_routed_experts"])?, config.size(&["moe_topk"])?);
-    let identities = config.index(&["zero_expert_num"], 256)?;
+    let none = config.get("zero_expert_num").is_some_and(serde_json::Value::is_null);
+    let identities = if none { 0 } else { config.index(&["zero_expert_num"], 256)? };
     let most = Router::MAX_BY_SCORE.saturating_sub(experts);
     if identities > most {
         let allowed = format!("at most {most}, next to {experts} experts with weights");
@@ -80,6 +78,9 @@ fn longcat_flash(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec
             b.moe = None;
         }
     });
+    if catalog.tensors().iter().any(|tensor| tensor.name.contains("mtp.")) {
+        spec.assumed.push("layers that predict further tokens are not run".into());
+    }
     Ok(spec)
 }
 

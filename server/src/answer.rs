@@ -1,0 +1,81 @@
+//! Large answers: their request counts as being in the server until they are sent.
+
+use crate::admission::Permit;
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Bytes that are handed on at once: a connection asks for more once it has sent most of those before. Of one
+/// piece it would take all, and this body would be gone long before it is sent.
+const PIECE: usize = 32 << 10;
+
+/// A body that holds the place of its request until all of it is handed on, or its client is gone.
+#[derive(Debug)]
+pub struct Placed {
+    left: Bytes,
+    _place: Permit,
+}
+
+impl Placed {
+    /// A body of these bytes.
+    pub fn new(bytes: impl Into<Bytes>, place: Permit) -> Self {
+        Self { left: bytes.into(), _place: place }
+    }
+}
+
+impl Body for Placed {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let count = self.left.len().min(PIECE);
+        if count == 0 {
+            return Poll::Ready(None);
+        }
+        let piece = self.left.split_to(count);
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left.len() as u64)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::admission::Admission;
+    use crate::config::ServerConfig;
+    use std::task::Waker;
+
+    #[test]
+    fn a_request_counts_until_its_answer_is_handed_on() {
+        let admission = Admission::new(&ServerConfig::default());
+        let place = || admission.enter("", 1, 0).unwrap();
+        let mut body = Placed::new(vec![7_u8; PIECE + 1], place());
+        assert_eq!(body.size_hint().exact(), Some(PIECE as u64 + 1));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut sizes = Vec::new();
+        while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut context) {
+            sizes.push(frame.data_ref().map_or(0, Bytes::len));
+            assert_eq!(admission.requests(), 1);
+        }
+        assert_eq!(sizes, [PIECE, 1]);
+        assert!(body.is_end_stream());
+        drop(body);
+        assert_eq!(admission.requests(), 0);
+        // A client that is gone reads nothing.
+        drop(Placed::new("x", place()));
+        assert_eq!(admission.requests(), 0);
+    }
+}
