@@ -5,7 +5,7 @@ use super::pace::StepCost;
 /// A run of consecutive tokens of one sequence in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Request slot of the sequence: [`Scheduler::sequence`].
+    /// Request slot of the sequence: [`Scheduler::sequence`](super::Scheduler::sequence).
     pub row: u32,
     /// First position.
     pub start: usize,
