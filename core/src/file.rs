@@ -10,9 +10,10 @@ use std::path::Path;
 
 /// `O_NONBLOCK`, which the standard library has no name for.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-const NONBLOCK: i32 = 0o4000;
+pub const NONBLOCK: i32 = 0o4000;
+/// `O_NONBLOCK`, which the standard library has no name for.
 #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
-const NONBLOCK: i32 = 4;
+pub const NONBLOCK: i32 = 4;
 
 /// Opens a regular file and returns its length. What it is is asked before it is opened, as opening a device
 /// may do anything, and again of what was opened, as another file may have taken its place.

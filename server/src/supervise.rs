@@ -481,6 +481,7 @@ mod tests {
             supervisor.abort();
         });
     }
+
     #[cfg(feature = "images")]
     #[test]
     fn a_request_that_has_its_turn_waits_for_a_pipeline_that_is_lost() {

@@ -6,7 +6,7 @@ mod common;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use common::{Answer, Running, config, demo, request, start, start_with};
+use common::{Answer, Running, config, demo, eventually, metric, request, start, start_with};
 use engraft::engraft_diffusion::ImageRequest;
 use engraft::engraft_diffusion::engraft_image::encode_png;
 use engraft::{Error, ImageGenerator, ImageHandle, ImageOptions, named_scheduler};
@@ -49,21 +49,6 @@ fn made(answer: &Answer) -> Vec<Vec<u8>> {
     assert_eq!(answer.status, 200, "{}", answer.text());
     let all = answer.json()["data"].as_array().unwrap().clone();
     all.iter().map(|one| STANDARD.decode(one["b64_json"].as_str().unwrap()).unwrap()).collect()
-}
-
-fn metric(server: &Running, name: &str) -> f64 {
-    let text = server.get("/metrics").text();
-    let line =
-        text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}: {text}"));
-    line.rsplit(' ').next().unwrap().parse().unwrap()
-}
-
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what} does not come");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Waits until so many requests are in a server.

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Running, config, demo, read, request, start, start_with};
+use common::{config, demo, eventually, metric, read, request, start, start_with};
 use engraft_server::{ApiKey, ServerConfig};
 use serde_json::{Value, json};
 use std::io::{BufRead, Read, Write};
@@ -14,22 +14,6 @@ use std::time::{Duration, Instant};
 fn long(n: usize) -> Value {
     json!({"prompt": "This package", "n": n, "max_tokens": 400, "ignore_eos": true, "temperature": 1,
         "stream": true, "seed": 1})
-}
-
-fn metric(server: &Running, name: &str) -> f64 {
-    let text = server.get("/metrics").text();
-    let line =
-        text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}: {text}"));
-    line.rsplit(' ').next().unwrap().parse().unwrap()
-}
-
-/// Waits until `done`, for ten seconds.
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_secs(20), "{what} does not come");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

@@ -30,12 +30,6 @@ const SECONDS: usize = 60;
 /// Backends whose devices are listed.
 const BACKENDS: [&str; 3] = ["cpu", "cuda", "wgpu"];
 
-/// `O_NONBLOCK`, which the standard library has no name for.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const NONBLOCK: i32 = 0o4000;
-#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
-const NONBLOCK: i32 = 4;
-
 pub fn run(args: &DoctorArgs, to: &Path) -> Outcome {
     args.device.regular_libraries()?;
     if to == Path::new("-") {
@@ -70,7 +64,7 @@ fn text(args: &DoctorArgs) -> Result<String, Failure> {
 fn opened(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     #[cfg(unix)]
-    options.custom_flags(NONBLOCK);
+    options.custom_flags(engraft::engraft_core::file::NONBLOCK);
     options.write(true).create(true).truncate(false).open(path)
 }
 

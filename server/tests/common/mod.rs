@@ -206,3 +206,20 @@ pub fn text_of(events: &[Value], index: u64) -> String {
     let of = choices.filter(|choice| choice["index"] == index);
     of.map(|c| c["text"].as_str().or(c["delta"]["content"].as_str()).unwrap_or_default()).collect()
 }
+
+/// The value of the metric whose line begins so.
+pub fn metric(server: &Running, name: &str) -> f64 {
+    let text = server.get("/metrics").text();
+    let line =
+        text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}: {text}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// Waits until `done`, for half a minute.
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what} does not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
