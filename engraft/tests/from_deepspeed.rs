@@ -1,6 +1,6 @@
 //! `docs/from_deepspeed.md`: its JSON blocks are configurations that pass, and that a model is opened and run
 //! with. Its Rust blocks run as documentation tests; the one that names models of the hub, which no such test
-//! has, runs here. `cli/tests/from_deepspeed.rs` has the program's part.
+//! has, runs here. `cli/tests/program/from_deepspeed.rs` has the program's part.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

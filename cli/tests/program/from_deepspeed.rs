@@ -1,0 +1,163 @@
+//! `docs/from_deepspeed.md` with the program: its JSON blocks are the file of `--config`, and every command
+//! and flag that it names is run. `engraft/tests/from_deepspeed.rs` has the library's part.
+
+use crate::shards;
+use crate::support;
+use crate::support::models::{answerer, classifier};
+use crate::support::{folder, in_folder, manifest, misused, stderr, stdout};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const PAGE: &str = include_str!("../../../docs/from_deepspeed.md");
+
+fn json_blocks() -> Vec<&'static str> {
+    PAGE.split("```json\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+fn golden() -> PathBuf {
+    manifest().join("../tests/golden/llama").canonicalize().unwrap()
+}
+
+/// The line of JSON that a command answers with.
+fn line(place: &Path, args: &[&str], input: &str) -> Value {
+    let text = stdout(&in_folder(place, args, input));
+    assert_eq!(text.lines().count(), 1, "{args:?}: {text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The tokens that a command generates greedily.
+fn tokens(place: &Path, args: &[&str]) -> Value {
+    let greedy = ["generate", "--prompt", "a b c", "-n", "6", "--temperature", "0", "--json"];
+    let mut answer = line(place, &[&greedy[..], args].concat(), "");
+    let tokens = answer["tokens"].take();
+    assert_eq!(tokens.as_array().map(Vec::len), Some(6), "{args:?}: {tokens}");
+    tokens
+}
+
+/// Each of the commands that take `--config` and any model, with the file `ds.json` of a folder.
+fn run_commands(place: &Path) {
+    let configured = |args: &[&str], input: &str| {
+        let output = in_folder(place, &[args, &["--config", "ds.json"]].concat(), input);
+        let text = stdout(&output);
+        assert!(!text.trim().is_empty(), "{args:?}: {}", stderr(&output));
+        text
+    };
+    configured(&["generate", "--prompt", "...", "-n", "8", "--temperature", "0"], "");
+    configured(&["chat", "-n", "8", "--temperature", "0"], "This package\n/quit\n");
+    let plan = configured(&["plan"], "");
+    assert!(plan.contains("activations f16"), "{plan}");
+    let embedded = line(place, &["embed", "--config", "ds.json"], "\"a text\"\n");
+    assert!(embedded["embedding"].as_array().unwrap().len() >= 64, "{embedded}");
+    let scored = line(place, &["score", "--config", "ds.json"], "\"a text\"\n");
+    assert!(scored["logprob"].as_f64().unwrap() < 0.0, "{scored}");
+}
+
+#[test]
+fn every_command_takes_the_blocks_about_engines() {
+    let place = folder("page-engines");
+    let (labels, answers) = (classifier("page-labels", |_| {}), answerer("page-answers"));
+    let (labels, answers) = (labels.to_str().unwrap(), answers.to_str().unwrap());
+    let embed = |more: &[&str]| line(&place, &[&["embed"], more].concat(), "\"a text\"\n");
+    let plain = embed(&[]);
+    for (block, format) in json_blocks()[..2].iter().zip(["int8:128", "int4a:32"]) {
+        fs::write(place.join("ds.json"), block).unwrap();
+        run_commands(&place);
+        let plan = stdout(&in_folder(&place, &["plan", "--config", "ds.json"], ""));
+        assert!(plan.contains(&format!(" {format} ")), "{plan}");
+        // It counts for what is computed, too.
+        assert_ne!(embed(&["--config", "ds.json"]), plain);
+        let classify = ["classify", "-m", labels, "--config", "ds.json"];
+        let labelled = line(&place, &classify, "\"w5 w9 w200\"\n");
+        assert!(["bad", "fair", "good"].contains(&labelled["label"].as_str().unwrap()), "{labelled}");
+        let question = "{\"question\": \"w20 w21\", \"context\": \"w7 w40 w9 w11\"}\n";
+        let answered = line(&place, &["answer", "-m", answers, "--config", "ds.json"], question);
+        assert!(!answered["answer"].as_str().unwrap().is_empty(), "{answered}");
+    }
+    // What is refused, and what counts before the file.
+    let config = place.join("ds.json");
+    misused(&["bench", "--config", config.to_str().unwrap()], &["bench takes no --config"]);
+    let generate = ["generate", "--config", "ds.json", "--prompt", "This package", "-n", "2"];
+    let flags = ["--tp", "2", "--ep", "1", "--max-context", "64"];
+    let output = in_folder(&place, &[&generate[..], &flags].concat(), "");
+    let said = stderr(&output);
+    assert!(output.status.success() && said.contains("--max-context 64 counts before"), "{said}");
+}
+
+#[test]
+fn every_command_takes_the_block_about_checkpoints_where_its_files_lie() {
+    let place = folder("page-checkpoint");
+    shards::write_shards(&golden(), &place.join("shards"));
+    fs::write(place.join("ds.json"), json_blocks()[2]).unwrap();
+    fs::write(place.join("plain.json"), "{}").unwrap();
+    run_commands(&place);
+    let whole = ["--model", golden().to_str().unwrap(), "--config", "plain.json"].map(str::to_owned);
+    let whole = whole.each_ref().map(String::as_str);
+    assert_eq!(tokens(&place, &["--config", "ds.json"]), tokens(&place, &whole));
+}
+
+#[test]
+fn the_folder_of_a_tag_is_a_model_and_is_converted() {
+    let place = folder("page-tag");
+    shards::write_tag(&golden(), &place.join("folder"), "global_step7");
+    let model = ["--model", "folder/global_step7"];
+    let output = in_folder(&place, &[&["plan"], &model[..]].concat(), "");
+    assert!(!output.status.success() && stderr(&output).contains("extra.weight"), "{}", stderr(&output));
+    let model = [&model[..], &["--ignore-tensors", "*"]].concat();
+    let golden = golden();
+    let want = tokens(&place, &["--model", golden.to_str().unwrap()]);
+    assert_eq!(tokens(&place, &model), want);
+    let convert = ["convert", "folder/global_step7", "--ignore-tensors", "*", "--tp", "2", "--out", "ranks"];
+    assert!(stdout(&in_folder(&place, &convert, "")).contains("2 ranks"));
+    for degree in ["1", "2"] {
+        let ranks = ["--model", "ranks", "--ignore-tensors", "*", "--tp", degree];
+        assert_eq!(tokens(&place, &ranks), want, "{degree} ranks");
+    }
+}
+
+#[cfg(feature = "image")]
+#[test]
+fn a_picture_is_made_in_the_element_type_that_is_named() {
+    let place = folder("page-picture");
+    let model = manifest().join("../tests/golden-image/pipelines/sd1").canonicalize().unwrap();
+    let model = model.to_str().unwrap();
+    let size = ["--size", "40x32", "--steps", "2", "--seed", "5"];
+    let picture = |dtype: &str, out: &str| {
+        let args = ["image", "--model", model, "--prompt", "a fox", "--dtype", dtype, "--out", out];
+        assert_eq!(stdout(&in_folder(&place, &[&args[..], &size].concat(), "")), format!("{out}\n"));
+        fs::read(place.join(out)).unwrap()
+    };
+    assert_ne!(picture("f16", "half.png"), picture("f32", "single.png"));
+}
+
+/// What the page has between backticks, its blocks left out.
+fn quoted() -> impl Iterator<Item = &'static str> {
+    PAGE.split("```").step_by(2).flat_map(|text| text.split('`').skip(1).step_by(2))
+}
+
+/// A flag or a command that comes to the page needs a run in this file.
+#[test]
+fn every_command_and_flag_of_the_page_is_run_here() {
+    let here = include_str!("from_deepspeed.rs");
+    let help = stdout(&support::engraft(&["--help"]));
+    let list =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let heads = list.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let mut commands: BTreeSet<&str> = heads.filter_map(|line| line.split_whitespace().next()).collect();
+    // A build without it has the page all the same.
+    commands.insert("image");
+    let mut named: BTreeSet<&str> = BTreeSet::new();
+    for text in quoted() {
+        let command = text.strip_prefix("engraft ").map_or(text, |rest| rest.split(' ').next().unwrap());
+        if text.starts_with("engraft ") {
+            assert!(commands.contains(command), "`{text}`: there is no command {command}");
+        }
+        named.extend(commands.get(command));
+        named.extend(text.split_whitespace().filter(|word| word.starts_with("--")));
+    }
+    assert!(named.len() >= 15 && named.contains("convert") && named.contains("--ep"), "{named:?}");
+    for word in named {
+        assert!(here.contains(&format!("\"{word}\"")), "the page names {word}, which nothing here runs");
+    }
+}

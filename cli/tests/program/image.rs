@@ -1,0 +1,271 @@
+//! `engraft image` as a script uses it.
+
+use crate::support::{engraft, fails, folder, manifest, misused, stderr, stdout};
+use engraft::engraft_diffusion::engraft_image::{Picture, PictureLimits, decode, encode_png};
+use safetensors::{Dtype, tensor::TensorView};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn model(name: &str) -> String {
+    manifest().join("../tests/golden-image/pipelines").join(name).to_str().unwrap().to_string()
+}
+
+fn picture(path: impl AsRef<Path>) -> Picture {
+    decode(&fs::read(path).unwrap(), PictureLimits::default()).unwrap()
+}
+
+/// A pipeline's folder that may be broken.
+fn copy(name: &str) -> PathBuf {
+    copy_of("sd1", name)
+}
+
+fn copy_of(pipeline: &str, name: &str) -> PathBuf {
+    fn all(from: &Path, to: &Path) {
+        fs::create_dir_all(to).unwrap();
+        for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+            let to = to.join(entry.file_name());
+            match entry.path().is_dir() {
+                true => all(&entry.path(), &to),
+                false => drop(fs::copy(entry.path(), to).unwrap()),
+            }
+        }
+    }
+    let to = folder(name);
+    all(Path::new(&model(pipeline)), &to);
+    to
+}
+
+#[test]
+fn pictures_are_written_and_are_those_that_they_are_alone() {
+    let (place, model) = (folder("pictures"), model("sd1"));
+    let file = |name: &str| place.join(name).to_str().unwrap().to_string();
+    let run = |prompts: &[&str], seed: &str, out: &str| {
+        let out = file(out);
+        let mut args =
+            vec!["image", "-m", &model, "--size", "40x32", "--steps", "3", "--seed", seed, "-o", &out];
+        prompts.iter().for_each(|prompt| args.extend(["-p", prompt]));
+        let output = engraft(&args);
+        assert!(stderr(&output).contains(&format!("40 x 32, 4 steps, seed {seed}, ")), "{}", stderr(&output));
+        stdout(&output)
+    };
+    assert_eq!(
+        run(&["a fox", "a dog"], "5", "both.png"),
+        format!("{}\n{}\n", file("both-1.png"), file("both-2.png"))
+    );
+    assert_eq!(run(&["a dog"], "6", "dog.png"), format!("{}\n", file("dog.png")));
+    let (fox, dog) = (picture(file("both-1.png")), picture(file("both-2.png")));
+    assert_eq!((fox.width, fox.height), (40, 32));
+    assert_eq!(dog.rgb, picture(file("dog.png")).rgb);
+    assert_ne!(fox.rgb, dog.rgb);
+    run(&["a dog"], "7", "other.png");
+    assert_ne!(dog.rgb, picture(file("other.png")).rgb, "another seed");
+}
+
+#[test]
+fn transformers_make_pictures_with_and_without_their_largest_encoder() {
+    let place = folder("transformers");
+    let run = |name: &str, more: &[&str], out: &str| {
+        let (model, out) = (model(name), place.join(out).to_str().unwrap().to_string());
+        let args = ["image", "-m", &model, "-p", "a fox", "--size", "24x16", "--steps", "2", "--seed", "5"];
+        let args = [&args[..], &["--text-tokens", "9", "-o", &out], more].concat();
+        assert!(stderr(&engraft(&args)).contains("24 x 16, 2 steps, seed 5, "));
+        picture(out)
+    };
+    let schnell = run("flux_schnell", &[], "schnell.png");
+    assert_eq!((schnell.width, schnell.height), (24, 16));
+    let with = run("sd3", &["--negative", "a dog"], "with.png");
+    let without = run("sd3", &["--negative", "a dog", "--without", "text_encoder_3"], "without.png");
+    assert_ne!(with.rgb, without.rgb);
+    let out = place.join("none.png").to_str().unwrap().to_string();
+    let flux = model("flux");
+    let args = ["image", "-m", &flux, "-p", "a", "--size", "20x16", "-o", &out];
+    fails(&args, &["width", "a multiple of 8"]);
+}
+
+#[test]
+fn what_a_mask_hides_stays() {
+    let (place, model) = (folder("masked"), model("sd1"));
+    let file = |name: &str| place.join(name).to_str().unwrap().to_string();
+    let write = |name: &str, of: &dyn Fn(usize, usize) -> u8| {
+        let rgb: Vec<u8> =
+            (0..32).flat_map(|y| (0..40).flat_map(move |x| [(y, x); 3])).map(|(y, x)| of(y, x)).collect();
+        fs::write(file(name), encode_png(&rgb, 40, 32).unwrap()).unwrap();
+    };
+    write("init.png", &|y, x| (5 * y + 2 * x) as u8);
+    write("mask.png", &|_, x| if x < 20 { 255 } else { 0 });
+    let run = |out: &str, more: &[&str]| {
+        let (out, init) = (file(out), file("init.png"));
+        let args = [
+            "image", "-m", &model, "-p", "a fox", "--init", &init, "--seed", "1", "--steps", "4", "-o", &out,
+        ];
+        stdout(&engraft(&[&args[..], more].concat()));
+        picture(out)
+    };
+    let mask = file("mask.png");
+    let (free, masked) = (
+        run("free.png", &["--scheduler", "ddim"]),
+        run("masked.png", &["--scheduler", "ddim", "--mask", &mask]),
+    );
+    assert_eq!((free.width, free.height), (40, 32));
+    assert_ne!(free.rgb, masked.rgb);
+    // The same latents come out where the mask is black, whatever the prompt.
+    let other = {
+        let (out, init) = (file("other.png"), file("init.png"));
+        let args = [
+            "image", "-m", &model, "-p", "lamps", "--init", &init, "--seed", "1", "--steps", "4", "-o", &out,
+        ];
+        stdout(&engraft(&[&args[..], &["--scheduler", "ddim", "--mask", &mask]].concat()));
+        picture(out)
+    };
+    let differs = |a: &Picture, b: &Picture, columns: std::ops::Range<usize>| -> f32 {
+        let at = |p: &Picture, y: usize, x: usize| p.rgb[(y * 40 + x) * 3];
+        let all = (0..32).flat_map(|y| columns.clone().map(move |x| (y, x)));
+        let sum: f32 = all.map(|(y, x)| (at(a, y, x) - at(b, y, x)).abs()).sum();
+        sum / (32 * columns.len()) as f32
+    };
+    assert!(differs(&masked, &other, 36..40) < 0.5 * differs(&masked, &other, 0..16));
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let (place, own) = (folder("refusing"), model("sd1"));
+    let out = place.join("x.png").to_str().unwrap().to_string();
+    let args = |more: &[&'static str]| {
+        [&["image", "-p", "a fox", "-o"][..], &[Box::leak(out.clone().into_boxed_str())], more].concat()
+    };
+    let with = |more: &[&'static str]| {
+        let model: &'static str = Box::leak(own.clone().into_boxed_str());
+        args(&[&["-m", model][..], more].concat())
+    };
+    fails(&with(&["--size", "41x32"]), &["width", "41", "multiple of 4"]);
+    fails(&with(&["--size", "0x32"]), &["width", "0"]);
+    fails(&with(&["--steps", "5000"]), &["5000"]);
+    fails(&with(&["--clip-skip", "9"]), &["clip_skip", "9"]);
+    fails(&with(&["--init", "/no/such.png"]), &["/no/such.png"]);
+    fails(&args(&["-m", "/no/such"]), &["/no/such"]);
+    fails(&with(&["--lora", "/no/such.safetensors"]), &["/no/such.safetensors"]);
+    let other = model("sdxl") + "/lora_kohya_sgm.safetensors";
+    let other: &'static str = Box::leak(other.into_boxed_str());
+    fails(&with(&["--lora", other]), &["input_blocks_3_1", "for a weight"]);
+    let absent = place.join("absent.safetensors");
+    let rank = TensorView::new(Dtype::F32, vec![1, 2], &[0; 8]).unwrap();
+    let both =
+        ["lora_down", "lora_up"].map(|part| (format!("lora_te2_elsewhere.{part}.weight"), rank.clone()));
+    safetensors::serialize_to_file(both, None, &absent).unwrap();
+    let absent: &'static str = Box::leak(absent.to_str().unwrap().to_string().into_boxed_str());
+    fails(&with(&["--lora", absent]), &["no component has these modules", "text_encoder_2 elsewhere"]);
+    misused(&with(&["--lora", "x.safetensors@much"]), &["number"]);
+    misused(&with(&["--scheduler", "magic"]), &["--scheduler magic"]);
+    misused(&with(&["--size", "big"]), &["512x768"]);
+    misused(&with(&["--mask", "m.png"]), &["--init"]);
+    misused(&["image", "-p", "a fox", "-m", &own, "-o", "/no/such/x.png"], &["no such folder"]);
+    misused(&["image", "-m", &own, "-o", "x.png"], &["--prompt"]);
+    assert!(!Path::new(&out).exists());
+    for (name, broken, words) in [
+        (
+            "no-vae",
+            &(|p: &Path| fs::remove_dir_all(p.join("vae")).unwrap()) as &dyn Fn(&Path),
+            &["vae", "no folder"][..],
+        ),
+        (
+            "class",
+            &|p| replace(&p.join("model_index.json"), "StableDiffusionPipeline", "KandinskyPipeline"),
+            &["_class_name", "KandinskyPipeline"],
+        ),
+        (
+            "field",
+            &|p| {
+                replace(
+                    &p.join("unet/config.json"),
+                    "\"act_fn\"",
+                    "\"dual_cross_attention\": true, \"act_fn\"",
+                )
+            },
+            &["dual_cross_attention", "true"],
+        ),
+        (
+            "block",
+            &|p| replace(&p.join("unet/config.json"), "CrossAttnDownBlock2D", "AttnDownBlock2D"),
+            &["down_block_types", "AttnDownBlock2D"],
+        ),
+        (
+            "heads",
+            &|p| {
+                replace(&p.join("unet/config.json"), "\"attention_head_dim\": 4", "\"attention_head_dim\": 3")
+            },
+            &["3 heads", "attn1"],
+        ),
+        (
+            "shape",
+            &|p| replace(&p.join("unet/config.json"), "\"in_channels\": 4", "\"in_channels\": 5"),
+            &["conv_in.weight", "5"],
+        ),
+        (
+            "attention",
+            &|p| {
+                let (from, to) = ("\"in_channels\"", "\"mid_block_add_attention\": false, \"in_channels\"");
+                replace(&p.join("vae/config.json"), from, to);
+            },
+            &["left over", "mid_block.attentions.0"],
+        ),
+        (
+            "scheduler",
+            &|p| replace(&p.join("scheduler/scheduler_config.json"), "PNDMScheduler", "OddScheduler"),
+            &["OddScheduler"],
+        ),
+    ] {
+        let place = copy(name);
+        broken(&place);
+        let model: &'static str = Box::leak(place.to_str().unwrap().to_string().into_boxed_str());
+        fails(&args(&["-m", model]), words);
+    }
+}
+
+#[test]
+fn a_picture_is_followed() {
+    let place = folder("followed");
+    let file = |name: &str| place.join(name).to_str().unwrap().to_string();
+    let rgb: Vec<u8> = (0..24 * 32).flat_map(|at| [if at % 24 < 9 { 255 } else { 30 }; 3]).collect();
+    fs::write(file("edges.png"), encode_png(&rgb, 24, 32).unwrap()).unwrap();
+    let (own, plain, edges) = (model("sd1_controlnet"), model("sd1"), file("edges.png"));
+    let run = |out: &str, more: &[&str]| {
+        let out = file(out);
+        let args =
+            ["image", "-m", &own, "-p", "a fox", "--control", &edges, "--seed", "1", "--steps", "2", "-o"];
+        let output = engraft(&[&args[..], &[&out], more].concat());
+        assert!(stdout(&output).contains(&out));
+        (picture(&out), stderr(&output))
+    };
+    let (full, said) = run("full.png", &[]);
+    assert_eq!((full.width, full.height), (24, 32));
+    assert!(!said.contains("warning"), "{said}");
+    assert_ne!(run("half.png", &["--control-scale", "0.5"]).0.rgb, full.rgb);
+    assert_eq!(run("other.png", &["--controlnet", &format!("{own}/controlnet")]).0.rgb, full.rgb);
+    let (_, said) = run("free.png", &["--guidance", "1", "--negative", "rain"]);
+    assert!(said.contains("warning: negative_prompt counts for nothing without guidance"), "{said}");
+    let out = file("x.png");
+    let begin = ["image", "-p", "a fox", "-o", &out];
+    let with = |more: &[&'static str]| {
+        let all: Vec<&'static str> = begin.iter().map(|arg| &*arg.to_string().leak()).collect();
+        [&all[..], more].concat()
+    };
+    let [own, plain, edges]: [&'static str; 3] = [own, plain, edges].map(|text| &*text.leak());
+    fails(&with(&["-m", plain, "--control", edges]), &["control", "no ControlNet"]);
+    fails(&with(&["-m", own]), &["control", "has a ControlNet"]);
+    misused(&with(&["-m", own, "--control", edges, "--size", "32x32"]), &["--control is 24 x 32"]);
+    misused(&with(&["-m", own, "--control-scale", "0.5"]), &["--control"]);
+    // Two text encoders have to read as far.
+    let short = copy_of("sdxl", "short");
+    let config = short.join("tokenizer_2/tokenizer_config.json");
+    let mut said: serde_json::Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
+    said["model_max_length"] = 7.into();
+    fs::write(&config, said.to_string()).unwrap();
+    let short: &'static str = short.to_str().unwrap().to_string().leak();
+    fails(&with(&["-m", short]), &["model_max_length", "7", "other text encoder"]);
+}
+
+fn replace(path: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{}: {from}", path.display());
+    fs::write(path, text.replace(from, to)).unwrap();
+}

@@ -1,0 +1,135 @@
+//! `engraft serve`: from the command line to an answer over HTTP, and to its end by a signal.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+/// A running server, ended when the test is.
+struct Serving {
+    child: Child,
+    address: String,
+    said: String,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_engraft"));
+    command.arg("serve").stderr(Stdio::piped());
+    command
+}
+
+fn serve(args: &[&str]) -> Serving {
+    let mut child = program().args(args).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let (mut said, mut line) = (String::new(), String::new());
+    while lines.read_line(&mut line).unwrap() > 0 {
+        said += &line;
+        if let Some((_, rest)) = line.split_once("http://") {
+            let address = rest.split('/').next().unwrap().to_owned();
+            // Later lines are read, so that the program can write them.
+            std::thread::spawn(move || lines.read_to_string(&mut String::new()));
+            return Serving { child, address, said };
+        }
+        line.clear();
+    }
+    let status = child.wait().unwrap();
+    panic!("no address, {status}: {said}");
+}
+
+fn ask(address: &str, head: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    write!(stream, "{head} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n")
+        .unwrap();
+    write!(stream, "Content-Length: {length}\r\n\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn the_demo_model_chats_over_http_and_a_signal_ends_it() {
+    let mut serving = serve(&["--port", "0"]);
+    assert!(serving.said.contains("demo"), "{}", serving.said);
+    let body = "{\"messages\": [{\"role\": \"user\", \"content\": \"This package\"}], \"max_tokens\": 4, \"stream\": true}";
+    let answer = ask(&serving.address, "POST /v1/chat/completions", body);
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("data: [DONE]"), "{answer}");
+    let pid = serving.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert!(serving.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_file_holds_flags_and_the_command_line_counts_before_it() {
+    let folder = std::env::temp_dir().join(format!("engraft-serve-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (file, keys) = (folder.join("engraft.toml"), folder.join("keys"));
+    std::fs::write(&keys, "search:sk-1\n").unwrap();
+    let text = format!(
+        "port = 1\nserved-model-name = [\"one\", \"two\"]\nmax_num_seqs = 2\nno-prefix-cache = true\napi-key-file = {:?}\n",
+        keys.display().to_string()
+    );
+    std::fs::write(&file, text).unwrap();
+    let file = file.display().to_string();
+    let serving = serve(&["--settings", &file, "--port=0"]);
+    assert!(serving.said.contains("one, two"), "{}", serving.said);
+    assert!(ask(&serving.address, "GET /v1/models", "").starts_with("HTTP/1.1 401"));
+    assert!(ask(&serving.address, "GET /ready", "").starts_with("HTTP/1.1 200"));
+    drop(serving);
+    for (text, said) in [("prot = 1\n", "--prot"), ("port = [[1]]\n", "port"), ("port =\n", "engraft.toml")] {
+        std::fs::write(folder.join("engraft.toml"), text).unwrap();
+        let output = program().args(["--settings", &file]).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(said), "{error}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[cfg(feature = "image")]
+#[test]
+fn a_pipeline_makes_pictures_over_http() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden-image/pipelines/sd1");
+    let serving = serve(&[folder, "--port", "0", "--max-image-pixels", "256", "--max-image-steps", "2"]);
+    assert!(serving.said.contains("/v1/images/generations"), "{}", serving.said);
+    let answer =
+        ask(&serving.address, "POST /v1/images/generations", "{\"prompt\": \"a fox\", \"model\": \"sd1\"}");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"16x16\""), "{answer}");
+    let answer = ask(
+        &serving.address,
+        "POST /v1/images/generations",
+        "{\"prompt\": \"a fox\", \"num_inference_steps\": 3}",
+    );
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("from 1 to 2"), "{answer}");
+    for (args, said) in [
+        (&["--max-context", "64"][..], "--max-context"),
+        (&["--quantize", "int8"], "--quantize"),
+        (&["--no-prefix-cache"], "--no-prefix-cache"),
+    ] {
+        let output = program().arg(folder).args(args).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(said) && error.contains("makes pictures"), "{error}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_served() {
+    for (args, said) in [
+        (&["--ssl-certfile", "a.pem"][..], "--ssl-keyfile"),
+        (&["--api-key-file", "/nonexistent/keys"], "/nonexistent/keys"),
+        (&["--prefix-cache-scope", "none"], "key, all"),
+        (&["path/to/nothing", "--port", "0"], "path/to/nothing"),
+        (&["--host", "256.0.0.1", "--port", "0"], "256.0.0.1"),
+    ] {
+        let output = program().args(args).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(said), "{args:?}: {error}");
+    }
+}

@@ -1,0 +1,9 @@
+//! Models of pictures and whole pipelines against goldens, and their laws.
+//!
+//! One program for all of them: each program of its own would compile the pipelines again.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod control;
+mod goldens;
+mod pipelines;
+mod sana;

@@ -1,0 +1,153 @@
+//! Whole pipelines against what the reference computes in f64, with the noise that it took.
+
+use engraft_core::backend::block_on;
+use engraft_cpu::{Cpu, CpuConfig};
+use engraft_diffusion::{ImageRequest, Init, Lora, Pipeline, PipelineOptions, Progress, Seeded, Sizes};
+use image_goldens::{Runs, cases, folder, name, tokenizers};
+use std::ops::ControlFlow;
+
+/// Runs of all cases.
+const RUNS: usize = 46;
+
+#[test]
+fn pictures_are_those_of_the_reference() {
+    let mut count = 0;
+    for folder in cases("pipelines").unwrap() {
+        let (cpu, case) = (Cpu::new(CpuConfig::default()).unwrap(), name(&folder));
+        let mut runs = Runs::open(&cpu, &folder).unwrap();
+        for run in runs.names() {
+            let verdict = runs.run(&run).unwrap_or_else(|e| panic!("{case} {run}: {e}"));
+            println!("{case} {run}: {:.3} of the tolerance ({})", verdict.worst, verdict.tensor);
+            assert!(
+                verdict.passes(),
+                "{case} {run}: {} is {:.3} of its tolerance",
+                verdict.tensor,
+                verdict.worst
+            );
+            count += 1;
+        }
+    }
+    assert_eq!(count, RUNS);
+}
+
+/// A tokenizer's ids of all texts of a golden.
+#[test]
+fn tokenizers_give_the_ids_of_the_reference() {
+    let all = cases("pipelines").unwrap();
+    let texts: usize =
+        all.iter().map(|folder| tokenizers(folder).unwrap_or_else(|e| panic!("{}: {e}", name(folder)))).sum();
+    assert!(texts >= 70, "{texts} texts");
+}
+
+#[test]
+fn what_is_too_long_is_said_and_a_run_can_end() {
+    let path = folder("pipelines").join("sd1");
+    let cpu = Cpu::new(CpuConfig::default()).unwrap();
+    let mut pipeline = Pipeline::load(&cpu, &path, &PipelineOptions::default()).unwrap();
+    let (long, short) = ("a fox ".repeat(40), "a fox".to_string());
+    let request = |prompts: &[&String]| ImageRequest {
+        prompts: prompts.iter().map(|prompt| prompt.to_string()).collect(),
+        width: 32,
+        height: 32,
+        steps: Some(3),
+        ..ImageRequest::new("")
+    };
+    let mut run = |request: &ImageRequest, most: usize| {
+        let until = |progress: Progress| {
+            if progress.done < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        block_on(pipeline.run(request, &mut Seeded(1), &mut { until }))
+    };
+    let both = run(&request(&[&long, &short]), 9).unwrap().unwrap();
+    assert_eq!(both.shortened, [(long.clone(), 24)]);
+    assert!(run(&request(&[&short]), 2).unwrap().is_none(), "ended after two steps");
+    let alone = run(&request(&[&long]), 9).unwrap().unwrap();
+    assert_eq!(alone.rgb[0], both.rgb[0], "after a run that was ended");
+    let again = run(&request(&[&short]), 9).unwrap().unwrap();
+    assert!(again.shortened.is_empty() && again.rgb[0] != both.rgb[1], "another seed");
+    let init = Some(Init { rgb: vec![0.5; 32 * 32 * 3], strength: 0.1, mask: None });
+    let error = run(&ImageRequest { init, ..request(&[&short]) }, 9).unwrap_err().to_string();
+    assert!(error.contains("strength") && error.contains("3 steps"), "{error}");
+    let second = ImageRequest { second_prompts: Some(vec![short.clone()]), ..request(&[&short]) };
+    let own = Sizes { original: (32, 32), crop: (0, 0), target: (32, 32) };
+    for (field, request) in
+        [("prompt_2", second), ("sizes", ImageRequest { sizes: Some(own), ..request(&[&short]) })]
+    {
+        let error = run(&request, 9).unwrap_err().to_string();
+        assert!(error.contains(field) && error.contains("reads none"), "{error}");
+    }
+}
+
+/// A request of small pictures that few steps make.
+fn small(prompts: &[&str]) -> ImageRequest {
+    ImageRequest {
+        prompts: prompts.iter().map(|prompt| prompt.to_string()).collect(),
+        negative: Some(vec!["a dog".to_string()]),
+        width: 24,
+        height: 16,
+        steps: Some(2),
+        text_tokens: Some(9),
+        ..ImageRequest::new("")
+    }
+}
+
+#[test]
+fn pictures_of_transformers_are_those_that_they_are_alone() {
+    let cpu = Cpu::new(CpuConfig::default()).unwrap();
+    for case in ["sd3", "sd35", "flux", "pixart_sigma"] {
+        let path = folder("pipelines").join(case);
+        let mut pipeline = Pipeline::load(&cpu, &path, &PipelineOptions::default()).unwrap();
+        let true_guidance = (case == "flux").then_some(2.0);
+        let mut run = |prompts: &[&str], seed: u64| {
+            let request = ImageRequest { true_guidance, ..small(prompts) };
+            let all = &mut |_: Progress| ControlFlow::Continue(());
+            block_on(pipeline.run(&request, &mut Seeded(seed), all)).unwrap().unwrap()
+        };
+        let both = run(&["a fox", "The model is trained; coffee on the corner"], 5);
+        let alone = run(&["The model is trained; coffee on the corner"], 6);
+        assert_eq!(alone.rgb[0].len(), 24 * 16 * 3, "{case}");
+        assert_eq!(alone.rgb[0], both.rgb[1], "{case}");
+        assert_ne!(both.rgb[0], both.rgb[1], "{case}");
+        assert_eq!(run(&["a fox"], 5).rgb[0], both.rgb[0], "{case}");
+    }
+}
+
+#[test]
+fn what_transformers_do_not_read_is_refused() {
+    let cpu = Cpu::new(CpuConfig::default()).unwrap();
+    let load = |case: &str, options: &PipelineOptions| {
+        Pipeline::load(&cpu, &folder("pipelines").join(case), options).map_err(|error| error.to_string())
+    };
+    let mut flux = load("flux_schnell", &PipelineOptions::default()).unwrap();
+    let init = Some(Init { rgb: vec![0.5; 24 * 16 * 3], strength: 0.5, mask: None });
+    let requests = [
+        ("init", ImageRequest { init, ..small(&["a"]) }),
+        ("guidance", ImageRequest { guidance: Some(3.5), ..small(&["a"]) }),
+        ("guidance_rescale", ImageRequest { guidance_rescale: 0.7, ..small(&["a"]) }),
+        ("clip_skip", ImageRequest { clip_skip: 1, ..small(&["a"]) }),
+        ("prompt_3", ImageRequest { third_prompts: Some(vec!["a".to_string()]), ..small(&["a"]) }),
+        ("max_sequence_length", ImageRequest { text_tokens: Some(513), ..small(&["a"]) }),
+        ("true_guidance", ImageRequest { true_guidance: Some(f64::NAN), ..small(&["a"]) }),
+        ("height", ImageRequest { height: 20, ..small(&["a"]) }),
+    ];
+    for (field, request) in requests {
+        let all = &mut |_: Progress| ControlFlow::Continue(());
+        let error = block_on(flux.run(&request, &mut Seeded(1), all)).unwrap_err().to_string();
+        assert!(error.contains(field), "{field}: {error}");
+    }
+    let without =
+        |name: &str| PipelineOptions { without: vec![name.to_string()], ..PipelineOptions::default() };
+    for (case, name, what) in [
+        ("flux", "text_encoder_2", "has no `text_encoder_2`"),
+        ("sd3", "text_encoder", "has no `text_encoder`"),
+        ("sd3", "text_encoder_4", "text_encoder_4"),
+        ("pixart_sigma", "transformer", "has no `transformer`"),
+    ] {
+        let error = load(case, &without(name)).err().unwrap();
+        assert!(error.contains(what), "{case} without {name}: {error}");
+    }
+    let lora = Lora { file: folder("pipelines").join("sdxl/lora_kohya_sgm.safetensors"), scale: 1.0 };
+    let error =
+        load("sd35", &PipelineOptions { loras: vec![lora], ..PipelineOptions::default() }).err().unwrap();
+    assert!(error.contains("lora"), "{error}");
+}

@@ -1,0 +1,11 @@
+//! The server's answers to HTTP requests: routes, fields, limits, completions and pictures.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod completions;
+mod fields;
+#[cfg(feature = "images")]
+mod images;
+mod limits;
+mod routes;
