@@ -1,12 +1,12 @@
 //! Slices of sequences, written into the words of a step.
 
-use super::coordinator::Coordinator;
+use super::coordinator::{Coordinator, Live};
 use super::order::{StepOrder, StepWant};
 use super::part::{Lone, Part};
 use super::request::Want;
-use crate::mem::{SKIP, StepFill, StepShape};
+use crate::mem::{LoneRow, NO_ROW, SKIP, StepFill, StepShape};
 use crate::policy::Family;
-use crate::schedule::{Slice, StepBatch, Token};
+use crate::schedule::{Sequence, Slice, StepBatch, Token};
 
 /// Where the next token, the next row of logits and the next sequence of a step are written.
 #[derive(Default)]
@@ -36,30 +36,14 @@ impl Coordinator {
         parts.clear();
         let mut row = 0;
         for slice in &batch.slices {
-            let Some(part) = self.part(*slice) else { continue };
-            row += part.rows;
-            if part.lone.is_some() {
-                self.scheduler.launched(slice, self.planned, Some(row as u32 - 1));
-            }
+            let of = |seq: &Sequence<Live>| {
+                let part = part_of(seq, *slice);
+                (part, part.lone.is_some())
+            };
+            let Some(part) = self.scheduler.launched_as(slice, self.planned, row, of) else { continue };
+            row += part.rows as u32;
             parts.push(part);
         }
-    }
-
-    /// What a step has of the sequence of a slice.
-    fn part(&self, slice: Slice) -> Option<Part> {
-        let seq = self.scheduler.sequence(slice.row)?;
-        let (live, source) = (&seq.data, [seq.source, seq.source_positions]);
-        let part =
-            Part { id: seq.id, slice, rows: 1, want: live.want, keeps: live.keeps, source, lone: None };
-        let alone = slice.len == 1 && slice.samples && seq.asked.is_empty() && seq.to_encode() == 0;
-        if alone && live.token_type_ids.is_empty() {
-            let lone = Some(Lone { token: seq.token(slice.start), shift: live.shift });
-            return Some(Part { lone, ..part });
-        }
-        let asked = seq.asked_in(slice.start, slice.end());
-        // A token row that samples may be one that was asked for.
-        let sampled = slice.samples && !asked.contains(&(slice.end() - 1));
-        Some(Part { rows: asked.len() + usize::from(sampled), ..part })
     }
 
     /// The step's shape, whether it is a bucket's, and what it brings back.
@@ -89,10 +73,12 @@ impl Coordinator {
     /// Writes the parts into a step's words.
     pub(super) fn fill(&self, parts: &[Part], fill: &mut StepFill<'_>) {
         let mut at = Place::default();
-        for part in parts {
-            match part.lone {
-                Some(lone) => self.fill_lone(part, lone, &mut at, fill),
-                None => self.fill_part(part, &mut at, fill),
+        // With neither filters nor an encoder nothing but these words is written of a part of one token.
+        let few = !self.filters && self.spec.encoder.is_none() && self.spec.family == Family::Decoder;
+        for run in parts.chunk_by(|one, next| few && one.lone.is_some() && next.lone.is_some()) {
+            match run {
+                [part] => self.fill_part(part, &mut at, fill),
+                run => self.fill_run(run, &mut at, fill),
             }
         }
         fill.pad_behind(at.seq.saturating_sub(1));
@@ -101,8 +87,30 @@ impl Coordinator {
         }
     }
 
-    /// A part of several tokens, or of which something is asked.
+    /// Parts of one token each that samples the next one, in the order of the words.
+    fn fill_run(&self, run: &[Part], at: &mut Place, fill: &mut StepFill<'_>) {
+        let tables = &self.kv.tables;
+        let rows = run.iter().filter_map(|part| {
+            let (Slice { row, start, .. }, Lone { token, shift }) = (part.slice, part.lone?);
+            let (id, feed) = match token {
+                Token::Known(id) => (id, NO_ROW),
+                Token::SampledIn(from) => (0, from),
+            };
+            Some(LoneRow { id, feed, slot: tables.slot(row, start), row, position: start as u32, shift })
+        });
+        fill.lone([at.token, at.row, at.seq], run.len(), rows);
+        (at.token, at.row, at.seq) = (at.token + run.len(), at.row + run.len(), at.seq + run.len());
+    }
+
     fn fill_part(&self, part: &Part, at: &mut Place, fill: &mut StepFill<'_>) {
+        match part.lone {
+            Some(lone) => self.fill_lone(part, lone, at, fill),
+            None => self.fill_tokens(part, at, fill),
+        }
+    }
+
+    /// A part of several tokens, or of which something is asked.
+    fn fill_tokens(&self, part: &Part, at: &mut Place, fill: &mut StepFill<'_>) {
         let slice = part.slice;
         let Some(seq) = self.scheduler.sequence(slice.row) else { return };
         if slice.len == 0 {
@@ -190,4 +198,20 @@ impl Coordinator {
             }
         }
     }
+}
+
+/// What a step has of the sequence of a slice.
+#[inline]
+fn part_of(seq: &Sequence<Live>, slice: Slice) -> Part {
+    let (live, source) = (&seq.data, [seq.source, seq.source_positions]);
+    let part = Part { id: seq.id, slice, rows: 1, want: live.want, keeps: live.keeps, source, lone: None };
+    let alone = slice.len == 1 && slice.samples && seq.asked.is_empty() && seq.to_encode() == 0;
+    if alone && live.token_type_ids.is_empty() {
+        let lone = Some(Lone { token: seq.token(slice.start), shift: live.shift });
+        return Part { lone, ..part };
+    }
+    let asked = seq.asked_in(slice.start, slice.end());
+    // A token row that samples may be one that was asked for.
+    let sampled = slice.samples && !asked.contains(&(slice.end() - 1));
+    Part { rows: asked.len() + usize::from(sampled), ..part }
 }

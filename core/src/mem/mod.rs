@@ -41,6 +41,6 @@ pub use dtype::{Block, Float, Stored, WeightFormat};
 pub use groups::{GroupBits, Groups};
 pub use kv_layout::KvLayout;
 pub use slab::{KvMut, KvRef, Slab, Table};
-pub use step::{NO_ROW, SKIP, StepFill, StepShape, StepView, StepWords};
+pub use step::{LoneRow, NO_ROW, SKIP, StepFill, StepShape, StepView, StepWords};
 pub use view::{Buf, BufMut, BufRef, Mat, MatLayout, MatMut, MatRef};
 pub use weight::{HostWeight, WeightInfo, WeightUse};

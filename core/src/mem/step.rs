@@ -181,6 +181,23 @@ impl StepWords {
     }
 }
 
+/// A sequence whose part of a step is one token, from which the next one is sampled.
+#[derive(Debug, Clone, Copy)]
+pub struct LoneRow {
+    /// Token id, and the row of the logits of the step before whose token takes its place, or [`NO_ROW`].
+    pub id: u32,
+    /// See `id`.
+    pub feed: u32,
+    /// Page slot to write keys and values to.
+    pub slot: i32,
+    /// Request slot.
+    pub row: u32,
+    /// Position in the sequence.
+    pub position: u32,
+    /// How far its row of the rotary tables lies behind its position.
+    pub shift: u32,
+}
+
 /// The host image of a step while it is filled.
 #[derive(Debug)]
 pub struct StepFill<'a> {
@@ -195,6 +212,26 @@ impl StepFill<'_> {
         self.parts[POSITIONS][row] = position;
         self.parts[SLOTS][row] = slot as u32;
         self.parts[TOKEN_TYPES][row] = token_type;
+    }
+
+    /// Sets `n` parts of one token each, from a token row, a row of logits and a sequence on.
+    #[inline]
+    pub fn lone(&mut self, [token, row, seq]: [usize; 3], n: usize, rows: impl Iterator<Item = LoneRow>) {
+        let [ids, positions, slots, _, _, feeds, bounds, table_rows, kv_lens, _, _, wanted, sampled, next, _] =
+            &mut self.parts;
+        // Of one length: no write is checked by itself.
+        let [ids, positions, slots, feeds] =
+            [ids, positions, slots, feeds].map(|part| &mut part[token..][..n]);
+        let bounds = &mut bounds[seq + 1..][..n];
+        let [table_rows, kv_lens] = [table_rows, kv_lens].map(|part| &mut part[seq..][..n]);
+        let [wanted, sampled, next] = [wanted, sampled, next].map(|part| &mut part[row..][..n]);
+        for (i, of) in rows.enumerate().take(n) {
+            let (at, behind) = ((token + i) as u32, of.position + 1);
+            (ids[i], positions[i], slots[i]) = (of.id, of.position + of.shift, of.slot as u32);
+            (feeds[i], bounds[i]) = (of.feed, at + 1);
+            (table_rows[i], kv_lens[i]) = (of.row, behind);
+            (wanted[i], sampled[i], next[i]) = (at, of.row, behind);
+        }
     }
 
     /// Sets where the position before a token row lies: the page slot that it was, or will be in this step,
@@ -366,6 +403,32 @@ mod tests {
         let buffer = Buf::<Host, u32>::new(Host(4 * shape.words()), shape.words()).unwrap();
         let view = StepView::new(buffer.view(), shape).unwrap();
         assert_eq!((view.feeds.offset(), view.table_edits.len()), (5 * 3, 2));
+    }
+
+    #[test]
+    fn parts_of_one_token_are_as_if_set_one_by_one() {
+        let shape = StepShape { tokens: 6, seqs: 5, rows: 4, ..StepShape::default() };
+        let lone = |i: u32| LoneRow {
+            id: 7 + i,
+            feed: if i == 1 { 2 } else { NO_ROW },
+            slot: 40 + i as i32,
+            row: 9 - i,
+            position: 100 * i,
+            shift: 30 + i,
+        };
+        let (mut all, mut each) = (StepWords::default(), StepWords::default());
+        let (mut run, mut one) = (all.begin(shape), each.begin(shape));
+        run.lone([2, 1, 1], 3, (0..3).map(lone));
+        run.pad_behind(3);
+        for i in 0..3 {
+            let (of, at) = (lone(i as u32), 2 + i);
+            one.token(at, of.id, of.position + of.shift, of.slot, 0);
+            one.feed(at, of.feed);
+            one.seq(1 + i, at + 1, of.row, of.position + 1);
+            one.want(1 + i, at as u32, Some((of.row, of.position + 1)));
+        }
+        one.pad_behind(3);
+        assert_eq!(all, each);
     }
 
     #[test]

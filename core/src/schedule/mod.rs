@@ -219,11 +219,16 @@ impl<T> Scheduler<T> {
                 }
                 // Most sequences of most steps decode, nothing else is asked of them, and they have a page
                 // for their token: little is looked at then.
-                let (mut slice, encodes) = match wanted == Phase::Decode && seq.asked.is_empty() {
+                let alone = wanted == Phase::Decode && seq.asked.is_empty();
+                let (mut slice, encodes) = match alone {
                     true => (self.token(seq, batch), 0),
                     false => (self.slice(seq, batch, decoding), seq.to_encode()),
                 };
                 let missing = kv.missing(row, slice.end());
+                if alone && missing == 0 && slice.len > 0 {
+                    batch.push_token(slice);
+                    continue;
+                }
                 if missing > 0 && wanted == Phase::Decode && self.yields(row, missing, &mut urgent, kv) {
                     continue;
                 }
@@ -302,13 +307,29 @@ impl<T> Scheduler<T> {
     /// step's logits it samples.
     pub fn launched(&mut self, slice: &Slice, step: u64, sampled_in: Option<u32>) {
         let Some(seq) = self.sequence_mut(slice.row) else { return };
-        (seq.done, seq.step) = (slice.end(), step);
-        if let Some(row) = sampled_in {
-            seq.in_flight += 1;
-            seq.sampled_in = row;
-            let tenant = seq.tenant;
+        seq.launched(slice.end(), step, sampled_in);
+        let tenant = seq.tenant;
+        if sampled_in.is_some() {
             self.tenants.samples(tenant);
         }
+    }
+
+    /// As [`Scheduler::launched`] of a slice that samples, where `part` finds in its sequence what it needs of
+    /// one: the sequence is looked up once.
+    pub fn launched_as<P>(
+        &mut self,
+        slice: &Slice,
+        step: u64,
+        sampled_in: u32,
+        part: impl FnOnce(&Sequence<T>) -> (P, bool),
+    ) -> Option<P> {
+        let seq = self.sequences.get_mut(slice.row as usize)?.as_mut()?;
+        let (part, counts) = part(seq);
+        if counts {
+            seq.launched(slice.end(), step, Some(sampled_in));
+            self.tenants.samples(seq.tenant);
+        }
+        Some(part)
     }
 
     /// Records that the step of this number copies something to `page`; whether a running sequence owns that.

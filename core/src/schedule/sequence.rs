@@ -152,6 +152,15 @@ impl<T> Sequence<T> {
         }
     }
 
+    /// A step was launched that leaves `end` positions in the cache, and samples in a row of its logits.
+    pub(super) fn launched(&mut self, end: usize, step: u64, sampled_in: Option<u32>) {
+        (self.done, self.step) = (end, step);
+        if let Some(row) = sampled_in {
+            self.in_flight += 1;
+            self.sampled_in = row;
+        }
+    }
+
     /// What it needs next.
     pub fn phase(&self) -> Phase {
         if self.done >= self.prompt && self.done + 1 >= self.len() { Phase::Decode } else { Phase::Prefill }
