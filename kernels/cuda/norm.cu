@@ -1,5 +1,5 @@
 // Row norms, alone, after a residual sum, and over every head of a row; norms of groups of columns over all
-// rows (at the end of this file):
+// rows, and rows by their own moments (at the end of this file):
 //
 //   rms     y = ((x r) w)                 r = 1 / sqrt(sum(x^2) / n + eps)   (1 + w where asked)
 //   layer   y = madd((x - mean) r, w, b)  mean = sum(x) / n, r = 1 / sqrt(sum((x - mean)^2) / n + eps)
@@ -318,3 +318,101 @@ DEVICE void group_norm(const GroupNorm &p) {
 GROUP_ENTRY(float, f32)
 GROUP_ENTRY(f16, f16)
 GROUP_ENTRY(bf16, bf16)
+
+// Rows by their own moments, in place:
+//
+//   topk    x = max(x - c, 0)              c = madd(value, sqrt(sum((x - mean)^2) / n), mean)
+//   match   x = x (sqrt(sum(like^2) / n) / sqrt(max(sum(x^2) / n, value)))     every part of `width` columns
+//
+// x [rows, parts * width] (topk: one part), like [rows, width]. NaN stays NaN. Sums and bytes as of `norm`.
+// Launch: a block of 256 threads per part.
+struct Rescale {
+    MatView x;
+    // No pointer: topk.
+    MatView like;
+    u32 width;
+    u32 parts;
+    // Standard deviations, or the least mean square.
+    float value;
+    u32 elem;
+    u32 strict;
+    u32 reserved;
+};
+
+template <typename T, bool STRICT>
+DEVICE void topk(const Rescale &p) {
+    constexpr u32 N = Wide<T>::N;
+    __shared__ float scratch[12];
+    begin();
+    u32 width = p.width;
+    bool wide = aligned<T>(p.x);
+    float n = (float)width;
+    for (u32 r = blockIdx.x; r < p.x.rows; r += gridDim.x) {
+        T *row = row_of<T>(p.x, r);
+        float mean =
+            div(total<T, STRICT, false>(row, width, wide, scratch, [](float acc, float v) { return add(acc, v); }), n);
+        float squares = total<T, STRICT, false>(row, width, wide, scratch, [=](float acc, float v) {
+            float d = sub(v, mean);
+            return madd(d, d, acc);
+        });
+        float cutoff = madd(p.value, root(div(squares, n)), mean);
+        for (u32 c = threadIdx.x * N; c < width; c += 256 * N) {
+            float v[N];
+            bool whole = wide && c + N <= width;
+            load_part(row, c, width, whole, v);
+#pragma unroll
+            for (u32 i = 0; i < N; i++) {
+                float above = sub(v[i], cutoff);
+                v[i] = above < 0.0f ? 0.0f : above;
+            }
+            store_part(row, c, width, whole, v);
+        }
+    }
+}
+
+template <typename T, bool STRICT>
+DEVICE void match(const Rescale &p) {
+    constexpr u32 N = Wide<T>::N;
+    __shared__ float scratch[12];
+    begin();
+    u32 width = p.width;
+    bool wide = width * sizeof(T) % 16 == 0 && aligned<T>(p.x);
+    bool wide_like = aligned<T>(p.like);
+    float n = (float)width;
+    auto square = [](float acc, float v) { return madd(v, v, acc); };
+    u64 total_parts = (u64)p.x.rows * p.parts;
+    for (u64 at = blockIdx.x; at < total_parts; at += gridDim.x) {
+        u32 r = (u32)(at / p.parts), part = (u32)(at % p.parts);
+        T *row = row_of<T>(p.x, r) + (u64)part * width;
+        const T *like = row_of<T>(p.like, r);
+        float target = div(total<T, STRICT, false>(like, width, wide_like, scratch, square), n);
+        float own = div(total<T, STRICT, false>(row, width, wide, scratch, square), n);
+        own = own < p.value ? p.value : own;
+        float factor = div(root(target), root(own));
+        for (u32 c = threadIdx.x * N; c < width; c += 256 * N) {
+            float v[N];
+            bool whole = wide && c + N <= width;
+            load_part(row, c, width, whole, v);
+#pragma unroll
+            for (u32 i = 0; i < N; i++) v[i] = mul(v[i], factor);
+            store_part(row, c, width, whole, v);
+        }
+    }
+}
+
+#define RESCALE_ENTRIES(T, NAME)                                                                                       \
+    extern "C" __global__ void __launch_bounds__(256, 2) norm_topk_strict_##NAME(const __grid_constant__ Rescale p) {  \
+        topk<T, true>(p);                                                                                              \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2) norm_topk_fast_##NAME(const __grid_constant__ Rescale p) {    \
+        topk<T, false>(p);                                                                                             \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2) norm_match_strict_##NAME(const __grid_constant__ Rescale p) { \
+        match<T, true>(p);                                                                                             \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2) norm_match_fast_##NAME(const __grid_constant__ Rescale p) {   \
+        match<T, false>(p);                                                                                            \
+    }
+RESCALE_ENTRIES(float, f32)
+RESCALE_ENTRIES(f16, f16)
+RESCALE_ENTRIES(bf16, bf16)

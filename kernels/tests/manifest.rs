@@ -120,6 +120,9 @@ fn named() -> BTreeSet<String> {
         add(picture::Linear::entries(elem));
         add(&[picture::Conv::entry(elem)]);
         add(&[norm::GroupNorm::entry(elem)]);
+        for (like, strict) in [(false, false), (false, true), (true, false), (true, true)] {
+            add(&[norm::Rescale::entry(elem, like, strict)]);
+        }
         for (width, strict) in [(512, false), (512, true), (513, false), (513, true)] {
             add(&[norm::Norm::entry(elem, width, strict)]);
         }

@@ -1,7 +1,8 @@
 //! The closed set: every variant that the backend may ask for, so that tests see the same set.
 
 use crate::{
-    Attention, Elem, Elementwise, Index, Kernel, Kv, Limit, Moe, Norm, Packing, Picture, Reduce, moves,
+    Attention, Elem, Elementwise, Index, Kernel, Kv, Limit, Moe, Norm, Packing, Picture, Reduce, Rescale,
+    moves,
 };
 
 impl Kernel {
@@ -77,6 +78,7 @@ fn of_element(all: &mut Vec<Kernel>, x: Elem) {
     ]);
     for reduce in Reduce::ALL {
         all.extend([Norm::Alone, Norm::Add, Norm::Heads].map(|how| Kernel::Norm(how, x, reduce)));
+        all.extend([Rescale::Topk, Rescale::Match].map(|how| Kernel::Rescale(how, x, reduce)));
     }
     all.extend(
         [Add, Activate, Xielu, Gate, Modulate, Limit, Scale].map(|how| Kernel::Elementwise(how, x, x)),

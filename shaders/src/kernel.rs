@@ -70,6 +70,8 @@ pub enum Kernel {
     NormGroups(Elem),
     /// A row norm.
     Norm(Norm, Elem, Reduce),
+    /// Rows by their own moments.
+    Rescale(Rescale, Elem, Reduce),
     /// Element by element, from `x` to `out`.
     Elementwise(Elementwise, Elem, Elem),
     /// Convolutions in groups, attention without a softmax.
@@ -153,6 +155,10 @@ entries! {
     Norm: Alone = "alone", Add = "add", Heads = "heads"
 }
 entries! {
+    /// What rows get by their own moments: what exceeds a cutoff, or other rows' root of the mean square.
+    Rescale: Topk = "topk", Match = "match"
+}
+entries! {
     /// What is done to an element.
     Elementwise: Add = "add", Activate = "activate", Xielu = "xielu", Gate = "gate",
     Modulate = "modulate", Limit = "limit", Scale = "scale", Convert = "convert", AddBias = "add_bias"
@@ -200,6 +206,7 @@ impl Kernel {
             Kernel::Quantize(_) => "quantize",
             Kernel::NormGroups(_) => "norm_groups",
             Kernel::Norm(..) => "norm",
+            Kernel::Rescale(..) => "rescale",
             Kernel::Elementwise(..) => "elementwise",
             Kernel::Picture(..) => "picture",
             Kernel::Rope(_) => "rope",
@@ -233,6 +240,7 @@ impl Kernel {
                 subgroups
             }
             Kernel::Norm(.., reduce) | Kernel::RopeAppendNorm(.., reduce) => reduce == Reduce::Subgroups,
+            Kernel::Rescale(.., reduce) => reduce == Reduce::Subgroups,
             Kernel::Lanes => true,
             _ => false,
         }
@@ -258,6 +266,9 @@ impl Kernel {
                 format!("expert_linear_{}_{}{node}_x{rows}{v}", weight.name(), x.name())
             }
             Kernel::Norm(how, x, reduce) => format!("norm_{}_{}_{}", how.name(), x.name(), reduce.name()),
+            Kernel::Rescale(how, x, reduce) => {
+                format!("rescale_{}_{}_{}", how.name(), x.name(), reduce.name())
+            }
             Kernel::Elementwise(how, x, out) => format!("{}_{}_{}", how.name(), x.name(), out.name()),
             Kernel::RopeAppend(x, kv) => format!("rope_append_{}_{}", x.name(), kv.name()),
             Kernel::RopeAppendNorm(x, kv, reduce) => {

@@ -19,7 +19,7 @@ mod all;
 mod kernel;
 mod render;
 
-pub use kernel::{Attention, Elementwise, Index, Kernel, Kv, Limit, Moe, Norm, Picture, Reduce};
+pub use kernel::{Attention, Elementwise, Index, Kernel, Kv, Limit, Moe, Norm, Picture, Reduce, Rescale};
 pub use render::{Access, Move, RenderError, Source, moves, source};
 
 /// Element type of activations and KV as shaders see it; 16-bit elements lie in pairs in words.

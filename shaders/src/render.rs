@@ -15,6 +15,7 @@ const TEMPLATES: [(&str, &str); 27] = [
     ("moments.wgsl", include_str!("../wgsl/moments.wgsl")),
     ("norm.wgsl", include_str!("../wgsl/norm.wgsl")),
     ("norm_groups.wgsl", include_str!("../wgsl/norm_groups.wgsl")),
+    ("rescale.wgsl", include_str!("../wgsl/rescale.wgsl")),
     ("elementwise.wgsl", include_str!("../wgsl/elementwise.wgsl")),
     ("picture.wgsl", include_str!("../wgsl/picture.wgsl")),
     ("rope.wgsl", include_str!("../wgsl/rope.wgsl")),
@@ -178,6 +179,9 @@ fn options(kernel: &Kernel, f16: bool) -> Value {
     match *kernel {
         Kernel::Moe(how, x) => context! { how => how.name(), x => elem(x) },
         Kernel::Norm(how, x, reduce) => {
+            context! { how => how.name(), x => elem(x), reduce => reduce.name() }
+        }
+        Kernel::Rescale(how, x, reduce) => {
             context! { how => how.name(), x => elem(x), reduce => reduce.name() }
         }
         Kernel::Elementwise(how, x, out) => {

@@ -134,6 +134,20 @@ pub fn layer(n: usize, (c, r, w): (f64, f64, f64), y: f64, mean_abs: f64) -> f64
     shifted + (c * r * w).abs() * relative + 2.0 * U * y.abs()
 }
 
+/// What is left of a value above a cutoff, `mean + k std` over `n` values: `y`. The mean is off by
+/// `d = C_SUM U mean|x|`, and the deviation by no more than that next to what [`rms`] says of a root; cutoff
+/// and difference round once each.
+pub fn above_cutoff(n: usize, (mean, mean_abs): (f64, f64), spread: f64, k: f64, y: f64) -> f64 {
+    let (d, cutoff) = (C_SUM * U * mean_abs, mean + k * spread);
+    d * (1.0 + k.abs()) + (squares(n) / 2.0 + 6.0) * U * (k * spread).abs() + U * (cutoff.abs() + y.abs())
+}
+
+/// A value times the quotient of two roots of mean squares over `n` values: `y`, by what [`rms`] says of
+/// each.
+pub fn matched(n: usize, y: f64) -> f64 {
+    2.0 * rms(n, y)
+}
+
 /// A rotated pair's component `x cos - y sin`: two products and a difference.
 pub fn rotation(xc: f64, ys: f64) -> f64 {
     2.0 * U * (xc.abs() + ys.abs())

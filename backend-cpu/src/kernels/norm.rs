@@ -4,6 +4,8 @@
 //! ```text
 //! rms:   y = ((x * r) * w),                 r = rsqrt(sum(x^2) / n + eps)      (w + 1 where asked)
 //! layer: y = madd((x - mean) * r, w, b),    mean = sum(x) / n, r = rsqrt(sum((x - mean)^2) / n + eps)
+//! topk:  y = max(x - c, 0),                 c = madd(deviations, sqrt(sum((x - mean)^2) / n), mean)
+//! match: y = x * (sqrt(sum(like^2) / n) / sqrt(max(sum(x^2) / n, floor)))
 //! ```
 //!
 //! Sums have the 8 leaves of `sum` (grain 1). Fused add: `r' = round(r + x)` is stored, the norm reads `r'`.
@@ -266,6 +268,91 @@ impl Kernel for GroupRows<'_> {
             }
         }
     }
+}
+
+/// `x = max(x - (mean + deviations * std), 0)` row by row in place.
+pub fn gaussian_topk(machine: &Machine, x: RawMatMut, deviations: f32) -> Result<()> {
+    rescaled(machine, x, Rescale::Topk { deviations })
+}
+
+/// `x = x * (rms(like) / sqrt(max(mean(x^2), floor)))` for every part as wide as `like`, in place.
+pub fn match_rms(machine: &Machine, x: RawMatMut, like: RawMat, floor: f32) -> Result<()> {
+    same("match_rms", "rows", like.rows, x.rows)?;
+    if x.as_raw().is_empty() {
+        return Ok(());
+    }
+    whole_parts("match_rms", x.cols, like.cols)?;
+    rescaled(machine, x, Rescale::Match { like, floor })
+}
+
+/// What rows get by their own moments.
+#[derive(Clone, Copy)]
+enum Rescale {
+    Topk { deviations: f32 },
+    Match { like: RawMat, floor: f32 },
+}
+
+fn rescaled(machine: &Machine, x: RawMatMut, how: Rescale) -> Result<()> {
+    if x.as_raw().is_empty() {
+        return Ok(());
+    }
+    over_rows(machine, [x.rows, x.cols], 8192, 2, |range, scratch| {
+        wide::run_loops(machine.isa, machine.madd, RescaleRows { x, how, range, scratch });
+    })
+}
+
+struct RescaleRows {
+    x: RawMatMut,
+    how: Rescale,
+    range: std::ops::Range<usize>,
+    scratch: Floats,
+}
+
+impl Kernel for RescaleRows {
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let (from, cols) = (self.x.as_raw(), self.x.cols);
+        // SAFETY: two rows of scratch; what is read next to x has as many rows and no more columns.
+        unsafe {
+            let (row, other) = (self.scratch.at(0), self.scratch.at(cols.next_multiple_of(16)));
+            let values = std::slice::from_raw_parts_mut(row, cols);
+            for r in self.range {
+                from.widen::<V>(r, 0, cols, row);
+                match self.how {
+                    Rescale::Topk { deviations } => topk_row::<V::M>(values, deviations),
+                    Rescale::Match { like, floor } => {
+                        like.widen::<V>(r, 0, like.cols, other);
+                        let other = std::slice::from_raw_parts(other, like.cols);
+                        let parts = values.chunks_exact_mut(like.cols);
+                        parts.for_each(|part| match_row::<V::M>(part, other, floor));
+                    }
+                }
+                self.x.narrow::<V>(r, 0, cols, row);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn topk_row<M: MulAdd>(x: &mut [f32], deviations: f32) {
+    let (bounds, n) = (leaf_bounds(x.len(), 1), x.len() as f32);
+    let mean = leaves(x, &bounds, |acc, v| acc + v) / n;
+    let variance = leaves(x, &bounds, |acc, v| M::madd(v - mean, v - mean, acc)) / n;
+    let cutoff = M::madd(deviations, variance.sqrt(), mean);
+    x.iter_mut().for_each(|v| {
+        let above = *v - cutoff;
+        *v = if above < 0.0 { 0.0 } else { above };
+    });
+}
+
+#[inline(always)]
+fn match_row<M: MulAdd>(x: &mut [f32], like: &[f32], floor: f32) {
+    let bounds = leaf_bounds(x.len(), 1);
+    let square = |x: &[f32]| leaves(x, &bounds, |acc, v| M::madd(v, v, acc)) / x.len() as f32;
+    let own = square(x);
+    let own = if own < floor { floor } else { own };
+    let factor = square(like).sqrt() / own.sqrt();
+    x.iter_mut().for_each(|v| *v *= factor);
 }
 
 /// Eight chains side by side: leaves are independent, so the processor overlaps them.

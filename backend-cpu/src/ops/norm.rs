@@ -1,10 +1,10 @@
 //! Norms.
 
-use crate::kernels::norm::{Norm as View, add_norm, group_norm, norm};
+use crate::kernels::norm::{Norm as View, add_norm, gaussian_topk, group_norm, match_rms, norm};
 use crate::mem::SharedMat;
 use crate::{Cpu, CpuStream, CpuWeight};
 use engraft_core::Result;
-use engraft_core::ops::{AddNorm, GroupNorm, HeadNorm, Norm, NormOp, NormWeights};
+use engraft_core::ops::{AddNorm, GaussianTopk, GroupNorm, HeadNorm, MatchRms, Norm, NormOp, NormWeights};
 use engraft_core::params::NormKind;
 use std::sync::Arc;
 
@@ -43,6 +43,14 @@ pub(super) fn run(stream: &mut CpuStream, op: NormOp<'_, Cpu>) -> Result<()> {
         NormOp::GroupNorm(GroupNorm { x, groups, norm, out }) => {
             let (x, held, out) = (SharedMat::from(x), Held::new(norm)?, SharedMat::from(out));
             stream.enqueue(move |cpu| group_norm(cpu.machine(), x.read(), groups, held.view(), out.write()))
+        }
+        NormOp::GaussianTopk(GaussianTopk { x, deviations }) => {
+            let x = SharedMat::from(x);
+            stream.enqueue(move |cpu| gaussian_topk(cpu.machine(), x.write(), deviations))
+        }
+        NormOp::MatchRms(MatchRms { x, like, floor }) => {
+            let (x, like) = (SharedMat::from(x), SharedMat::from(like));
+            stream.enqueue(move |cpu| match_rms(cpu.machine(), x.write(), like.read(), floor))
         }
         NormOp::AddNorm(AddNorm { residual, x, norm, out }) => {
             let (residual, x) = (SharedMat::from(residual), SharedMat::from(x));

@@ -1,4 +1,4 @@
-//! Norms: of rows, behind a residual sum, of heads, of groups of columns.
+//! Norms: of rows, behind a residual sum, of heads, of groups of columns; rows by their own moments.
 
 use super::names::elem;
 use super::{Terms, int8};
@@ -6,9 +6,9 @@ use crate::quantized::QuantizedOutput;
 use crate::weight::word;
 use crate::{Cuda, CudaMem, CudaStream, Kernel};
 use engraft_core::Result;
-use engraft_core::mem::MatRef;
+use engraft_core::mem::{MatMut, MatRef};
 use engraft_core::numerics::Mode;
-use engraft_core::ops::{GroupNorm, NormOp, NormOpKind, NormWeights, Signature};
+use engraft_core::ops::{GaussianTopk, GroupNorm, MatchRms, NormOp, NormOpKind, NormWeights, Signature};
 use engraft_core::params::NormKind;
 use engraft_kernels::params::int8::Codes;
 use engraft_kernels::params::{MatView, norm as kernels};
@@ -24,6 +24,10 @@ pub(super) fn kernel(terms: Terms, op: NormOpKind, signature: &Signature) -> Ker
         NormOpKind::Norm | NormOpKind::AddNorm => signature.outer,
         NormOpKind::HeadNorm => signature.inner,
         NormOpKind::GroupNorm => return Kernel::Entry(kernels::GroupNorm::entry(elem(signature.x))),
+        NormOpKind::GaussianTopk | NormOpKind::MatchRms => {
+            let (elem, like) = (elem(signature.x), op == NormOpKind::MatchRms);
+            return Kernel::Entry(kernels::Rescale::entry(elem, like, is_strict(terms)));
+        }
     };
     let width = u32::try_from(width).unwrap_or(u32::MAX);
     Kernel::Entry(kernels::Norm::entry(elem(signature.x), width, is_strict(terms)))
@@ -44,6 +48,8 @@ pub(super) fn run(stream: &mut CudaStream, op: NormOp<'_, Cuda>) -> Result<()> {
             parts(stream, Parts { x, add: None, width: op.width, norm: op.norm, out: x })
         }
         NormOp::GroupNorm(op) => groups(stream, op),
+        NormOp::GaussianTopk(GaussianTopk { x, deviations }) => rescaled(stream, x, None, deviations),
+        NormOp::MatchRms(MatchRms { x, like, floor }) => rescaled(stream, x, Some(like), floor),
     }
 }
 
@@ -99,6 +105,27 @@ fn groups(stream: &mut CudaStream, op: GroupNorm<'_, Cuda>) -> Result<()> {
         layer: u32::from(norm.kind == NormKind::Layer),
         plus_one: u32::from(norm.plus_one),
         elem: elem(x.dtype()),
+    };
+    stream.launch(&p.launch(), &p)
+}
+
+/// Rows by their own moments.
+fn rescaled(
+    stream: &mut CudaStream,
+    x: MatMut<'_, CudaMem>,
+    like: Option<MatRef<'_, CudaMem>>,
+    value: f32,
+) -> Result<()> {
+    let width = like.map_or(x.cols(), |like| like.cols());
+    let p = kernels::Rescale {
+        x: stream.matrix(x.as_ref())?,
+        like: like.map_or(Ok(MatView::NONE), |like| stream.matrix(like))?,
+        width: word(width)?,
+        parts: word(x.cols() / width.max(1))?,
+        value,
+        elem: elem(x.dtype()),
+        strict: u32::from(is_strict(stream.gpu().terms())),
+        reserved: 0,
     };
     stream.launch(&p.launch(), &p)
 }

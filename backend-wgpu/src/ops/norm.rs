@@ -5,9 +5,9 @@ use crate::kernel::Variant;
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::mem::MatRef;
-use engraft_core::ops::{AddNorm, GroupNorm, HeadNorm, Norm, NormOp, NormWeights};
+use engraft_core::ops::{AddNorm, GaussianTopk, GroupNorm, HeadNorm, MatchRms, Norm, NormOp, NormWeights};
 use engraft_core::params::NormKind;
-use engraft_shaders::{Kernel, Norm as Entry, Reduce};
+use engraft_shaders::{Kernel, Norm as Entry, Reduce, Rescale};
 
 pub(super) fn run(stream: &mut WgpuStream, op: NormOp<'_, Wgpu>, variant: Variant) -> Result<()> {
     let reduce = variant.sums();
@@ -23,6 +23,12 @@ pub(super) fn run(stream: &mut WgpuStream, op: NormOp<'_, Wgpu>, variant: Varian
         }
         NormOp::HeadNorm(op) => heads(stream, op, reduce),
         NormOp::GroupNorm(op) => of_groups(stream, op),
+        NormOp::GaussianTopk(GaussianTopk { x, deviations }) => {
+            rescaled(stream, reduce, (x.as_ref(), None), deviations)
+        }
+        NormOp::MatchRms(MatchRms { x, like, floor }) => {
+            rescaled(stream, reduce, (x.as_ref(), Some(like)), floor)
+        }
     }
 }
 
@@ -74,6 +80,42 @@ fn of_groups(stream: &mut WgpuStream, op: GroupNorm<'_, Wgpu>) -> Result<()> {
     let (weight, bias) = (Slot::whole(limits, &weight, "a norm")?, Slot::whole(limits, &bias, "a norm")?);
     let (kernel, grid) = (Kernel::NormGroups(elem(x.dtype())), groups(limits, count, 1));
     stream.call(&Call { kernel, slots: &[weight, bias, to.slot, from.slot], words: &words, grid })
+}
+
+/// Rows by their own moments.
+fn rescaled(
+    stream: &mut WgpuStream,
+    reduce: Reduce,
+    (x, like): (MatRef<'_, WgpuMem>, Option<MatRef<'_, WgpuMem>>),
+    value: f32,
+) -> Result<()> {
+    if x.rows() * x.cols() == 0 {
+        return Ok(());
+    }
+    let gpu = stream.gpu().clone();
+    let limits = gpu.limits();
+    let place = |m| matrix(limits, m, "activations");
+    let (to, other) = (place(x)?, like.map(place).transpose()?);
+    let width = like.map_or(x.cols(), |like| like.cols());
+    let parts = x.cols() / width.max(1);
+    let words = [
+        word(x.rows())?,
+        word(parts)?,
+        word(width)?,
+        to.offset,
+        word(x.pitch())?,
+        other.as_ref().map_or(0, |other| other.offset),
+        word(like.map_or(0, |like| like.pitch()))?,
+        value.to_bits(),
+    ];
+    let (dtype, grid) = (elem(x.dtype()), groups(limits, x.rows() * parts, 1));
+    let mut call = |how, slots: &[Slot<'_>]| {
+        stream.call(&Call { kernel: Kernel::Rescale(how, dtype, reduce), slots, words: &words, grid })
+    };
+    match other {
+        Some(other) => call(Rescale::Match, &[to.slot, other.slot]),
+        None => call(Rescale::Topk, &[to.slot]),
+    }
 }
 
 fn launch(

@@ -80,7 +80,8 @@ pub enum Pick {
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForwardWant {
-    /// Layers whose hidden states are kept; 0 is what enters the first block.
+    /// Layers whose hidden states are kept; 0 is what enters the first block. Several residual streams lie
+    /// side by side, but for the last state, which is behind the norm of what they become.
     pub hidden: Pick,
     /// Tokens whose logits are kept.
     pub logits: Pick,

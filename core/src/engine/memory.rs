@@ -145,7 +145,7 @@ fn granted<D: Device>(spec: &ModelSpec, sizes: &Sizes) -> Result<u64> {
 fn of_steps<B: Backend>(backend: &B, model: &Model<B::Device>, config: &EngineConfig) -> u64 {
     let (spec, step) = (&model.spec, largest_step(config));
     let count_of = |sizes: &[usize]| sizes.iter().fold(1u64, |all, n| all.saturating_mul(*n as u64));
-    let wide = spec.hidden.max(spec.out_width()).max(spec.pooled_cols());
+    let wide = spec.state_columns().max(spec.pooled_cols());
     let kept = whole(count_of(&[step.tokens, wide, 4]));
     if !backend.caps().asynchronous {
         return kept;

@@ -119,6 +119,10 @@ impl<B: Backend> Runner<B> {
             let (words, to) = index.first_words();
             stream.upload(&words, to.view_mut())?;
         }
+        if let Some(streams) = &mut state.scratch.streams {
+            let (words, to) = streams.zeros();
+            stream.upload(&words, to.view_mut())?;
+        }
         let words = sizes.step.words().max(1);
         let source = match model.encoder {
             Some(_) => Some(Buf::new(backend.alloc(words * 4)?, words)?),
@@ -401,7 +405,7 @@ impl<B: Backend> Runner<B> {
     pub(super) fn make_room(&mut self, hidden: Layers) -> Result<()> {
         let (rows, spec) = (self.eager.tokens, &self.model.spec);
         if self.eager.wide.is_none() && (hidden != Layers::None || spec.pooler.is_some()) {
-            let cols = spec.hidden.max(spec.out_width()).max(spec.pooled_cols());
+            let cols = spec.state_columns().max(spec.pooled_cols());
             let mem = self.backend.alloc(rows * cols * 4)?;
             self.eager.wide = Some(Mat::new(mem, rows, cols, Float::F32)?);
         }

@@ -3,14 +3,15 @@
 use crate::backend::{Backend, Mem, Stream};
 use crate::mem::{Buf, Device, Weight};
 use crate::model::{
-    Apart, Block, Cross, Embedding, Experts, Filter, Fused, Head, HeadNorms, Index, InputOfLayer,
-    InputsOfLayers, Latent, Mlp, Model, Norm, Pooler, Positions, Projection, RopeTable, RowParallel, Stem,
-    Transform, angles,
+    Altup, Apart, Block, Cross, Embedding, Experts, Filter, Fused, Head, HeadNorms, Index, InputOfLayer,
+    InputsOfLayers, Latent, Laurel, Mlp, Model, Norm, Pooler, Positions, Projection, RopeTable, RowParallel,
+    Stem, Streams, Transform, angles,
 };
 use crate::params::ExpertShare;
 use crate::policy::{
-    BlockSpec, ConvSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, IndexSpec, Join, LatentSpec,
-    LayerInput, ModelSpec, MoeSpec, NormSpec, Part, PositionConv, QkNorm, QkSpan, Role, Slot, StemSpec,
+    AltupSpec, BlockSpec, ConvSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, IndexSpec, Join,
+    LatentSpec, LaurelSpec, LayerInput, ModelSpec, MoeSpec, NormSpec, Part, PositionConv, QkNorm, QkSpan,
+    Role, Slot, StemSpec,
 };
 use crate::weights::Operands;
 use crate::{Error, Result};
@@ -67,9 +68,11 @@ fn build_stack<D: Device>(
         None => None,
     };
     let head = build_head(&spec, taker)?;
+    let streams = spec.altup().map(|altup| build_streams(altup, taker)).transpose()?;
     Ok(Model {
         spec,
         embed,
+        streams,
         ropes,
         blocks,
         final_norm,
@@ -240,7 +243,9 @@ fn build_block<D: Device>(
     let of_group = group.and_then(|group| group.blocks.get(layer));
     let (heads, inner) = (spec.heads.heads > 0, spec.mlp.inner > 0);
     Ok(Block {
+        altup: spec.altup.map(|altup| build_altup(altup, l, t)).transpose()?,
         attn_norm: t.norm_opt(spec.attn_norm, l, Slot::AttnNorm)?,
+        laurel: spec.laurel.map(|laurel| build_laurel(laurel, l, t)).transpose()?,
         filter: spec.filter.map(|filter| build_filter(filter, l, heads, t)).transpose()?,
         latent: spec.latent.map(|latent| build_latent(latent, layer, heads, t)).transpose()?,
         index: build_index(spec, l, t)?,
@@ -284,7 +289,33 @@ fn build_block<D: Device>(
         rank: group.map_or(0, |group| group.rank.index),
         one_exchange: of_group.is_some_and(|group| group.one_exchange),
         whole_norms: of_group.and_then(|group| group.whole_norms.clone()),
+        whole_gates: of_group.and_then(|group| group.whole_gates.clone()),
         spec: spec.clone(),
+    })
+}
+
+fn build_streams<D: Device>(spec: AltupSpec, t: &mut Taker<D>) -> Result<Streams<D>> {
+    let mut all = |slot| (1..spec.inputs).map(|i| t.linear(Some(i - 1), slot)).collect::<Result<_>>();
+    Ok(Streams { spec, project: all(Slot::AltupProject)?, unembed: all(Slot::AltupUnembed)? })
+}
+
+fn build_altup<D: Device>(spec: AltupSpec, l: Option<usize>, t: &mut Taker<D>) -> Result<Altup<D>> {
+    Ok(Altup {
+        spec,
+        norm: t.norm(spec.norm, l, Slot::AltupNorm)?,
+        router: t.linear(l, Slot::AltupRouter)?,
+        predict: t.linear(l, Slot::AltupPredict)?,
+        correct: t.linear(l, Slot::AltupCorrect)?,
+        scale: t.take_opt(l, Slot::AltupScale, Part::Weight),
+    })
+}
+
+fn build_laurel<D: Device>(spec: LaurelSpec, l: Option<usize>, t: &mut Taker<D>) -> Result<Laurel<D>> {
+    Ok(Laurel {
+        spec,
+        left: t.linear(l, Slot::LaurelLeft)?,
+        right: t.linear(l, Slot::LaurelRight)?,
+        norm: t.norm(spec.norm, l, Slot::LaurelNorm)?,
     })
 }
 

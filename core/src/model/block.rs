@@ -4,8 +4,8 @@ use super::index::read_by;
 use super::input::Input;
 use super::parts::of_rank;
 use super::{
-    Cross, Exec, Experts, Filter, Fused, Index, InputOfLayer, Latent, Norm, Projection, RowParallel, Scratch,
-    StepInputs,
+    Altup, Cross, Exec, Experts, Filter, Fused, Index, InputOfLayer, Latent, Laurel, Norm, Projection,
+    RowParallel, Scratch, StepInputs,
 };
 use crate::mem::{Device, Mat, MatMut, MatRef, copied};
 use crate::ops::{
@@ -21,8 +21,12 @@ use std::sync::Arc;
 pub struct Block<D: Device> {
     /// Its description.
     pub spec: BlockSpec,
+    /// What it does with several residual streams, of which it computes one.
+    pub altup: Option<Altup<D>>,
     /// Norm of the attention part.
     pub attn_norm: Option<Norm<D>>,
+    /// What joins the residual stream together with attention.
+    pub laurel: Option<Laurel<D>>,
     /// What queries and keys read, where that is not what values read.
     pub filter: Option<Filter<D>>,
     /// Queries, keys and values of one row for all heads; there is no `qkv`, then.
@@ -65,6 +69,8 @@ pub struct Block<D: Device> {
     pub one_exchange: bool,
     /// Of a rank's block whose norms span the heads of all ranks: columns of q and of k by rank.
     pub whole_norms: Option<[Vec<Range<usize>>; 2]>,
+    /// Of a rank's block whose cutoff spans the gates of all ranks: those of each.
+    pub whole_gates: Option<Vec<Range<usize>>>,
 }
 
 /// Norms of the heads of queries or keys: one for all of them, or one for every head.
@@ -109,7 +115,13 @@ impl<D: Device> Block<D> {
             (Placement::Post, _) | (_, None) => Input::Residual,
             _ => Input::Normed,
         };
+        if let Some(altup) = &self.altup {
+            altup.predict(x, tokens, self.attn_norm.as_ref(), s)?;
+        }
         replace_residual(x, tokens, placement, s)?;
+        if let Some(laurel) = &self.laurel {
+            laurel.forward(x, tokens, input(&self.attn_norm), s)?;
+        }
         self.attention(x, step, at, input(&self.attn_norm), s)?;
         match (placement, &self.experts) {
             (Placement::Parallel, None) => return self.parallel_mlp(x, tokens, next, s),
@@ -122,7 +134,11 @@ impl<D: Device> Block<D> {
             (_, Some(_)) => (cross_norm, self.mlp_norm.as_ref(), next),
             (_, None) => (self.mlp_norm.as_ref(), None, next),
         };
-        self.add_to_residual(x, tokens, placement, (self.attn_post.as_ref(), first), s)?;
+        let (joined, late) = if self.laurel.is_some() { (None, first) } else { (first, None) };
+        self.add_to_residual(x, tokens, placement, (self.attn_post.as_ref(), joined), s)?;
+        if self.laurel.is_some() {
+            Laurel::join(x, tokens, late, s)?;
+        }
         if let Some(cross) = &self.cross {
             let reads = if placement == Placement::Post { Input::Residual } else { Input::Normed };
             cross.forward(x, step, (at.layer, self.spec.heads), reads, s)?;
@@ -499,8 +515,8 @@ impl<D: Device> Block<D> {
     ) -> Result<()> {
         let mlp = self.spec.mlp;
         if mlp.inner == 0 {
-            // None of the columns is this rank's.
-            return Ok(());
+            // None of the columns is this rank's; others need it where they gather all gates.
+            return self.cut_off(x, tokens, s);
         }
         let input = input.read(&s.residual, &s.normed, tokens)?;
         if let (true, Some(constants)) = (mlp.xielu, &weights.constants) {
@@ -511,13 +527,15 @@ impl<D: Device> Block<D> {
         match (mlp.gated, weights.up.whole()) {
             (false, Some(up)) => x.run(up.linear(input, out).act(mlp.act)),
             (false, None) => Err(Error::internal("an ungated feed-forward part of several weights")),
-            (true, Some(up)) if mlp.clamp.is_none() => {
+            (true, Some(up)) if mlp.clamp.is_none() && mlp.cutoff.is_none() => {
                 let scratch = s.gate_up.shaped_mut(tokens, 2 * mlp.inner)?;
                 x.run(up.linear(input, out).gate(mlp.act, scratch))
             }
-            // No matmul pairs outputs of two weights, or holds them within limits.
+            // No matmul pairs outputs of two weights, holds them within limits, or cuts them off.
             (true, _) => {
                 weights.up.run(x, input, s.gate_up.shaped_mut(tokens, 2 * mlp.inner)?)?;
+                self.cut_off(x, tokens, s)?;
+                let out = s.inner.shaped_mut(tokens, mlp.inner)?;
                 let gate_up = s.gate_up.shaped(tokens, 2 * mlp.inner)?;
                 x.run(Gate { gate_up, act: mlp.act, clamp: mlp.clamp, out })
             }

@@ -65,7 +65,7 @@ impl<D: Device> InputsOfLayers<D> {
 }
 
 impl<D: Device> InputOfLayer<D> {
-    /// Adds to the residual stream what the block makes of its own input.
+    /// Leaves in `normed` what the block makes of its own input.
     pub(super) fn forward(
         &self,
         x: &mut Exec<'_, D>,
@@ -86,7 +86,6 @@ impl<D: Device> InputOfLayer<D> {
         x.run(Gate { gate_up, act, clamp: None, out })?;
         x.run(self.out.linear(inner.shaped(tokens, width)?, partial.view_mut(tokens)?))?;
         let (from, out) = (partial.view(tokens)?, normed.view_mut(tokens)?);
-        x.run(ops::Norm { x: from, norm: self.norm.weights(), out })?;
-        x.run(Add { acc: residual.view_mut(tokens)?, x: normed.view(tokens)? })
+        x.run(ops::Norm { x: from, norm: self.norm.weights(), out })
     }
 }

@@ -4,10 +4,12 @@
 //! name. What changes per step comes as a [`StepInputs`]. Blocks differ by their
 //! [`BlockSpec`](crate::policy::BlockSpec), not by code.
 
+mod altup;
 mod apart;
 mod block;
 mod block_end;
 mod cross;
+mod cutoff;
 mod embed;
 mod exec;
 mod expert_scratch;
@@ -20,6 +22,7 @@ mod index_scratch;
 mod input;
 mod latent;
 mod latent_scratch;
+mod laurel;
 mod layer_input;
 mod layer_scratch;
 mod own;
@@ -30,8 +33,10 @@ mod shortcut;
 mod state;
 mod stem;
 mod stem_scratch;
+mod stream_scratch;
 mod values;
 
+pub use altup::{Altup, Streams};
 pub use apart::Apart;
 pub use block::{Block, HeadNorms, Mlp};
 pub use cross::Cross;
@@ -44,6 +49,7 @@ pub use index::Index;
 pub use index_scratch::IndexScratch;
 pub use latent::Latent;
 pub use latent_scratch::LatentScratch;
+pub use laurel::Laurel;
 pub use layer_input::{InputOfLayer, InputsOfLayers};
 pub use layer_scratch::LayerScratch;
 pub(crate) use own::Own;
@@ -55,6 +61,7 @@ pub use shortcut::ShortcutScratch;
 pub use state::{EncoderState, Sizes, State, slab_bytes, table_rows};
 pub use stem::{Positions, Stem};
 pub use stem_scratch::StemScratch;
+pub use stream_scratch::{LaurelScratch, StreamScratch};
 
 use crate::mem::Device;
 use crate::ops;
@@ -69,6 +76,8 @@ pub struct Model<D: Device> {
     pub spec: ModelSpec,
     /// From ids to the residual stream.
     pub embed: Embedding<D>,
+    /// What makes several residual streams of the embedding, and one of them at the end.
+    pub streams: Option<Streams<D>>,
     /// Rotary tables that blocks refer to.
     pub ropes: Vec<RopeTable<D::Mem>>,
     /// The blocks; one that has another's operands is that one.
@@ -138,11 +147,12 @@ impl<D: Device> Model<D> {
             shortcut.end_of = None;
         }
         self.embed.forward(x, step, table, scratch)?;
+        self.streams.as_ref().map_or(Ok(()), |streams| streams.spread(x, tokens, scratch))?;
         if let (Some(table), Some(growth)) = (&self.query_factors, &mut scratch.growth) {
             let out = growth.factors.shaped_mut(tokens, 1)?;
             x.run(ops::Embed { ids: step.view.positions, table, add: None, out })?;
         }
-        x.hidden(0, scratch.residual.view(tokens)?)?;
+        x.hidden(0, scratch.state(tokens)?)?;
         self.norm_before(0, x, tokens, scratch)?;
         for (i, block) in self.blocks.iter().enumerate() {
             x.enter(Some(i));
@@ -164,16 +174,18 @@ impl<D: Device> Model<D> {
                 }
             }
             if i + 1 < self.blocks.len() {
-                x.hidden(i + 1, scratch.residual.view(tokens)?)?;
+                x.hidden(i + 1, scratch.state(tokens)?)?;
             }
         }
         x.enter(None);
         self.finish(x, tokens, scratch)
     }
 
-    /// The norm that block `layer` begins with; behind the last block the model's.
+    /// The norm that block `layer` begins with; behind the last block the model's. None of several residual
+    /// streams: what is normed is made by the block itself, or at the end.
     fn norm_of(&self, layer: usize) -> Option<&Norm<D>> {
         match self.blocks.get(layer) {
+            _ if self.streams.is_some() => None,
             Some(block) => block.attn_norm.as_ref(),
             None => self.final_norm.as_ref(),
         }
@@ -197,8 +209,14 @@ impl<D: Device> Model<D> {
     /// Puts an own block in the place of a layer's.
     ///
     /// # Errors
-    /// `Config`, naming both, where another one has that place.
+    /// `Config`, naming both, where another one has that place; and for models of several residual streams.
     pub(crate) fn graft(&mut self, layer: usize, own: Own<D>) -> Result<()> {
+        if self.streams.is_some() {
+            let field = format!("own block of layer {layer}");
+            let allowed =
+                "a model of one residual stream: of several, a block computes one and predicts the rest";
+            return Err(Error::config(field, &own.name, allowed));
+        }
         self.own.resize_with(self.blocks.len(), || None);
         let Some(place) = self.own.get_mut(layer) else { return Err(Error::internal("no such layer")) };
         if let Some(other) = place {
@@ -222,7 +240,9 @@ impl<D: Device> Model<D> {
 
     /// What follows the last block and is not part of the head.
     fn finish(&self, x: &mut Exec<'_, D>, tokens: usize, scratch: &mut Scratch<D::Mem>) -> Result<()> {
-        let pending = self.spec.placement == Placement::Post || self.blocks.is_empty();
+        let pending =
+            self.spec.placement == Placement::Post || self.blocks.is_empty() || self.streams.is_some();
+        self.streams.as_ref().map_or(Ok(()), |streams| streams.merge(x, tokens, scratch))?;
         if let (true, Some(norm)) = (pending, &self.final_norm) {
             norm_residual(x, norm, tokens, scratch)?;
         }

@@ -7,6 +7,7 @@ use super::latent_scratch::LatentScratch;
 use super::layer_scratch::LayerScratch;
 use super::shortcut::ShortcutScratch;
 use super::stem_scratch::StemScratch;
+use super::stream_scratch::{LaurelScratch, StreamScratch};
 use crate::mem::{DeviceMem, Float, Mat, MatRef};
 use crate::policy::{BlockSpec, Group, ModelSpec, Placement, Project};
 use crate::{Error, Result};
@@ -34,8 +35,8 @@ pub struct Scratch<M> {
     /// Of a rank: what it adds to a sum that all share, then the sum `[tokens, hidden]`, f32; two side by
     /// side in models of parallel blocks.
     pub nodes: Option<Mat<M>>,
-    /// Of a rank whose norms span the heads of all: queries, or keys, of all of them
-    /// `[tokens, columns]`, f32: the norm is rounded where it is put back.
+    /// Of a rank whose norms span the heads of all, or whose cutoff spans the gates of all: queries, keys or
+    /// gates of all of them `[tokens, columns]`, f32: what is made of them is rounded where it is put back.
     pub all_heads: Option<Mat<M>>,
     /// `[tokens, q | k | v]`.
     pub qkv: Mat<M>,
@@ -62,6 +63,10 @@ pub struct Scratch<M> {
     pub growth: Option<GrowthScratch<M>>,
     /// Of models whose blocks have inputs of their own.
     pub layers: Option<LayerScratch<M>>,
+    /// Of models with several residual streams.
+    pub streams: Option<StreamScratch<M>>,
+    /// Of blocks with a low-rank path next to attention.
+    pub laurel: Option<LaurelScratch<M>>,
     /// Of models with experts.
     pub experts: Option<ExpertScratch<M>>,
     /// Of models with experts that join a block later.
@@ -157,6 +162,8 @@ impl<M: DeviceMem> Scratch<M> {
         let experts = ExpertScratch::new(spec, tokens, dtype, &mut alloc)?;
         let latent = LatentScratch::new(spec, tokens, dtype, &mut alloc)?;
         let layers = LayerScratch::new(spec, tokens, &mut alloc)?;
+        let streams = StreamScratch::new(spec, tokens, dtype, &mut alloc)?;
+        let laurel = LaurelScratch::new(spec, tokens, dtype, &mut alloc)?;
         let shortcut = ShortcutScratch::new(spec, tokens, dtype, &mut alloc)?;
         let stem = spec.embed.stem.as_ref();
         let stem = stem.map(|stem| StemScratch::new(stem, spec.hidden, [tokens, seqs], dtype, &mut alloc));
@@ -195,6 +202,8 @@ impl<M: DeviceMem> Scratch<M> {
             index: None,
             growth: GrowthScratch::new(tokens, grown, dtype, &mut mat)?,
             layers,
+            streams,
+            laurel,
             experts,
             shortcut,
             pixels: image_patch.map(|n| mat(tokens, n, Float::F32)).transpose()?,
@@ -206,6 +215,14 @@ impl<M: DeviceMem> Scratch<M> {
             pooled: unless_empty(&mut mat, (rows, spec.pooled_cols()), dtype)?,
             logits: unless_empty(&mut mat, (rows, spec.logit_cols()), Float::F32)?,
         })
+    }
+
+    /// The residual stream, or all of them side by side.
+    pub(super) fn state(&self, tokens: usize) -> Result<MatRef<'_, M>> {
+        match &self.streams {
+            Some(streams) => streams.all.view(tokens),
+            None => self.residual.view(tokens),
+        }
     }
 
     /// The last hidden state `[tokens, width]`.

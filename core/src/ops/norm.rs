@@ -83,6 +83,27 @@ pub struct GroupNorm<'a, D: Device> {
     pub out: MatMut<'a, D::Mem>,
 }
 
+/// `x = max(x - (mean + deviations * std), 0)` row by row in place, of the mean and the standard deviation of
+/// the row's own `cols` values: x `[rows, cols]`. NaN stays NaN. Gemma 3n's sparse activations: of values as
+/// a Gaussian has them, a known share is left.
+pub struct GaussianTopk<'a, D: Device> {
+    /// `[rows, cols]`.
+    pub x: MatMut<'a, D::Mem>,
+    /// Standard deviations from the mean to what is taken off.
+    pub deviations: f32,
+}
+
+/// `x = x * (rms(like) / sqrt(max(mean(x^2), floor)))` for every part of `width` columns in place, `rms` the
+/// root of the mean square of a row: x `[rows, parts * width]`, like `[rows, width]`.
+pub struct MatchRms<'a, D: Device> {
+    /// `[rows, parts * width]`.
+    pub x: MatMut<'a, D::Mem>,
+    /// `[rows, width]`.
+    pub like: MatRef<'a, D::Mem>,
+    /// Least mean square of a part that it is divided by; above 0.
+    pub floor: f32,
+}
+
 stem!(
     Norm,
     NormOp,
@@ -90,6 +111,8 @@ stem!(
     AddNorm = "add_norm": fused,
     HeadNorm = "head_norm",
     GroupNorm = "group_norm",
+    GaussianTopk = "gaussian_topk",
+    MatchRms = "match_rms",
 );
 
 impl<'a, D: Device> Rules<'a, D> for Norm<'a, D> {
@@ -153,5 +176,33 @@ impl<'a, D: Device> Rules<'a, D> for GroupNorm<'a, D> {
     fn signature(&self) -> Signature {
         let columns = self.x.cols();
         Signature::new(self.kind(), self.x.dtype(), columns / self.groups.max(1), columns)
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for GaussianTopk<'a, D> {
+    rules!(NormOpKind::GaussianTopk: x; deviations);
+
+    fn check(&self, check: &Check) -> Result<()> {
+        check.same("deviations that are numbers", usize::from(self.deviations.is_finite()), 1)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::of_rows(self.kind(), self.x.layout())
+    }
+}
+
+impl<'a, D: Device> Rules<'a, D> for MatchRms<'a, D> {
+    rules!(NormOpKind::MatchRms: x, like; floor);
+
+    fn check(&self, check: &Check) -> Result<()> {
+        check.same("rows", self.like.rows(), self.x.rows())?;
+        check.at_least("width of a part", self.like.cols(), 1)?;
+        check.same("columns beyond whole parts", self.x.cols() % self.like.cols(), 0)?;
+        check.same("floors that are above 0", usize::from(self.floor > 0.0 && self.floor.is_finite()), 1)?;
+        check.dtype("element type", self.like.dtype(), self.x.dtype())
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new(self.kind(), self.x.dtype(), self.like.cols(), self.x.cols())
     }
 }

@@ -55,10 +55,11 @@ pub struct Group {
 }
 
 impl Group {
-    /// Columns of queries, or of keys, of all ranks, where norms span them.
+    /// Columns of queries, keys or gates of all ranks, where norms or a cutoff span them.
     pub fn gathered_columns(&self) -> Option<usize> {
-        let columns = self.blocks.iter().flat_map(|block| &block.whole_norms).flatten().flatten();
-        columns.map(|columns| columns.end).max()
+        let of_heads = self.blocks.iter().flat_map(|block| &block.whole_norms).flatten().flatten();
+        let of_gates = self.blocks.iter().flat_map(|block| &block.whole_gates).flatten();
+        of_heads.chain(of_gates).map(|columns| columns.end).max()
     }
 }
 
@@ -75,4 +76,6 @@ pub struct GroupBlock {
     pub expert_parts: bool,
     /// Columns of q and of k that every rank has: where a norm spans all heads.
     pub whole_norms: Option<[Vec<Range<usize>>; 2]>,
+    /// Gates that every rank has: where a cutoff spans all of them.
+    pub whole_gates: Option<Vec<Range<usize>>>,
 }

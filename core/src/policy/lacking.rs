@@ -1,7 +1,7 @@
 //! What the description of models lacks for families that are known by name: the word that their error names.
 
 /// A word, and the values of `model_type` that need it before anything else.
-const WORDS: [(&str, &[&str]); 5] = [
+const WORDS: [(&str, &[&str]); 4] = [
     ("keys that stand for several positions", &["deepseek_v4"]),
     (
         "a recurrent state next to keys and values",
@@ -24,7 +24,6 @@ const WORDS: [(&str, &[&str]); 5] = [
         ],
     ),
     ("short convolutions", &["lfm2", "lfm2_moe", "lfm3"]),
-    ("several residual streams", &["gemma3n", "gemma3n_text"]),
     ("score terms by relative position", &["deberta-v2"]),
 ];
 

@@ -7,8 +7,10 @@
 //!
 //! One architecture family, one file, in `families`. Adding one: `docs/add_a_policy.md`.
 
+mod altup_spec;
 mod auto;
 mod binding;
+mod cross_spec;
 mod describe;
 mod doubts;
 #[cfg(test)]
@@ -54,8 +56,10 @@ mod task;
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod tests;
 
+pub use altup_spec::{AltupSpec, LaurelSpec};
 pub use auto::Automatic;
 pub use binding::{Binding, Part, Role, RowOrder, Shard, TensorSource, glob};
+pub use cross_spec::CrossSpec;
 pub use describe::Described;
 pub use families::{
     Albert, BAICHUAN, BERT, BLOOM, CHATGLM, CODEGEN, Clip, DISTILBERT, ELECTRA, EXAONE4, FALCON, GEMMA,
@@ -77,9 +81,8 @@ pub use rope_spec::{RopeScaling, RopeSpec};
 pub use shares::{Grains, Shares, expert_parts};
 pub use slot::Slot;
 pub use spec::{
-    BlockSpec, CrossSpec, EmbedSpec, EncoderSpec, Family, FilterSpec, HeadGate, HeadSpec, HeadTransform,
-    LatentSpec, MlpSpec, ModelSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm, QkSpan,
-    TokenHead,
+    BlockSpec, EmbedSpec, EncoderSpec, Family, FilterSpec, HeadGate, HeadSpec, HeadTransform, LatentSpec,
+    MlpSpec, ModelSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm, QkSpan, TokenHead,
 };
 pub use stem::{ConvNorm, ConvSpec, PositionConv, StemSpec};
 pub use table::TablePolicy;

@@ -224,6 +224,66 @@ fn gemma_4_is_found_in_files_with_images() {
     assert_eq!(case.resolve().unwrap().0, plain);
 }
 
+#[test]
+fn gemma_3n_has_several_residual_streams() {
+    let of = |mut case: Case| case.spec().unwrap();
+    let spec = of(Case::load("gemma3n"));
+    let altup = spec.altup().unwrap();
+    assert_eq!((altup.inputs, altup.active, altup.clip, altup.scaled), (3, 0, Some(120.0), true));
+    assert_eq!((spec.state_columns(), spec.blocks[3].laurel.map(|laurel| laurel.rank)), (96, Some(4)));
+    assert_eq!(spec.blocks.iter().map(|b| b.kv_from).collect::<Vec<_>>(), [None, None, Some(0), Some(1)]);
+    assert!(spec.blocks.iter().all(|b| b.mlp.cutoff.is_none() && b.input.is_some()));
+    assert!(spec.assumed.is_empty());
+    let sparse = Case::load("gemma3n").set("activation_sparsity_pattern", json!([0.95, 0.5, 0.0, 0]));
+    let cutoffs: Vec<_> = of(sparse).blocks.iter().map(|b| b.mlp.cutoff).collect();
+    assert!((cutoffs[0].unwrap() - 1.644_853_6).abs() < 3e-7 && cutoffs[1..] == [Some(0.0), None, None]);
+    // Without a list the first ten blocks of a model with more.
+    let bare = |layers: usize| {
+        let case = Case::load("gemma3n").set("activation_sparsity_pattern", Value::Null);
+        let case = case.set("num_hidden_layers", json!(layers)).set("layer_types", Value::Null);
+        of(case.set("intermediate_size", json!(36)))
+    };
+    let cut = |spec: &super::ModelSpec| spec.blocks.iter().filter(|b| b.mlp.cutoff.is_some()).count();
+    assert_eq!((cut(&bare(12)), cut(&bare(10))), (10, 0));
+    assert_eq!(bare(12).blocks.iter().filter(|b| b.scores.window.is_none()).count(), 2);
+    let short = of(Case::load("gemma3n").set("vocab_size_per_layer_input", json!(70)));
+    assert!(short.assumed.iter().any(|one| one.contains("tokens 70 to 70")), "{:?}", short.assumed);
+    for (field, wrong) in [
+        ("altup_num_inputs", json!(1)),
+        ("altup_active_idx", json!(3)),
+        ("altup_coef_clip", json!(-1.0)),
+        ("activation_sparsity_pattern", json!([0.5])),
+        ("activation_sparsity_pattern", json!([1.0, 0.0, 0.0, 0.0])),
+        ("activation_sparsity_pattern", json!(0.5)),
+        ("intermediate_size", json!([36, 36])),
+        ("num_kv_shared_layers", json!(4)),
+    ] {
+        let error = Case::load("gemma3n").set(field, wrong.clone()).error();
+        assert!(error.contains(field), "{field} {wrong}: {error}");
+    }
+}
+
+/// As it is published: the text part below files with images and sound, and tensors of blocks that read
+/// another's keys, which nothing reads.
+#[test]
+fn gemma_3n_is_found_in_files_with_images() {
+    let text: Value = serde_json::from_str(include_str!("fixtures/gemma3n.json")).unwrap();
+    let mut case = Case::load("gemma3n")
+        .renamed(|name| name.replace("model.", "model.language_model."))
+        .add("model.vision_tower.timm_model.conv_stem.conv.weight", &[8, 8])
+        .add("model.embed_vision.embedding_projection.weight", &[32, 8])
+        .add("model.audio_tower.conformer.0.norm.weight", &[8])
+        .add("model.embed_audio.embedding.weight", &[8, 8])
+        .add("model.language_model.layers.3.self_attn.k_proj.weight", &[8, 32])
+        .set("text_config", text)
+        .set("architectures", json!(["Gemma3nForConditionalGeneration"]))
+        .set("model_type", json!("gemma3n"))
+        .set("hidden_size", Value::Null)
+        .set("num_hidden_layers", Value::Null);
+    let plain = Case::load("gemma3n").spec().unwrap();
+    assert_eq!(case.resolve().unwrap().0, plain);
+}
+
 /// DeepSeek 3.2 and GLM 5 differ in how the index rotates and in which blocks have one.
 #[test]
 fn an_index_chooses_keys() {

@@ -1,6 +1,7 @@
 //! Which operands a model of a given shape has, and their sizes: what resolving, loading and building agree
 //! on.
 
+use super::altup_spec::AltupSpec;
 use super::binding::{Part, Role};
 use super::moe_spec::Join;
 use super::norm_spec::NormSpec;
@@ -99,6 +100,9 @@ impl ModelSpec {
                 (self.hidden, self.hidden / positions.groups.max(1) * positions.kernel, true)
             }
             Slot::LayerProject => (self.layer_columns()?, self.hidden, false),
+            Slot::AltupProject | Slot::AltupUnembed => {
+                self.altup().map(|_| (self.hidden, self.hidden, false))?
+            }
             Slot::ProjectOut => (self.project_out?, self.hidden, false),
             Slot::Pooler => {
                 let (rows, bias) = self.pooler?.dense?;
@@ -114,6 +118,17 @@ impl ModelSpec {
             },
             _ => return None,
         })
+    }
+
+    /// Several residual streams, where it has them.
+    pub fn altup(&self) -> Option<AltupSpec> {
+        self.blocks.first()?.altup.filter(|altup| altup.inputs > 0)
+    }
+
+    /// Columns of the widest hidden state: of several residual streams all of them, side by side.
+    pub fn state_columns(&self) -> usize {
+        let streams = self.altup().map_or(1, |altup| altup.inputs);
+        self.hidden.saturating_mul(streams).max(self.out_width())
     }
 
     /// Columns of the inputs of all blocks' own, side by side.
@@ -132,6 +147,8 @@ impl ModelSpec {
             Slot::PositionNorm => (self.embed.stem.as_ref()?.positions?.norm?, self.hidden),
             Slot::LayerProjectNorm => (self.embed.layers?.norm, self.embed.layers?.width),
             Slot::LayerOutNorm => (block()?.input?.norm, self.hidden),
+            Slot::AltupNorm => (block()?.altup?.norm, self.hidden),
+            Slot::LaurelNorm => (block()?.laurel?.norm, self.hidden),
             Slot::RouterNorm | Slot::ExpertNorm | Slot::DensePostNorm | Slot::ExpertPostNorm => {
                 (block()?.moe?.apart?.norm, self.hidden)
             }
@@ -195,6 +212,7 @@ impl ModelSpec {
             Slot::Sinks => self.block_of(role)?.sinks.then_some((1, self.block_of(role)?.heads.heads)),
             Slot::ActConstants => self.block_of(role)?.mlp.xielu.then_some((1, 4)),
             Slot::EndFactor => self.block_of(role)?.end_factor.then_some((1, 1)),
+            Slot::AltupScale => self.block_of(role)?.altup?.scaled.then_some((1, self.hidden)),
             Slot::ExpertFactors => {
                 let moe = self.block_of(role)?.moe?;
                 moe.factors.then_some((moe.router.experts, 1))
@@ -264,14 +282,20 @@ impl ModelSpec {
         of_encoder.map(Role::in_encoder).chain(self.own_roles()).collect()
     }
 
+    /// How many operands a slot has that is numbered.
+    fn count_of(&self, slot: Slot) -> usize {
+        match slot {
+            Slot::AltupProject | Slot::AltupUnembed => self.altup().map_or(0, |altup| altup.inputs - 1),
+            _ => self.embed.stem.as_ref().map_or(0, |stem| stem.convs.len()),
+        }
+    }
+
     /// Those of this stack alone.
     pub(super) fn own_roles(&self) -> Vec<Role> {
         let mut roles = Vec::new();
         for slot in Slot::ALL {
-            let layers: Vec<Option<usize>> = match (slot, &self.embed.stem) {
-                (slot, stem) if slot.is_numbered() => {
-                    stem.iter().flat_map(|stem| 0..stem.convs.len()).map(Some).collect()
-                }
+            let layers: Vec<Option<usize>> = match slot {
+                _ if slot.is_numbered() => (0..self.count_of(slot)).map(Some).collect(),
                 _ if slot.in_block() => {
                     (0..self.blocks.len()).filter(|l| self.owner(*l) == *l).map(Some).collect()
                 }
@@ -317,6 +341,11 @@ fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usiz
         Slot::Qkv => (b.qkv_cols(), hidden, b.bias[0]),
         Slot::LayerGate => (b.input?.width, hidden, false),
         Slot::LayerOut => (hidden, b.input?.width, false),
+        Slot::AltupRouter => (b.altup?.inputs, hidden, false),
+        Slot::AltupPredict => (b.altup?.inputs.saturating_mul(b.altup?.inputs), b.altup?.inputs, false),
+        Slot::AltupCorrect => (b.altup?.inputs, b.altup?.inputs, false),
+        Slot::LaurelLeft => (b.laurel?.rank, hidden, false),
+        Slot::LaurelRight => (hidden, b.laurel?.rank, false),
         Slot::AttnGate => (if b.attn_gate?.per_head { b.heads.heads } else { b.out_cols() }, hidden, false),
         Slot::AttnOut => (hidden, b.out_cols(), b.bias[1]),
         Slot::CrossQuery => (b.heads.q_cols(), hidden, b.cross.as_ref()?.bias[0]),

@@ -251,6 +251,7 @@ impl Shares {
             experts: self.experts(block, rank),
             expert_parts: self.expert_parts > 1,
             whole_norms: whole.then(|| [of(0), of(1)]),
+            whole_gates: block.mlp.cutoff.map(|_| rank.all().map(|r| r.of(&shares.inner_leaves)).collect()),
         }
     }
 }

@@ -66,8 +66,22 @@ slots! {
     PositionConv = "position_conv",
     /// Norm of the sum with them.
     PositionNorm = "position_norm" is norm,
+    /// From the embedding to another residual stream `[hidden, hidden]`: one for each stream but the first.
+    AltupProject = "altup_project",
+    /// Norm of what the router of streams reads.
+    AltupNorm = "altup_norm" in block is norm,
+    /// Router of residual streams `[streams, hidden]`.
+    AltupRouter = "altup_router" in block,
+    /// From what it gives to the coefficients of predictions `[streams * streams, streams]`.
+    AltupPredict = "altup_predict" in block,
     /// Norm of the attention part.
     AttnNorm = "attn_norm" in block is norm,
+    /// First matmul of a low-rank path next to attention `[rank, hidden]`.
+    LaurelLeft = "laurel_left" in block,
+    /// The second one `[hidden, rank]`.
+    LaurelRight = "laurel_right" in block,
+    /// Norm of what it gives.
+    LaurelNorm = "laurel_norm" in block is norm,
     /// First linear layer of a filter before queries and keys `[middle, earlier | now]`.
     FilterIn = "filter_in" in block,
     /// Second linear layer `[hidden, earlier | now]`.
@@ -153,6 +167,10 @@ slots! {
     ExpertPostNorm = "expert_post_norm" in block is norm,
     /// Norm of what the feed-forward part gives.
     MlpPostNorm = "mlp_post_norm" in block is norm,
+    /// From what the router of streams gives to the coefficients of corrections `[streams, streams]`.
+    AltupCorrect = "altup_correct" in block,
+    /// Factors of the columns that a block's own input reads `[1, hidden]`.
+    AltupScale = "altup_scale" in block,
     /// Gate of a block's own input `[width, hidden]`.
     LayerGate = "layer_gate" in block,
     /// From a block's own input, gated, to the residual stream.
@@ -161,6 +179,8 @@ slots! {
     LayerOutNorm = "layer_out_norm" in block is norm,
     /// Factor of the residual stream at a block's end.
     EndFactor = "end_factor" in block,
+    /// From another residual stream to what is merged `[hidden, hidden]`: one for each stream but the first.
+    AltupUnembed = "altup_unembed",
     /// Norm after the last block.
     FinalNorm = "final_norm" is norm,
     /// Projection of the last hidden state.
@@ -179,7 +199,7 @@ slots! {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 68] = [
+    pub const ALL: [Slot; 78] = [
         Slot::TokenEmbed,
         Slot::PatchEmbed,
         Slot::Conv,
@@ -194,7 +214,14 @@ impl Slot {
         Slot::PositionConv,
         Slot::PositionNorm,
         Slot::RopeFactors,
+        Slot::AltupProject,
+        Slot::AltupNorm,
+        Slot::AltupRouter,
+        Slot::AltupPredict,
         Slot::AttnNorm,
+        Slot::LaurelLeft,
+        Slot::LaurelRight,
+        Slot::LaurelNorm,
         Slot::FilterIn,
         Slot::FilterOut,
         Slot::FilterNorm,
@@ -237,10 +264,13 @@ impl Slot {
         Slot::DensePostNorm,
         Slot::ExpertPostNorm,
         Slot::MlpPostNorm,
+        Slot::AltupCorrect,
+        Slot::AltupScale,
         Slot::LayerGate,
         Slot::LayerOut,
         Slot::LayerOutNorm,
         Slot::EndFactor,
+        Slot::AltupUnembed,
         Slot::FinalNorm,
         Slot::ProjectOut,
         Slot::PoolNorm,
@@ -250,8 +280,8 @@ impl Slot {
         Slot::Head,
     ];
 
-    /// Whether there is one for each convolution of a stem.
+    /// Whether there is one for each convolution of a stem, or for each residual stream but the first.
     pub fn is_numbered(self) -> bool {
-        matches!(self, Slot::Conv | Slot::ConvNorm)
+        matches!(self, Slot::Conv | Slot::ConvNorm | Slot::AltupProject | Slot::AltupUnembed)
     }
 }

@@ -3,6 +3,8 @@
 //! Plain values. What a value means for operands (which roles exist, their shapes) is in `roles`; what it
 //! means for a step is in `model`. A family that needs a word that is not here adds it here first.
 
+use super::altup_spec::{AltupSpec, LaurelSpec};
+use super::cross_spec::CrossSpec;
 use super::group::Group;
 use super::index_spec::IndexSpec;
 use super::layer_inputs::{LayerInput, LayerInputs};
@@ -181,12 +183,15 @@ pub struct MlpSpec {
     /// xIELU in the place of the activation, by four constants of the block's own
     /// ([`Slot::ActConstants`](super::Slot::ActConstants)); not gated, and not of experts.
     pub xielu: bool,
+    /// Gates are cut off at so many standard deviations above their mean, over all of a row, before the
+    /// activation (Gemma 3n's sparse activations); of gated parts without a clamp, and not of experts.
+    pub cutoff: Option<f32>,
 }
 
 impl MlpSpec {
     /// `down(act(up(x)))`, with `gated` `down(act(gate(x)) * up(x))`.
     pub fn new(inner: usize, act: Act, gated: bool) -> Self {
-        Self { inner, act, gated, clamp: None, xielu: false }
+        Self { inner, act, gated, clamp: None, xielu: false, cutoff: None }
     }
 }
 
@@ -225,26 +230,6 @@ impl LatentSpec {
     /// Columns of a head's query: plain, then rotated.
     pub fn query(&self, heads: Heads) -> usize {
         self.plain + heads.k_dim - heads.v_dim
-    }
-}
-
-/// Attention of a decoder's block over what an encoder gives, between its own attention and the feed-forward
-/// part: heads are as wide and as many as those of its own.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CrossSpec {
-    /// Norm of this part: see [`Placement`].
-    pub norm: Option<NormSpec>,
-    /// Scores; every key is seen.
-    pub scores: Scores,
-    /// Biases of queries, of keys and values, and of the output.
-    pub bias: [bool; 3],
-}
-
-impl CrossSpec {
-    /// With scores as a block's own, but for masks and positions.
-    pub fn new(norm: Option<NormSpec>, scale: f32, bias: bool) -> Self {
-        let scores = Scores { causal: false, ..Scores::causal(f64::from(scale)) };
-        Self { norm, scores, bias: [bias; 3] }
     }
 }
 
@@ -349,6 +334,10 @@ pub struct BlockSpec {
     pub branch_factor: Option<f32>,
     /// What an input of its own adds behind the feed-forward part.
     pub input: Option<LayerInput>,
+    /// Several residual streams, of which it computes one; one description for all blocks of a model.
+    pub altup: Option<AltupSpec>,
+    /// What joins the residual stream together with attention.
+    pub laurel: Option<LaurelSpec>,
     /// Whether the residual stream is multiplied by a stored factor at the block's end.
     pub end_factor: bool,
 }
@@ -409,6 +398,8 @@ impl BlockSpec {
             bias: [false; 4],
             branch_factor: None,
             input: None,
+            altup: None,
+            laurel: None,
             end_factor: false,
         }
     }

@@ -38,7 +38,7 @@ cases! {
     "embeddinggemma", "ministral3", "mistral4", "t5", "t5_encoder", "umt5", "bart", "mbart", "pegasus",
     "marian", "m2m_100", "whisper", "mpnet", "moonshine", "wav2vec2",
     "wav2vec2_base",
-    "apertus", "olmoe", "cohere2_moe", "phimoe", "laguna", "llama4_text", "gemma4", "gemma4_moe",
+    "apertus", "olmoe", "cohere2_moe", "phimoe", "laguna", "llama4_text", "gemma4", "gemma4_moe", "gemma3n",
     "mimo_v2_flash", "gte", "deepseek_v32", "glm_moe_dsa", "internlm2", "internlm3", "longcat_flash",
 }
 

@@ -379,7 +379,15 @@ impl<'a> HostMatrix<'a> {
     /// # Errors
     /// `Tensor` for values that cannot be read.
     pub fn times(self, factor: f32) -> Result<Self> {
-        let bytes = self.to_f32()?.iter().flat_map(|v| (v * factor).to_le_bytes()).collect();
+        self.mapped(|v| v * factor)
+    }
+
+    /// What `f` makes of each value, in f32.
+    ///
+    /// # Errors
+    /// `Tensor` for values that cannot be read.
+    pub fn mapped(self, f: impl Fn(f32) -> f32) -> Result<Self> {
+        let bytes = self.to_f32()?.iter().flat_map(|v| f(*v).to_le_bytes()).collect();
         let (rows, cols) = (self.rows, self.cols);
         Ok(Self { format: WeightFormat::Plain(Float::F32), ..self.with(rows, cols, bytes) })
     }

@@ -90,7 +90,9 @@ pub(super) fn read<'a>(
 /// The values that a block computes with, where others are stored.
 fn as_used<'a>(spec: &ModelSpec, role: &Role, rows: HostMatrix<'a>) -> Result<HostMatrix<'a>> {
     let factor = spec.block_of(role).and_then(|block| block.latent?.factor);
+    let clip = spec.block_of(role).and_then(|block| block.altup?.clip);
     match (role.slot, factor) {
+        (Slot::AltupCorrect, _) if clip.is_some() => rows.mapped(|v| clip.map_or(v, |c| v.clamp(-c, c))),
         (Slot::ActConstants, _) => rows.softplus_of_two(),
         (Slot::ExpertFactors, _) => Ok(rows.into_f32()?.in_one_column()),
         (Slot::LatentNorm, Some(factor)) => rows.times(factor),

@@ -1,4 +1,5 @@
-//! Row norms, with a residual sum before, and over heads; norms of groups of columns: `cuda/norm.cu`.
+//! Row norms, with a residual sum before, and over heads; norms of groups of columns, rows
+//! by their own moments: `cuda/norm.cu`.
 
 use super::int8::Codes;
 use super::{Elem, MatView, by_elem, launch};
@@ -102,5 +103,48 @@ impl GroupNorm {
     pub fn launch(&self) -> Launch {
         let groups = if self.x.rows == 0 || self.width == 0 { 0 } else { self.groups };
         launch(Self::entry(self.elem), [groups.min(1 << 20), 1, 1], [256, 1, 1])
+    }
+}
+
+/// Rows by their own moments, in place: cut off where `like` is [`MatView::NONE`], else with the root of the
+/// mean square of its rows.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Rescale {
+    /// `[rows, parts * width]`.
+    pub x: MatView,
+    /// `[rows, width]`, or [`MatView::NONE`].
+    pub like: MatView,
+    /// Columns of a part.
+    pub width: u32,
+    /// Parts of a row; 1 without `like`.
+    pub parts: u32,
+    /// Standard deviations from the mean to what is taken off, or the least mean square.
+    pub value: f32,
+    /// Element type.
+    pub elem: Elem,
+    /// 1: the contract's sums; 0: sums by every thread, in an order that depends on `width` alone.
+    pub strict: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Rescale {
+    /// The entry; `like` and `strict` as the fields.
+    pub fn entry(elem: Elem, like: bool, strict: bool) -> &'static str {
+        let entries = match (like, strict) {
+            (false, true) => ["norm_topk_strict_f32", "norm_topk_strict_f16", "norm_topk_strict_bf16"],
+            (false, false) => ["norm_topk_fast_f32", "norm_topk_fast_f16", "norm_topk_fast_bf16"],
+            (true, true) => ["norm_match_strict_f32", "norm_match_strict_f16", "norm_match_strict_bf16"],
+            (true, false) => ["norm_match_fast_f32", "norm_match_fast_f16", "norm_match_fast_bf16"],
+        };
+        by_elem(elem, entries)
+    }
+
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        let parts = if self.width == 0 { 0 } else { u64::from(self.x.rows) * u64::from(self.parts) };
+        let entry = Self::entry(self.elem, self.like.ptr != 0, self.strict != 0);
+        launch(entry, [parts.min(1 << 20) as u32, 1, 1], [256, 1, 1])
     }
 }

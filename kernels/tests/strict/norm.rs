@@ -4,7 +4,7 @@ use crate::linear::same_codes;
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::numerics::{STRANDS, leaf_bounds, tree, tree_of_strands};
 use engraft_kernels::params::int8::Codes;
-use engraft_kernels::params::norm::{GroupNorm, Norm};
+use engraft_kernels::params::norm::{GroupNorm, Norm, Rescale};
 use engraft_kernels::params::{Elem, MatView};
 
 /// A sum in the contract's order.
@@ -222,6 +222,59 @@ fn groups_have_the_contracts_bits() {
                 };
                 gpu.run(&p, &p.launch());
                 same(&gpu.values(p.out, elem), &rounded(&want, elem), "norm of groups");
+            });
+        }
+    }
+}
+
+/// One row and several, parts side by side, odd and whole units, with gaps; a floor that is reached and one
+/// that is not.
+#[test]
+fn rows_by_their_own_moments_have_the_contracts_bits() {
+    for (rows, parts, width, gap) in SHAPES {
+        let cols = parts * width;
+        let x: Vec<f32> = numbers(rows * cols, 3).iter().map(|v| v * 2.0 + 0.5).collect();
+        let y = numbers(rows * width, 4);
+        for (elem, value) in Elem::ALL.into_iter().flat_map(|elem| [1e-5, 0.75, 8.0].map(|v| (elem, v))) {
+            let (x_stored, y_stored) = (rounded(&x, elem), rounded(&y, elem));
+            let squares = |x: &[f32]| sum(x, |a, v| v.mul_add(v, a)) / x.len() as f32;
+            let topk = |row: &[f32]| {
+                let n = row.len() as f32;
+                let mean = sum(row, |a, v| a + v) / n;
+                let spread = (sum(row, |a, v| (v - mean).mul_add(v - mean, a)) / n).sqrt();
+                let cutoff = value.mul_add(spread, mean);
+                row.iter().map(|v| (v - cutoff).max(0.0)).collect::<Vec<f32>>()
+            };
+            let matched = |(i, part): (usize, &[f32])| {
+                let like = &y_stored[i / parts * width..(i / parts + 1) * width];
+                let factor = squares(like).sqrt() / squares(part).max(value).sqrt();
+                part.iter().map(|v| v * factor).collect::<Vec<f32>>()
+            };
+            let cut: Vec<f32> = x_stored.chunks(cols).flat_map(topk).collect();
+            let sized: Vec<f32> = x_stored.chunks(width).enumerate().flat_map(matched).collect();
+            Machine::each(&mut |gpu| {
+                for (like, want) in [(false, &cut), (true, &sized)] {
+                    let m = gpu.matrix(&x, cols, elem, cols + gap, gap);
+                    let p = Rescale {
+                        x: m,
+                        like: if like { gpu.matrix(&y, width, elem, width + gap, 0) } else { MatView::NONE },
+                        width: if like { width } else { cols } as u32,
+                        parts: if like { parts } else { 1 } as u32,
+                        value,
+                        elem,
+                        strict: 1,
+                        reserved: 0,
+                    };
+                    gpu.run(&p, &p.launch());
+                    same(&gpu.values(m, elem), &rounded(want, elem), "by its own moments");
+                    let other = gpu.matrix(&x, cols, elem, cols + gap, gap);
+                    let fast = Rescale { x: other, strict: 0, ..p };
+                    gpu.run(&fast, &fast.launch());
+                    for (g, w) in gpu.values(other, elem).iter().zip(want) {
+                        let ulp = if elem == Elem::F32 { 1e-5 } else { 1e-2 };
+                        assert!((g - w).abs() <= ulp * w.abs().max(1.0), "{g} against {w}");
+                    }
+                }
             });
         }
     }

@@ -3,7 +3,7 @@
 use super::added;
 use crate::budget;
 use crate::compare::Want;
-use crate::spec::norm::{Case, NormSet};
+use crate::spec::norm::{Case, MatchCase, NormSet, TopkCase};
 use engraft_core::params::NormKind;
 
 /// One normed row with its slack.
@@ -69,6 +69,44 @@ pub fn groups(x: &[f32], cols: usize, groups: usize, set: &NormSet) -> Want {
         let (v, s) = row(&part, &set);
         for (i, (v, s)) in v.into_iter().zip(s).enumerate() {
             (values[at(i)], slack[at(i)]) = (v, s);
+        }
+    }
+    Want::Near { values, slack }
+}
+
+/// `gaussian_topk`.
+pub fn topk(case: &TopkCase) -> Want {
+    let (mut values, mut slack) = (Vec::new(), Vec::new());
+    for row in case.x.values.chunks(case.x.cols) {
+        let n = row.len() as f64;
+        let row: Vec<f64> = row.iter().map(|v| f64::from(*v)).collect();
+        let mean = row.iter().sum::<f64>() / n;
+        let spread = (row.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n).sqrt();
+        let mean_abs = row.iter().map(|v| v.abs()).sum::<f64>() / n;
+        let k = f64::from(case.deviations);
+        for v in &row {
+            let y = v - (mean + k * spread);
+            values.push(y.max(0.0));
+            slack.push(budget::above_cutoff(row.len(), (mean, mean_abs), spread, k, y));
+        }
+    }
+    Want::Near { values, slack }
+}
+
+/// `match_rms`.
+pub fn matched(case: &MatchCase) -> Want {
+    let mean_square = |x: &[f32]| {
+        let squares = x.iter().map(|v| f64::from(*v) * f64::from(*v));
+        squares.sum::<f64>() / x.len() as f64
+    };
+    let (mut values, mut slack) = (Vec::new(), Vec::new());
+    let rows = case.x.values.chunks(case.x.cols).zip(case.like.values.chunks(case.like.cols));
+    for (row, like) in rows {
+        for part in row.chunks(like.len()) {
+            let own = mean_square(part).max(f64::from(case.floor));
+            let factor = (mean_square(like) / own).sqrt();
+            values.extend(part.iter().map(|v| f64::from(*v) * factor));
+            slack.extend(part.iter().map(|v| budget::matched(like.len(), f64::from(*v) * factor)));
         }
     }
     Want::Near { values, slack }

@@ -25,6 +25,8 @@ pub fn each(visitor: &mut impl Visitor) {
     visitor.visit(AddNorm);
     visitor.visit(HeadNorm);
     visitor.visit(GroupNorm);
+    visitor.visit(GaussianTopk);
+    visitor.visit(MatchRms);
 }
 
 /// A norm with host operands.
@@ -301,6 +303,103 @@ impl OpSpec for GroupNorm {
     }
 }
 
+/// Rows that are cut off.
+#[derive(Debug, Clone)]
+pub struct TopkCase {
+    /// `[rows, cols]`.
+    pub x: Grid,
+    /// Above the mean.
+    pub deviations: f32,
+}
+
+/// `gaussian_topk`.
+#[derive(Debug, Clone, Copy)]
+pub struct GaussianTopk;
+
+impl OpSpec for GaussianTopk {
+    type Case = TopkCase;
+    fn kind(&self) -> OpKind {
+        NormOpKind::GaussianTopk.into()
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> TopkCase {
+        let case = generate(dtype, dice, 1);
+        TopkCase { x: case.x, deviations: dice.pick(&[1.644_853_6, 0.0, -0.5]) }
+    }
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<TopkCase> {
+        large(dtype, dice).into_iter().map(|case| TopkCase { x: case.x, deviations: 1.0 }).collect()
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &TopkCase) -> Result<Vec<Output>> {
+        let mut x = dev.grid(&case.x)?;
+        let deviations = case.deviations;
+        dev.launch(|to| to.run(ops::GaussianTopk { x: x.view_mut()?, deviations }))?;
+        Ok(vec![dev.read(&x, "x")?])
+    }
+    fn oracle(&self, case: &TopkCase, _: Madd) -> Vec<Want> {
+        vec![oracle::topk(case)]
+    }
+    fn alone(&self, case: &TopkCase, dice: &mut Dice) -> Option<Part<TopkCase>> {
+        let r = dice.below(case.x.rows);
+        Some((TopkCase { x: case.x.only(r), ..case.clone() }, vec![r..r + 1]))
+    }
+    fn relaid(&self, case: &TopkCase, dice: &mut Dice) -> Option<TopkCase> {
+        let mut case = case.clone();
+        case.x.lay = Lay::random(dice);
+        Some(case)
+    }
+}
+
+/// Rows, and others as whose root of the mean square theirs is to be.
+#[derive(Debug, Clone)]
+pub struct MatchCase {
+    /// `[rows, parts * width]`.
+    pub x: Grid,
+    /// `[rows, width]`.
+    pub like: Grid,
+    /// Least mean square.
+    pub floor: f32,
+}
+
+/// `match_rms`.
+#[derive(Debug, Clone, Copy)]
+pub struct MatchRms;
+
+impl OpSpec for MatchRms {
+    type Case = MatchCase;
+    fn kind(&self) -> OpKind {
+        NormOpKind::MatchRms.into()
+    }
+    fn sample(&self, dtype: Float, dice: &mut Dice) -> MatchCase {
+        let parts = dice.pick(&[1, 2, 3]);
+        let Case { x, width, .. } = generate(dtype, dice, parts);
+        let scale = dice.scale(dtype);
+        let like = Grid::random(dice, x.rows, width, dtype, scale);
+        MatchCase { x, like, floor: dice.pick(&[1e-5, 1e-2]) }
+    }
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<MatchCase> {
+        let of = |case: Case| MatchCase { x: case.x, like: case.other, floor: 1e-5 };
+        large(dtype, dice).into_iter().map(of).collect()
+    }
+    fn run<B: Backend>(&self, dev: &mut Device<B>, case: &MatchCase) -> Result<Vec<Output>> {
+        let (mut x, like) = (dev.grid(&case.x)?, dev.grid(&case.like)?);
+        let floor = case.floor;
+        dev.launch(|to| to.run(ops::MatchRms { x: x.view_mut()?, like: like.view()?, floor }))?;
+        Ok(vec![dev.read(&x, "x")?])
+    }
+    fn oracle(&self, case: &MatchCase, _: Madd) -> Vec<Want> {
+        vec![oracle::matched(case)]
+    }
+    fn alone(&self, case: &MatchCase, dice: &mut Dice) -> Option<Part<MatchCase>> {
+        let r = dice.below(case.x.rows);
+        let part = MatchCase { x: case.x.only(r), like: case.like.only(r), ..case.clone() };
+        Some((part, vec![r..r + 1]))
+    }
+    fn relaid(&self, case: &MatchCase, dice: &mut Dice) -> Option<MatchCase> {
+        let mut case = case.clone();
+        (case.x.lay, case.like.lay) = (Lay::random(dice), Lay::random(dice));
+        Some(case)
+    }
+}
+
 /// Planted in norms.
 pub const BUGS: &[Bug] = &[
     Bug::new("NormEpsilonTimes100", "norm", ORACLE, epsilon_times_100),
@@ -313,6 +412,8 @@ pub const BUGS: &[Bug] = &[
     Bug::new("GroupNormOfRowsAlone", "group_norm", ORACLE, first_rows_alone),
     Bug::new("GroupNormOneGroup", "group_norm", ORACLE, one_group),
     Bug::new("GroupNormDropsWeight", "group_norm", ORACLE, groups_drop_weight),
+    Bug::new("GaussianTopkAtTheMean", "gaussian_topk", ORACLE, at_the_mean),
+    Bug::new("MatchRmsOfAnyFloor", "match_rms", ORACLE, of_any_floor),
 ];
 
 fn epsilon_times_100(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
@@ -377,6 +478,16 @@ fn groups_drop_weight(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     s.run(op)
 }
 
+fn at_the_mean(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Norm(NormOp::GaussianTopk(op)) = op else { return s.run(op) };
+    s.run(ops::GaussianTopk { deviations: 0.0, ..op })
+}
+
+fn of_any_floor(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+    let Op::Norm(NormOp::MatchRms(op)) = op else { return s.run(op) };
+    s.run(ops::MatchRms { floor: f32::MIN_POSITIVE, ..op })
+}
+
 fn drops_weight(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Norm(NormOp::AddNorm(mut op)) = op else { return s.run(op) };
     op.norm.weight = None;
@@ -391,4 +502,10 @@ pub const LAWFUL: &[Lawful] = &[
     Lawful::new("head_norm", "x", Field::Dtype, "in place"),
     Lawful::new("group_norm", "groups", Field::Size, "any divisor of the columns"),
     Lawful::new("head_norm", "width", Field::Size, "a divisor of the columns, where no weight has a width"),
+    Lawful::new("gaussian_topk", "x", Field::Rows, "rows are cut off by themselves"),
+    Lawful::new("gaussian_topk", "x", Field::Cols, "any number of columns"),
+    Lawful::new("gaussian_topk", "x", Field::Transposed, "any number of columns"),
+    Lawful::new("gaussian_topk", "x", Field::Dtype, "in place"),
+    Lawful::new("match_rms", "x", Field::Cols, "any number of whole parts"),
+    Lawful::new("match_rms", "like", Field::Cols, "any divisor of the columns"),
 ];

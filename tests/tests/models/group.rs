@@ -7,7 +7,7 @@ use conformance::golden::{Types, open_with};
 use engraft_core::backend::{Backend, Communicator, Mem};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Engine, Followers, Output, Request, Runner, StepOrder};
+use engraft_core::engine::{Engine, Followers, Layers, Output, Request, Runner, StepOrder, Want};
 use engraft_core::inject::inject;
 use engraft_core::mem::{Float, MatMut};
 use engraft_core::model::Model;
@@ -18,7 +18,7 @@ use engraft_core::{Error, Result};
 use engraft_cpu::{Cpu, CpuConfig};
 use engraft_ranks::ThreadBoard;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -35,8 +35,12 @@ fn cpu() -> Arc<Cpu> {
 }
 
 fn engine(tp: usize, config: EngineConfig) -> Engine<Cpu> {
+    engine_of(&golden(), tp, config)
+}
+
+fn engine_of(golden: &Path, tp: usize, config: EngineConfig) -> Engine<Cpu> {
     let types = Types { tp, ..Float::F32.into() };
-    open_with(&cpu(), &golden(), config, &Registry::default(), types).unwrap()
+    open_with(&cpu(), golden, config, &Registry::default(), types).unwrap()
 }
 
 /// What a random schedule of requests, forks and cancels gives, with few pages.
@@ -83,6 +87,27 @@ fn schedule(tp: usize, seed: u64) -> Vec<Output> {
     let (free, all) = engine.free_pages();
     assert_eq!(free, all, "pages of seed {seed} are lost");
     given
+}
+
+/// A rank has some of the gates whose mean and deviation are those of all; one may have none.
+#[test]
+fn a_cutoff_spans_the_gates_of_all_ranks() {
+    let case = folder().join("golden").join("gemma3n_sparse");
+    let kept = |tp: usize| {
+        let mut engine = engine_of(&case, tp, EngineConfig { max_context: 32, ..EngineConfig::default() });
+        let want = Want { logits: true, hidden: Layers::All };
+        let prompt = (1..12).collect();
+        let request = Request { prompt, max_new_tokens: 3, want, ..Request::default() };
+        let id = engine.put(request).unwrap();
+        engine.run().unwrap();
+        engine.take_kept(id).unwrap()
+    };
+    let one = kept(1);
+    assert_eq!((one.hidden.len(), one.logits.len() % 71), (5, 0));
+    for tp in [2, 4, 8] {
+        let all = kept(tp);
+        assert!(all.hidden == one.hidden && all.logits == one.logits, "{tp} ranks");
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DECODERS: [&str; 84] = [
+const DECODERS: [&str; 86] = [
     "llama",
     "llama_gqa_llama3",
     "llama_head_dim",
@@ -100,6 +100,8 @@ const DECODERS: [&str; 84] = [
     "phimoe",
     "laguna",
     "llama4_text",
+    "gemma3n",
+    "gemma3n_sparse",
     "gemma4",
     "gemma4_moe",
     "mimo_v2_flash",

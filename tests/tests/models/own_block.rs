@@ -233,4 +233,11 @@ fn what_cannot_be_is_refused_by_name() {
     for word in ["lost", "no layer", "2 layers"] {
         assert!(text.contains(word), "{text}");
     }
+    let of_streams = engine("gemma3n", |i| {
+        i.register("first", everywhere);
+    });
+    let text = of_streams.err().unwrap().to_string();
+    for word in ["layer 0", "first", "one residual stream"] {
+        assert!(text.contains(word), "{text}");
+    }
 }

@@ -4,8 +4,8 @@ use super::class::{Built, Entry, Size, Work, rows_of, send};
 use super::maker::Maker;
 use engraft::engraft_core::backend::{Backend, Weight};
 use engraft::engraft_core::ops::{
-    Activate, Add, AddNorm, Convert, ElementwiseOpKind, Gate, GroupNorm, HeadNorm, Limit, Modulate, Norm,
-    NormOpKind, NormWeights, Scale, Xielu,
+    Activate, Add, AddNorm, Convert, ElementwiseOpKind, Gate, GaussianTopk, GroupNorm, HeadNorm, Limit,
+    MatchRms, Modulate, Norm, NormOpKind, NormWeights, Scale, Xielu,
 };
 use engraft::engraft_core::params::{Act, NormKind};
 use engraft::{Float, Result};
@@ -18,6 +18,8 @@ pub enum Of {
     AddNorm,
     HeadNorm,
     GroupNorm,
+    GaussianTopk,
+    MatchRms,
     Add,
     Activate,
     Xielu,
@@ -37,6 +39,8 @@ pub fn all() -> Vec<Entry<Of>> {
         Entry::new(0, "a sum with the residual stream and its norm", N::AddNorm, Of::AddNorm),
         Entry::new(1, "norm of heads", N::HeadNorm, Of::HeadNorm),
         Entry::new(1, "norm of groups of columns", N::GroupNorm, Of::GroupNorm),
+        Entry::new(1, "cutoff by a row's deviation", N::GaussianTopk, Of::GaussianTopk),
+        Entry::new(1, "rows at the size of others", N::MatchRms, Of::MatchRms),
         Entry::new(1, "sum", E::Add, Of::Add),
         Entry::new(1, "activation, sigmoid", E::Activate, Of::Activate),
         Entry::new(1, "xielu", E::Xielu, Of::Xielu),
@@ -62,6 +66,8 @@ pub fn build<B: Backend>(of: Of, maker: &mut Maker<'_, B>, size: Size) -> Result
         Of::AddNorm => add_norm(maker, size),
         Of::HeadNorm => head_norm(maker, size),
         Of::GroupNorm => group_norm(maker, size),
+        Of::GaussianTopk => gaussian_topk(maker, size),
+        Of::MatchRms => match_rms(maker, size),
         Of::Gate => gate(maker, size),
         Of::Modulate => modulate(maker, size),
         Of::Convert => convert(maker, size),
@@ -117,6 +123,23 @@ fn group_norm<B: Backend>(maker: &mut Maker<'_, B>, size: Size) -> Result<Built<
     Ok(Built::new(shape, work, move |to| {
         let norm = NormWeights { kind: NormKind::Layer, ..rms::<B>(&weight) };
         send(to, GroupNorm { x: x.view(rows)?, groups: 32, norm, out: out.view_mut(rows)? })
+    }))
+}
+
+fn gaussian_topk<B: Backend>(maker: &mut Maker<'_, B>, size: Size) -> Result<Built<B>> {
+    let (rows, cols) = (rows(size), size.width());
+    let mut x = maker.mat(rows, cols, Float::F32)?;
+    let (shape, work) = moved(rows, cols, 2, Float::F32);
+    // Below the mean, so that some values stay however often it runs.
+    Ok(Built::new(shape, work, move |to| send(to, GaussianTopk { x: x.view_mut(rows)?, deviations: -4.0 })))
+}
+
+fn match_rms<B: Backend>(maker: &mut Maker<'_, B>, size: Size) -> Result<Built<B>> {
+    let (rows, cols) = (rows(size), size.width());
+    let (mut x, like) = (maker.mat(rows, cols, Float::F32)?, maker.mat(rows, cols, Float::F32)?);
+    let (shape, work) = moved(rows, cols, 3, Float::F32);
+    Ok(Built::new(shape, work, move |to| {
+        send(to, MatchRms { x: x.view_mut(rows)?, like: like.view(rows)?, floor: 1e-5 })
     }))
 }
 

@@ -9,7 +9,7 @@ use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder, kv_heads
 use crate::policy::*;
 use serde_json::json;
 
-const GEMMA4_NAMES: Names<'_> = Names {
+pub(super) const GEMMA4_NAMES: Names<'_> = Names {
     slots: &[
         (Slot::LayerEmbed, "embed_tokens_per_layer"),
         (Slot::LayerProject, "per_layer_model_projection"),
@@ -141,7 +141,7 @@ fn attention(config: &ModelConfig, catalog: Catalog<'_>, spec: &mut ModelSpec) -
 }
 
 /// The last blocks read the keys and values of the last one before them that is of their kind.
-fn shared_keys(config: &ModelConfig, spec: &mut ModelSpec) -> Result<()> {
+pub(super) fn shared_keys(config: &ModelConfig, spec: &mut ModelSpec) -> Result<()> {
     let layers = spec.blocks.len();
     let count = config.index(&["num_kv_shared_layers"], 0)?;
     let double = config.flag(&["use_double_wide_mlp"], false)?;

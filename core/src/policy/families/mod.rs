@@ -18,6 +18,7 @@ mod ernie;
 mod exaone;
 mod falcon;
 mod gemma;
+mod gemma3n;
 mod gemma4;
 mod glm;
 mod gpt2;
@@ -105,6 +106,7 @@ families!(
     qwen: QWEN2, QWEN3, QWEN2_MOE, QWEN3_MOE;
     mixtral: MIXTRAL;
     gemma: GEMMA, GEMMA2, GEMMA3;
+    gemma3n: GEMMA3N;
     gemma4: GEMMA4;
     phi: PHI, PHI3;
     stablelm: STABLELM, STARCODER2;
