@@ -36,6 +36,8 @@ pub struct TimedTokens {
     pub times: [f64; 2],
     /// The tokens, timestamps left out.
     pub tokens: Vec<u32>,
+    /// The same with the timestamps around them.
+    pub with_times: Vec<u32>,
 }
 
 impl Timestamps {
@@ -65,7 +67,8 @@ pub fn segments(tokens: &[u32], times: &Timestamps) -> (Vec<TimedTokens>, f64) {
     let single = tokens.len() > 1 && time(tokens.len() - 1).is_some() && time(tokens.len() - 2).is_none();
     let Some(last) = pairs.last().copied() else {
         let end = (0..tokens.len()).rev().find_map(time).filter(|end| *end > 0.0).unwrap_or(times.window);
-        let whole = TimedTokens { times: [0.0, end.min(times.window)], tokens: text(0..tokens.len()) };
+        let (text, with_times) = (text(0..tokens.len()), tokens.to_vec());
+        let whole = TimedTokens { times: [0.0, end.min(times.window)], tokens: text, with_times };
         return (vec![whole], times.window);
     };
     let ends = pairs.iter().copied().chain(single.then_some(tokens.len()));
@@ -73,7 +76,8 @@ pub fn segments(tokens: &[u32], times: &Timestamps) -> (Vec<TimedTokens>, f64) {
     for end in ends {
         let start = time(begin).unwrap_or(0.0);
         let stop = time(end - 1).unwrap_or(start).clamp(start, times.window.max(start));
-        found.push(TimedTokens { times: [start, stop], tokens: text(begin..end) });
+        let with_times = tokens[begin..end].to_vec();
+        found.push(TimedTokens { times: [start, stop], tokens: text(begin..end), with_times });
         begin = end;
     }
     // A window in which no time passes would be heard for ever.

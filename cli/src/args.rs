@@ -20,7 +20,7 @@ pub use model::{DeviceArgs, ModelArgs, PolicyArgs, named, warn_of_coarse_groups}
 pub use serve::ServeArgs;
 pub use texts::{AnswerArgs, ClassifyArgs, EmbedArgs, LinesArgs, ScoreArgs};
 #[cfg(feature = "speech")]
-pub use transcribe::{TranscribeArgs, TranscribeTask};
+pub use transcribe::{Threshold, TranscribeArgs, TranscribeTask};
 
 use super::values::{
     degree, min_p, new_tokens, positive, repetition_penalty, report_seconds, seed, stop, temperature,

@@ -1,6 +1,6 @@
 //! `engraft transcribe`: a file of sound in, its text out as it is heard.
 
-use super::args::{TranscribeArgs, TranscribeTask};
+use super::args::{Threshold, TranscribeArgs, TranscribeTask};
 use super::failure::{Failure, Outcome};
 use super::generate::introduce;
 use super::input;
@@ -20,11 +20,7 @@ pub fn run(args: &TranscribeArgs) -> Outcome {
     let sound = read(&args.file)?;
     let model = Transcriber::new(args.model.open()?)?;
     introduce(model.model(), false);
-    let task = if args.task == TranscribeTask::Translate { Task::Translate } else { Task::Transcribe };
-    let mut options = SpeechOptions::new().task(task).timestamps(!args.no_timestamps);
-    if let Some(language) = &args.language {
-        options = options.language(language);
-    }
+    let options = options(args);
     let duration = sound.seconds();
     let mut heard = model.transcribe(sound, &options)?;
     let mut all: Vec<Segment> = Vec::new();
@@ -41,6 +37,34 @@ pub fn run(args: &TranscribeArgs) -> Outcome {
         note(&format!("nothing was heard in {duration:.1} s"));
     }
     Ok(())
+}
+
+/// What is asked for; what is not said is the library's.
+fn options(args: &TranscribeArgs) -> SpeechOptions {
+    let task = if args.task == TranscribeTask::Translate { Task::Translate } else { Task::Transcribe };
+    let mut options = SpeechOptions::new().task(task).timestamps(!args.no_timestamps).prompt(&args.prompt);
+    if let Some(language) = &args.language {
+        options = options.language(language);
+    }
+    if args.no_previous_text {
+        options = options.condition_on_previous_text(false);
+    }
+    if !args.temperature.is_empty() {
+        options = options.temperatures(args.temperature.iter().copied());
+    }
+    if let Some(Threshold(most)) = args.compression_ratio_threshold {
+        options = options.compression_ratio_threshold(most);
+    }
+    if let Some(Threshold(least)) = args.logprob_threshold {
+        options = options.logprob_threshold(least);
+    }
+    if let Some(Threshold(most)) = args.no_speech_threshold {
+        options = options.no_speech_threshold(most);
+    }
+    if let Some(seed) = args.seed {
+        options = options.seed(seed);
+    }
+    options
 }
 
 /// The sound of a file, a pipe or standard input.

@@ -3,13 +3,13 @@
 //! Whisper hears windows of a fixed length. What it says of one ends in timestamps, and the next begins
 //! where the last whole segment ended; without timestamps windows stand side by side. Models that read
 //! samples hear up to half a minute at once, and a window is a segment. Windows in which nothing is louder
-//! than 1e-4 are passed over. Tokens are the likeliest ones: no rule keeps a model from timestamps that make
-//! no sense, which end their window.
+//! than 1e-4 are passed over.
 
 mod heard;
 mod options;
 mod samples;
 mod whisper;
+mod words;
 
 pub use options::{SpeechOptions, Task};
 
@@ -20,7 +20,7 @@ use heard::{Calls, Heard, Timed, of_audio};
 use samples::Samples;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use whisper::Whisper;
+use whisper::{Before, Whisper};
 
 /// A model that transcribes speech.
 ///
@@ -94,13 +94,13 @@ impl Transcriber {
     /// for.
     ///
     /// # Errors
-    /// `Text` for a language that the model does not know, and for a translation by one that does not
-    /// translate; `Config` for a sample rate that cannot be brought to the model's.
+    /// `Text` for a language that the model does not know, for a translation by one that does not translate, and
+    /// for a prompt that is no text; `Config` for temperatures and thresholds that are no such numbers, for a sample rate that cannot be brought to the model's.
     pub fn transcribe(&self, sound: Sound, options: &SpeechOptions) -> Result<Segments<'_>> {
-        let language = self.language(options)?;
+        let before = self.before(options)?;
         let Sound { samples, .. } = sound.at(self.rate()).map_err(of_audio)?;
         let (ready, options, cancel) = (VecDeque::new(), options.clone(), CancelToken::default());
-        Ok(Segments { of: self, samples, at: 0, ready, language, options, cancel, windows: 0, incomplete: 0 })
+        Ok(Segments { of: self, samples, at: 0, ready, before, options, cancel, windows: 0, incomplete: 0 })
     }
 
     /// Whether the model can do what is asked, before there is a sound.
@@ -108,14 +108,14 @@ impl Transcriber {
     /// # Errors
     /// `Text`, as of [`transcribe`](Self::transcribe).
     pub fn check(&self, options: &SpeechOptions) -> Result<()> {
-        self.language(options).map(drop)
+        self.before(options).map(drop)
     }
 
-    /// The token of the language that is asked for.
-    fn language(&self, options: &SpeechOptions) -> Result<Option<u32>> {
+    /// What the first window knows.
+    fn before(&self, options: &SpeechOptions) -> Result<Before> {
         match &self.hearing {
             Hearing::Whisper(whisper) => whisper.check(&self.model, options),
-            Hearing::Samples(samples) => samples.check(options).map(|()| None),
+            Hearing::Samples(samples) => samples.check(options).map(|()| Before::default()),
         }
     }
 
@@ -138,7 +138,7 @@ pub struct Segments<'m> {
     /// First sample that was not heard.
     at: usize,
     ready: VecDeque<Segment>,
-    language: Option<u32>,
+    before: Before,
     options: SpeechOptions,
     cancel: CancelToken,
     windows: usize,
@@ -155,7 +155,7 @@ impl Segments<'_> {
     /// The language that was asked for or heard, as the model's tokens spell it; none before the first window
     /// was heard, and of models that know one alone.
     pub fn language(&self) -> Option<String> {
-        let name = self.of.model.tokenizer().decode(&[self.language?], false).ok()?;
+        let name = self.of.model.tokenizer().decode(&[self.before.language?], false).ok()?;
         Some(name.trim_start_matches("<|").trim_end_matches("|>").to_string())
     }
 
@@ -183,7 +183,7 @@ impl Segments<'_> {
         let (offset, end) = (self.at as f64 / rate, self.samples.len() as f64 / rate);
         let calls = Calls { model: &self.of.model, caller: &self.options.caller, cancel: &self.cancel };
         let Heard { samples: heard, segments, complete, read } = match &self.of.hearing {
-            Hearing::Whisper(whisper) => whisper.hear(calls, samples, &self.options, &mut self.language)?,
+            Hearing::Whisper(whisper) => whisper.hear(calls, samples, &self.options, &mut self.before)?,
             Hearing::Samples(own) => own.hear(calls, samples)?,
         };
         self.windows += usize::from(read);

@@ -1,6 +1,7 @@
 //! A checkpoint's text side: the tokenizer, the chat template, what ends a text, how the model likes to be
 //! sampled.
 
+use crate::speech_files::HEARD;
 use engraft_core::Result;
 use engraft_core::checkpoint::TokenizerFiles;
 use engraft_core::config::ModelConfig;
@@ -41,6 +42,9 @@ impl TextProcessor {
         if config["is_encoder_decoder"] == true {
             // What its decoder begins with.
             ignored.retain(|name| name != "forced_bos_token_id");
+        }
+        if config["model_type"] == "whisper" {
+            ignored.retain(|name| !HEARD.contains(&name.as_str()));
         }
         if !ignored.is_empty() {
             tracing::warn!(

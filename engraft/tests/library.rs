@@ -314,7 +314,7 @@ fn a_prompt_alone_is_run_without_sampling() {
 fn kept_logits_come_before_the_end() {
     let config = engraft::EngineConfig { logit_rows: Some(usize::MAX), max_seqs: 1, ..Default::default() };
     let handle = Options::new().engine(config).start(engraft::ModelSource::Demo).unwrap();
-    let want = Want { logits: true, hidden: Layers::All };
+    let want = Want { logits: true, hidden: Layers::All, ..Want::default() };
     let events: Vec<Event> =
         handle.submit(Request { want, ..request(&[1, 2, 3], 2) }).unwrap().collect::<Result<_, _>>().unwrap();
     let Event::Kept(kept) = &events[events.len() - 2] else { panic!("{events:?}") };
@@ -353,7 +353,7 @@ fn forward_gives_the_states_and_logits_that_are_asked_for() {
         assert_eq!(got.logits.len(), 2 * 2048);
     }
     // The same as a request keeps for itself.
-    let keep = Want { logits: true, hidden: Layers::All };
+    let keep = Want { logits: true, hidden: Layers::All, ..Want::default() };
     let events: Vec<Event> = handle
         .submit(Request { want: keep, ..request(&prompts[0], 0) })
         .unwrap()
@@ -364,7 +364,7 @@ fn forward_gives_the_states_and_logits_that_are_asked_for() {
     assert_eq!(all[0].logits[2048..], kept.logits[2 * 2048..]);
     assert_eq!([&all[0].hidden[0], &all[0].hidden[1]], [&kept.hidden[5], &kept.hidden[0]]);
     // The last alone is read back alone.
-    let keep = Want { logits: false, hidden: Layers::Last };
+    let keep = Want { hidden: Layers::Last, ..Want::default() };
     let events: Vec<Event> = handle
         .submit(Request { want: keep, ..request(&prompts[0], 0) })
         .unwrap()

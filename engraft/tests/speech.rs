@@ -8,11 +8,14 @@ mod whisper;
 
 use engraft::engraft_audio::{Extractor, LogMel, Segment, Sound, Timestamps, segments};
 use engraft::engraft_core::checkpoint::{Access, copy_companions, open};
+use engraft::engraft_core::sample::{Rules, TimeRules};
 use engraft::{
-    EncoderInput, Event, ForwardWant, Options, Pick, Request, SpeechOptions, Task, Tokenizer, Transcriber,
+    EncoderInput, Event, ForwardWant, Options, Pick, Request, SamplingParams, SpeechOptions, Task, Tokenizer,
+    Transcriber,
 };
 use serde_json::{Value, json};
 use std::path::Path;
+use std::sync::Arc;
 use whisper::{RATE, ROWS, golden, numbers, whisper};
 
 fn goldens() -> Value {
@@ -37,14 +40,35 @@ fn mel() -> LogMel {
     mel
 }
 
+/// The likeliest tokens of every window by itself, whatever they are.
+fn plain() -> SpeechOptions {
+    SpeechOptions::new().temperatures([0.0]).no_speech_threshold(None).condition_on_previous_text(false)
+}
+
 /// What one window gives by a request of its own.
 fn alone(model: &Transcriber, samples: &[f32], prompt: &[u32]) -> Vec<u32> {
+    sampled(model, samples, prompt, (0.0, 0))
+}
+
+/// The same at a temperature, with a subsequence of random numbers. A prompt with 726 has no timestamps.
+fn sampled(
+    model: &Transcriber,
+    samples: &[f32],
+    prompt: &[u32],
+    (temperature, subsequence): (f32, u32),
+) -> Vec<u32> {
     let features = mel().features(samples, RATE).into();
+    let times = TimeRules { first: 727, none: 726, end: 620, max_initial: Some(ROWS as u32) };
+    let times = (!prompt.contains(&726)).then_some(times);
+    let rules = Rules { suppress: vec![621, 721, 722, 723, 724, 725], begin_suppress: Vec::new(), times };
     let request = Request {
         features,
         decoder_prompt: prompt.to_vec(),
         max_new_tokens: 100,
         stop_ids: vec![620],
+        rules: Some(Arc::new(rules)),
+        sampling: SamplingParams { temperature, seed: Some(0), ..SamplingParams::default() },
+        subsequence,
         ..Request::default()
     };
     let events = model.model().handle().submit(request).unwrap();
@@ -63,7 +87,7 @@ fn all(model: &Transcriber, options: &SpeechOptions) -> (Vec<Segment>, Option<St
 #[test]
 fn windows_side_by_side() {
     let model = transcriber(&whisper("windows", &json!({})));
-    let options = SpeechOptions::new().language("de").task(Task::Translate).timestamps(false);
+    let options = plain().language("de").task(Task::Translate).timestamps(false);
     let (found, language) = all(&model, &options);
     assert_eq!(language.as_deref(), Some("de"));
     let sound = sound().samples;
@@ -83,7 +107,7 @@ fn windows_side_by_side() {
 #[test]
 fn windows_by_timestamps_and_the_language_that_is_heard() {
     let model = transcriber(&whisper("timestamps", &json!({"is_multilingual": true})));
-    let (found, language) = all(&model, &SpeechOptions::new());
+    let (found, language) = all(&model, &plain());
     let (sound, mel) = (sound().samples, mel());
     let input =
         EncoderInput { features: mel.features(&sound[..RATE], RATE).into(), ..EncoderInput::default() };
@@ -108,6 +132,101 @@ fn windows_by_timestamps_and_the_language_that_is_heard() {
     }
     assert_eq!(found.iter().map(|s| s.text.clone()).collect::<Vec<_>>(), texts);
     assert!(windows >= 3, "{windows}");
+}
+
+/// Texts of the windows that are not silent.
+fn texts(found: &[Segment]) -> Vec<String> {
+    found.iter().map(|segment| segment.text.clone()).collect()
+}
+
+#[test]
+fn a_prompt_and_the_text_before_stand_in_front() {
+    let model = transcriber(&whisper("prompts", &json!({})));
+    let (tokenizer, sound) = (model.model().tokenizer(), sound().samples);
+    let before = tokenizer.encode(" Prolatus: the ferry leaves the harbour", false).unwrap();
+    assert!(before.len() > 11, "longer than half of the 24 positions: {before:?}");
+    let asked = plain().language("de").timestamps(false).prompt("  Prolatus: the ferry leaves the harbour ");
+    for previous in [false, true] {
+        let (found, _) = all(&model, &asked.clone().condition_on_previous_text(previous));
+        let (mut before, mut want) = (before.clone(), Vec::new());
+        for (start, end) in [(0, RATE), (2 * RATE, 3 * RATE), (3 * RATE, 7 * RATE / 2)] {
+            let mut prompt = Vec::new();
+            if !before.is_empty() {
+                prompt.push(724);
+                prompt.extend(&before[before.len().saturating_sub(11)..]);
+            }
+            prompt.extend([621, 624, 722, 726]);
+            let tokens = alone(&model, &sound[start..end], &prompt);
+            let text: Vec<u32> = tokens.into_iter().filter(|id| *id < 727).collect();
+            want.push(tokenizer.decode(&text, true).unwrap());
+            before.extend(text);
+            if !previous {
+                before.clear();
+            }
+        }
+        assert_eq!(texts(&found), want, "{previous}");
+    }
+    // What was sampled at a high temperature is followed by nothing.
+    let warm = asked.clone().prompt("").temperatures([0.6]).condition_on_previous_text(true);
+    let apart = warm.clone().condition_on_previous_text(false);
+    assert_eq!(texts(&all(&model, &warm).0), texts(&all(&model, &apart).0));
+    let refused = model.transcribe(self::sound(), &asked.prompt("<|de|> x")).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("<|de|>, which is no text"), "{refused}");
+}
+
+#[test]
+fn thresholds_decide_which_text_is_taken() {
+    let model = transcriber(&whisper("thresholds", &json!({})));
+    let sound = sound().samples;
+    let first = |temperature: (f32, u32)| {
+        let tokens = sampled(&model, &sound[..RATE], &[621, 622, 722, 726], temperature);
+        let text: Vec<u32> = tokens.into_iter().filter(|id| *id < 727).collect();
+        model.model().tokenizer().decode(&text, true).unwrap()
+    };
+    let (cold, warm) = (first((0.0, 0)), first((0.7, 1)));
+    assert_ne!(cold, warm);
+    let none = SpeechOptions::new().language("en").timestamps(false).temperatures([0.0, 0.7]);
+    let none = none.compression_ratio_threshold(None).logprob_threshold(None).no_speech_threshold(None);
+    let heard = |options: &SpeechOptions| texts(&all(&model, options).0);
+    // The model's tokens have a probability of one in two thousand.
+    assert_eq!(heard(&none)[0], cold);
+    assert_eq!(heard(&none.clone().logprob_threshold(-50.0))[0], cold);
+    assert_eq!(heard(&none.clone().logprob_threshold(-1.0))[0], warm);
+    assert_eq!(heard(&none.clone().compression_ratio_threshold(50.0))[0], cold);
+    assert_eq!(heard(&none.clone().compression_ratio_threshold(0.0))[0], warm);
+    // No speech is likely enough: nothing is said, unless the text is believed; then no text is sampled anew.
+    assert_eq!(heard(&none.clone().no_speech_threshold(0.0)), Vec::<String>::new());
+    assert_eq!(heard(&none.clone().no_speech_threshold(0.0).logprob_threshold(-1.0)), Vec::<String>::new());
+    assert_eq!(heard(&none.clone().no_speech_threshold(0.0).logprob_threshold(-50.0))[0], cold);
+    assert_eq!(heard(&none.clone().no_speech_threshold(0.6).logprob_threshold(-1.0))[0], warm);
+    let refused = |options: SpeechOptions, what: &str| {
+        let error = model.check(&options).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    };
+    refused(none.clone().temperatures([]), "temperatures");
+    refused(none.clone().temperatures([-0.5]), "-0.5");
+    refused(none.no_speech_threshold(f64::NAN), "no_speech_threshold");
+}
+
+/// Lists of the files in the place of the words that say what is to be done.
+#[test]
+fn lists_of_suppressed_tokens_are_the_files() {
+    let first = |name: &str, more: Value| {
+        let model = transcriber(&whisper(name, &more));
+        let options = plain().language("en").timestamps(false);
+        (texts(&all(&model, &options).0)[0].clone(), model)
+    };
+    let (free, model) = first("free", json!({}));
+    let token = alone(&model, &sound().samples[..RATE], &[621, 622, 722, 726])[0];
+    let (begun, _) = first("begun", json!({"begin_suppress_tokens": [token], "suppress_tokens": []}));
+    assert_ne!(begun, free);
+    let others = (0..2228).filter(|id| *id != 300).collect::<Vec<u32>>();
+    let (one, model) = first("one-word", json!({"suppress_tokens": others}));
+    let word = model.model().tokenizer().decode(&[300], true).unwrap();
+    assert!(one.contains(&word), "{one:?} of {word:?}");
+    let folder = whisper("no-list", &json!({"suppress_tokens": [5000]}));
+    let error = Transcriber::new(engraft::open(folder.to_str().unwrap()).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("suppress_tokens") && error.contains("5000"), "{error}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use engraft_cpu::Cpu;
 use std::{cell::RefCell, path::Path};
 
 /// What a saved request begins with.
-const MAGIC: &[u8] = b"engraft\x05";
+const MAGIC: &[u8] = b"engraft\x06";
 /// Steps that a request may take here.
 const STEPS: usize = 12;
 /// More than a request of the longest context takes.

@@ -41,6 +41,33 @@ fn every_format_says_the_same() {
     assert!(vtt.starts_with("WEBVTT\n\n00:00:0"), "{vtt}");
 }
 
+/// Every flag of decoding changes what is written, or the model refuses it.
+#[test]
+fn flags_of_decoding_are_honoured() {
+    let model = whisper("decoding", &json!({}));
+    let sound = wav("decoding.wav", &numbers(3 * RATE, 9, 0.3));
+    let run = |more: &[&str]| {
+        let model = model.to_str().unwrap();
+        let args = ["transcribe", &sound, "-m", model, "-l", "en", "--no-timestamps"];
+        stdout(&engraft(&[&args, more].concat()))
+    };
+    let cold = ["--temperature", "0", "--no-speech-threshold", "none", "--no-previous-text"];
+    let with = |more: &[&str]| run(&[&cold, more].concat());
+    let first = |text: &str| text.lines().next().unwrap_or_default().to_string();
+    assert!(!with(&[]).is_empty());
+    assert_ne!(first(&with(&["--prompt", "Prolatus"])), first(&with(&[])));
+    assert_ne!(run(&cold[..4]), with(&[]), "the text before counts unless it is switched off");
+    let warm = ["--temperature", "0,1", "--no-speech-threshold", "none", "--no-previous-text"];
+    assert_ne!(run(&warm), with(&[]));
+    assert_ne!(run(&[&warm[..], &["--seed", "7"]].concat()), run(&warm));
+    assert_eq!(run(&[&warm[..], &["--logprob-threshold", "-50"]].concat()), with(&[]));
+    assert_eq!(
+        run(&[&warm[..], &["--logprob-threshold", "none", "--compression-ratio-threshold", "none"]].concat()),
+        with(&[])
+    );
+    assert_eq!(run(&["--temperature", "0", "--no-speech-threshold", "0"]), "");
+}
+
 #[test]
 fn what_cannot_be_heard_is_said() {
     let model = whisper("refusing", &json!({}));
@@ -57,6 +84,8 @@ fn what_cannot_be_heard_is_said() {
     fails(&["transcribe", text.to_str().unwrap(), "-m", model], &["text.wav", "neither WAV nor FLAC"]);
     fails(&["transcribe", &sound, "-m", model, "-l", "xx"], &["\"xx\"", "vocabulary"]);
     misused(&["transcribe", &sound, "-m", model, "--format", "mp3"], &["mp3", "srt"]);
+    misused(&["transcribe", &sound, "-m", model, "--no-speech-threshold", "much"], &["much", "none"]);
+    fails(&["transcribe", &sound, "-m", model, "--temperature", "-1"], &["temperature", "-1"]);
     misused(&["transcribe", &sound], &["demo model reads no sound"]);
     misused(&["transcribe"], &["FILE"]);
     let bench = ["bench", "--model", model, "--prompt-tokens", "3"];

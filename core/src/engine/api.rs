@@ -1,11 +1,11 @@
 //! The engine: what users of it call, and how it is made.
 
-use super::coordinator::{Coordinator, Planned};
+use super::coordinator::{Coordinator, Live, Planned};
 use super::group::Followers;
 use super::kept::Kept;
 use super::memory::{self, Memory};
 use super::order::StepResult;
-use super::request::{Output, Request};
+use super::request::{Output, Request, Want};
 use super::runner::{Launched, Runner};
 use super::sizes::{captures, positions_of, sizes, steps_ahead, with_room_for_sound};
 use crate::backend::{Backend, Communicator, Mem, Solo};
@@ -16,6 +16,7 @@ use crate::kv::{PagedKv, PrefixStats};
 use crate::model::Model;
 use crate::policy::Family;
 use crate::profile::Profile;
+use crate::schedule::Sequence;
 use crate::{Error, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -189,11 +190,20 @@ impl<B: Backend> Engine<B> {
 
     /// Tokens of a running or waiting request that are sampled and collected; none of one that is neither.
     pub fn sampled(&self, id: u64) -> Option<&[u32]> {
+        self.sequence_of(id).map(|seq| seq.sampled())
+    }
+
+    /// What a running or waiting request keeps besides its tokens; nothing of one that is neither.
+    pub fn want(&self, id: u64) -> Want {
+        self.sequence_of(id).map_or(Want::default(), |seq| seq.data.want)
+    }
+
+    fn sequence_of(&self, id: u64) -> Option<&Sequence<Live>> {
         let scheduler = &self.coordinator.scheduler;
         let siblings = self.coordinator.siblings.values().flatten();
         let mut all =
             scheduler.running().chain(scheduler.leaving()).chain(scheduler.waiting()).chain(siblings);
-        all.find(|seq| seq.id == id).map(|seq| seq.sampled())
+        all.find(|seq| seq.id == id)
     }
 
     /// Whether nothing runs, nothing waits, and nothing is left to be reported.

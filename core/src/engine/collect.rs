@@ -7,7 +7,7 @@ use super::part::Part;
 use super::request::{Finish, Layers, Output, Want};
 use crate::Result;
 use crate::mem::StepShape;
-use crate::sample::NO_TOKEN;
+use crate::sample::{NO_TOKEN, log_probability, sample_by_rules};
 use crate::schedule::Sequence;
 use std::ops::Range;
 
@@ -47,6 +47,10 @@ impl Coordinator {
             let mut sampled = None;
             if part.slice.samples {
                 let id = result.tokens.get(rows.end - 1).copied().ok_or_else(|| lost("a sampled token"))?;
+                let id = match part.looks {
+                    true => look(seq, part, result, (rows.end - 1, planned.order.words.shape().rows), id)?,
+                    false => id,
+                };
                 seq.in_flight -= 1;
                 seq.tokens.push(id);
                 sampled = Some(id).filter(|id| *id != NO_TOKEN);
@@ -161,6 +165,35 @@ impl Coordinator {
         let Self { scheduler, kv, collected, .. } = self;
         scheduler.settle(*collected, kv)
     }
+}
+
+/// What the host makes of the row `row` of `all` that a token was sampled from: its rules choose the token, and
+/// its probability is kept.
+fn look(
+    seq: &mut Sequence<Live>,
+    part: &Part,
+    result: &StepResult,
+    (row, all): (usize, usize),
+    token: u32,
+) -> Result<u32> {
+    let cols = result.logits.len().checked_div(all).unwrap_or(0);
+    let logits = result.logits.get(row * cols..(row + 1) * cols).filter(|logits| !logits.is_empty());
+    let logits = logits.ok_or_else(|| lost("a row of logits"))?;
+    let live = &mut seq.data;
+    let Some(rules) = &live.rules else {
+        if token != NO_TOKEN {
+            live.kept.logprobs.push(log_probability(logits, token));
+        }
+        return Ok(token);
+    };
+    let mut logits = logits.to_vec();
+    let position = (part.slice.end() - seq.source_positions) as u32;
+    let sampling = (&live.sampling, live.subsequence, position);
+    let token = sample_by_rules(rules, &mut logits, &seq.tokens[seq.prompt..], sampling);
+    if live.want.logprobs && token != NO_TOKEN {
+        live.kept.logprobs.push(log_probability(&logits, token));
+    }
+    Ok(token)
 }
 
 /// Gives a request its part of what a step of this shape brought back: its token rows of hidden states, and

@@ -17,7 +17,7 @@ use crate::kv::{CachedPrefix, KvManager, PrefixKey};
 use crate::mem::StepWords;
 use crate::model::RopeShifts;
 use crate::policy::{Family, ModelSpec};
-use crate::sample::SamplingParams;
+use crate::sample::{Rules, SamplingParams};
 use crate::schedule::{Budget, Scheduler, Sequence, Standing, StepBatch};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -75,6 +75,8 @@ pub(super) struct Live {
     pub stop_ids: Vec<u32>,
     pub sampling: SamplingParams,
     pub subsequence: u32,
+    /// Which tokens may follow which; the host samples then.
+    pub rules: Option<Arc<Rules>>,
     pub want: Want,
     /// Whether what it wants is kept for whoever asks after its end.
     pub keeps: bool,
@@ -165,7 +167,7 @@ impl Coordinator {
         request.check(id, &self.spec, &self.config)?;
         let (tokens, source, new) = request.tokens(&self.spec, &self.config);
         let of_encoder = request.source(&self.spec);
-        let Request { sampling, stop_ids, subsequence, want, .. } = request;
+        let Request { sampling, rules, stop_ids, subsequence, want, .. } = request;
         let asked = match (want.logits, self.spec.head.is_per_token()) {
             (false, _) => 0..0,
             (true, true) => 0..usize::MAX,
@@ -173,7 +175,7 @@ impl Coordinator {
         };
         let keeps = want != Want::default();
         let Request { cache_salt, skip_prefix_cache, priority, tenant, start_within, .. } = request;
-        let live = Live { stop_ids, sampling, subsequence, want, keeps, ..Live::default() };
+        let live = Live { stop_ids, sampling, rules, subsequence, want, keeps, ..Live::default() };
         let live = Live { cache_salt, skip_prefix_cache, source: of_encoder, ..live };
         let deadline = start_within.map_or(Duration::MAX, |time| self.now.saturating_add(time));
         let standing = Standing { priority, deadline, ..Standing::of(owner_of(&tenant)) };
@@ -194,7 +196,8 @@ impl Coordinator {
         let live = Live { shift: self.shifts.of(prompt.len()), ..live };
         let prefix = self.cached_prefix(prompt.len(), &asked, &live);
         let of_encoder = Sequence { source, source_positions, ..Sequence::new(id, prompt, new, live) };
-        let sequence = Sequence { prefix, asked, standing, ..of_encoder };
+        let by_host = of_encoder.data.rules.is_some();
+        let sequence = Sequence { prefix, asked, by_host, standing, ..of_encoder };
         match self.spec.family {
             Family::Decoder => self.scheduler.submit(sequence, &self.kv)?,
             Family::Encoder => self.scheduler.submit_whole(sequence),

@@ -52,14 +52,15 @@ impl Coordinator {
         let mut shape = StepShape { tokens: batch.tokens, table_edits, ..StepShape::default() };
         let mut want = StepWant::default();
         let mut plain = true;
-        for Part { slice, rows, want: wanted, source, .. } in parts {
+        for Part { slice, rows, want: wanted, looks, source, .. } in parts {
             shape.seqs += usize::from(slice.len > 0);
             shape.rows += rows;
             shape.max_query = shape.max_query.max(slice.len);
             shape.max_keys = shape.max_keys.max(slice.end() - source[1]).max(source[0]);
-            plain &= slice.len == 1 && slice.samples && *wanted == Want::default();
+            plain &=
+                slice.len == 1 && slice.samples && Want { logprobs: false, ..*wanted } == Want::default();
             want.tokens |= slice.samples;
-            want.logits |= wanted.logits;
+            want.logits |= wanted.logits || (*looks && slice.samples);
             want.hidden = want.hidden.max(wanted.hidden);
         }
         want.logits &= shape.rows > 0;
@@ -204,7 +205,9 @@ impl Coordinator {
 #[inline]
 fn part_of(seq: &Sequence<Live>, slice: Slice) -> Part {
     let (live, source) = (&seq.data, [seq.source, seq.source_positions]);
-    let part = Part { id: seq.id, slice, rows: 1, want: live.want, keeps: live.keeps, source, lone: None };
+    let (id, want, keeps) = (seq.id, live.want, live.keeps);
+    let looks = live.rules.is_some() || want.logprobs;
+    let part = Part { id, slice, rows: 1, want, looks, keeps, source, lone: None };
     let alone = slice.len == 1 && slice.samples && seq.asked.is_empty() && seq.to_encode() == 0;
     if alone && live.token_type_ids.is_empty() {
         let lone = Some(Lone { token: seq.token(slice.start), shift: live.shift });

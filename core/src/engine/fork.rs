@@ -43,6 +43,7 @@ impl<B: Backend> Engine<B> {
         let (shift, skip_prefix_cache) = (*shift, *skip_prefix_cache);
         let live = Live { stop_ids: stop_ids.clone(), shift, sampling, subsequence, ..Live::default() };
         let live = Live { cache_salt: cache_salt.clone(), skip_prefix_cache, source: source.clone(), ..live };
+        let live = Live { rules: from.data.rules.clone(), ..live };
         // What came in from outside stays as long as one of the two reads it.
         let live = Live { private: from.data.private, ..live };
         let (row, fork) = (from.row, *next_id);

@@ -10,6 +10,9 @@ pub struct Kept {
     /// The rows of every position, of each layer that was asked for ([`super::Layers`]; 0 of all: what enters
     /// the first block).
     pub hidden: Vec<Vec<f32>>,
+    /// The log-probability (base e) of every sampled token, by its row of logits as rules leave it, before
+    /// temperature and penalty.
+    pub logprobs: Vec<f32>,
     /// The pooled row, of models that pool.
     pub pooled: Vec<f32>,
 }

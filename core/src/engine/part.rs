@@ -11,6 +11,8 @@ pub(super) struct Part {
     /// Token rows that the head reads.
     pub rows: usize,
     pub want: Want,
+    /// Whether its row of logits is looked at where a token is sampled.
+    pub looks: bool,
     pub keeps: bool,
     /// Tokens in front that an encoder reads, and positions that they take.
     pub source: [usize; 2],

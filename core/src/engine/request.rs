@@ -2,7 +2,7 @@
 
 use crate::config::EngineConfig;
 use crate::policy::{EncoderSpec, Family, ModelSpec, StemSpec};
-use crate::sample::SamplingParams;
+use crate::sample::{Rules, SamplingParams};
 use crate::{Error, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +44,8 @@ pub struct Want {
     pub logits: bool,
     /// Hidden states of every position, of these layers.
     pub hidden: Layers,
+    /// The log-probability of every sampled token.
+    pub logprobs: bool,
 }
 
 /// Who calls are for (texts to embed, to score, to classify): they share what there is with the requests of
@@ -82,6 +84,9 @@ pub struct Request {
     pub max_new_tokens: usize,
     /// How tokens are sampled; a seed that is not given is a new one.
     pub sampling: SamplingParams,
+    /// Which tokens may follow which; the host applies them to the logits that a step brings back. Not with a
+    /// repetition penalty, which devices apply.
+    pub rules: Option<Arc<Rules>>,
     /// Tokens that end the continuation (sampled, reported, then it ends).
     pub stop_ids: Vec<u32>,
     /// Distinguishes several continuations of one prompt with one seed.
@@ -130,6 +135,9 @@ impl Request {
             });
         }
         self.sampling.validate()?;
+        if let Some(rules) = &self.rules {
+            rules.check(spec.vocab, &self.sampling)?;
+        }
         let stem = spec.stem();
         match stem {
             Some(stem) => self.check_features(id, stem, usize::MAX)?,
@@ -254,7 +262,7 @@ impl Request {
             0 => no("0 continuations; at least 1 is needed".into()),
             1 => Ok(()),
             _ if self.want != Want::default() => {
-                no("several continuations of a prompt keep no logits or hidden states".into())
+                no("several continuations of a prompt keep no logits, hidden states or probabilities".into())
             }
             2..=MAX_CONTINUATIONS => Ok(()),
             _ => no(format!("{count} continuations; at most {MAX_CONTINUATIONS} are taken")),

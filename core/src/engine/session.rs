@@ -2,7 +2,8 @@
 //!
 //! The bytes are a header of JSON and the keys and values of every position, in one layout for every
 //! backend: layer by layer, keys then values, `[position][head][column]` in the element type of the cache;
-//! what filters keep behind those of their layer. A restored request waits as a preempted one does, and its
+//! what filters keep behind those of their layer. Between the two is the sound that an encoder reads, as f32:
+//! its positions are the first, as those of a text are. A restored request waits as a preempted one does, and its
 //! whole pages are in the prefix cache: it goes on with a hit, and computes the positions behind it. Where
 //! there is no room, for the pages or for what they go to the device in, or no prefix cache, it computes all
 //! of them, with the same bits.
@@ -17,21 +18,23 @@
 //! therefore read by the restored request alone, and never taken for a prefix of others.
 
 use super::api::Engine;
-use super::cached::{Kept, widths, without_padding};
+use super::cached::{Kept as Slab, widths, without_padding};
 use super::coordinator::Live;
-use super::request::Want;
+use super::kept::Kept;
+use super::request::{Request, Want};
 use crate::backend::{Backend, Stream};
 use crate::kv::{CachedPrefix, PrefixKey};
 use crate::mem::{Float, KvLayout};
 use crate::numerics::Mode;
 use crate::policy::Family;
-use crate::sample::SamplingParams;
+use crate::sample::{Rules, SamplingParams};
 use crate::schedule::{Sequence, Standing};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// What the bytes begin with.
-const MAGIC: &[u8; 8] = b"engraft\x05";
+const MAGIC: &[u8; 8] = b"engraft\x06";
 /// In errors.
 const NAME: &str = "a saved request";
 
@@ -62,9 +65,14 @@ struct Header {
     limit: usize,
     /// Tokens in front that an encoder reads, and positions that they take.
     source: [usize; 2],
+    /// Values of the sound that it reads, which follow.
+    features: usize,
     /// Positions whose keys and values follow.
     positions: usize,
     sampling: SamplingParams,
+    rules: Option<Rules>,
+    /// Of every token sampled so far, where they are kept.
+    logprobs: Option<Vec<f32>>,
     subsequence: u32,
     stop_ids: Vec<u32>,
     cache_salt: String,
@@ -80,7 +88,8 @@ impl<B: Backend> Engine<B> {
     /// When it had to be begun (`start_within`) does not go with it.
     ///
     /// # Errors
-    /// `Request` for one that is not there, or that keeps logits or hidden states; `Unsupported` on a rank of
+    /// `Request` for one that is not there, or that keeps logits or hidden states (probabilities of tokens go with
+    /// it); `Unsupported` on a rank of
     /// several, and for a model whose weights are not known by a checksum.
     pub fn save(&mut self, id: u64) -> Result<Vec<u8>> {
         self.has_whole_rows("saving a request")?;
@@ -92,10 +101,9 @@ impl<B: Backend> Engine<B> {
         let no = |what: &str| Error::Request { id, what: what.into() };
         let seq = sequence.ok_or_else(|| no("neither running nor waiting: it cannot be saved"))?;
         let live = &seq.data;
-        if self.coordinator.spec.stem().is_some() {
-            return Err(no("its encoder reads sound, which no saved request holds: it cannot be saved"));
-        }
-        if live.keeps || live.want != Want::default() || !seq.asked.is_empty() || !live.values.is_empty() {
+        let tokens_alone = Want { logprobs: false, ..live.want } == Want::default();
+        let keeps = live.keeps && !live.want.logprobs;
+        if keeps || !tokens_alone || !seq.asked.is_empty() || !live.values.is_empty() {
             return Err(no("it keeps logits or hidden states, or is a text of a call: it cannot be saved"));
         }
         let header = Header {
@@ -104,8 +112,11 @@ impl<B: Backend> Engine<B> {
             prompt: seq.prompt,
             limit: seq.limit,
             source: [seq.source, seq.source_positions],
+            features: self.coordinator.spec.stem().map_or(0, |_| live.source.len()),
             positions: seq.done,
             sampling: live.sampling,
+            rules: live.rules.as_deref().cloned(),
+            logprobs: live.want.logprobs.then(|| live.kept.logprobs.clone()),
             subsequence: live.subsequence,
             stop_ids: live.stop_ids.clone(),
             cache_salt: live.cache_salt.clone(),
@@ -119,7 +130,9 @@ impl<B: Backend> Engine<B> {
         };
         let json = serde_json::to_vec(&header).map_err(|error| Error::internal(error.to_string()))?;
         let mut bytes = [&MAGIC[..], &(json.len() as u32).to_le_bytes(), &json].concat();
-        let slabs: Vec<(Kept, KvLayout)> = self.runner.slabs().collect();
+        let sound = live.source.iter().take(header.features);
+        bytes.extend(sound.flat_map(|bits| bits.to_le_bytes()));
+        let slabs: Vec<(Slab, KvLayout)> = self.runner.slabs().collect();
         if header.positions > 0 {
             let runner = &mut self.runner;
             let mut staging = runner.staging(pages.len() * runner.page_size)?;
@@ -149,17 +162,17 @@ impl<B: Backend> Engine<B> {
     /// hold. Nothing has changed then.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<u64> {
         self.has_whole_rows("restoring a request")?;
-        let (header, rows) = parse(bytes)?;
+        let (header, sound, rows) = parse(bytes)?;
         header.origin.check(&self.origin()?)?;
-        let layouts: Vec<(Kept, KvLayout)> = self.runner.slabs().collect();
-        let width = |(_, layout): &(Kept, KvLayout)| widths(layout).iter().sum::<usize>();
+        let layouts: Vec<(Slab, KvLayout)> = self.runner.slabs().collect();
+        let width = |(_, layout): &(Slab, KvLayout)| widths(layout).iter().sum::<usize>();
         let wanted = layouts.iter().map(width).sum::<usize>().checked_mul(header.positions);
         if wanted != Some(rows.len()) {
             let what = format!("{} bytes of keys and values, {wanted:?} expected", rows.len());
             return Err(Error::format(NAME, what));
         }
-        let header = self.in_pages(header)?;
-        let sequence = self.sequence(&header)?;
+        let header = self.in_pages(header, &sound)?;
+        let sequence = self.sequence(&header, &sound)?;
         if let Some(prefix) = sequence.prefix.as_ref().filter(|_| header.positions > 0) {
             // The source of a copy may be free already, and is not to be filled before.
             self.settle_copies()?;
@@ -213,7 +226,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// `Format` for what no engine writes, `Request` for more than the encoder reads in a step.
-    fn in_pages(&self, mut header: Header) -> Result<Header> {
+    fn in_pages(&self, mut header: Header, sound: &[u32]) -> Result<Header> {
         let (coordinator, [source, positions]) = (&self.coordinator, header.source);
         let encodes = coordinator.spec.encoder.is_some();
         let some = [source, positions].map(|count| (count > 0) == encodes);
@@ -221,15 +234,13 @@ impl<B: Backend> Engine<B> {
             let what = format!("{source} tokens of an encoder at {positions} of {} positions", header.prompt);
             return Err(Error::format(NAME, what));
         }
+        self.check_sound(&header, sound)?;
         let no = |what: String| Err(Error::Request { id: coordinator.next_id, what });
         let most = coordinator.config.max_step_tokens;
         if source > most {
             return no(format!("its encoder reads {source} tokens; a step holds {most}, `max_step_tokens`"));
         }
         if let Some(encoder) = &coordinator.spec.encoder {
-            if encoder.stem().is_some() {
-                return no("the encoder of this model reads sound, which no saved request holds".into());
-            }
             let (own, reads) = (coordinator.spec.max_positions, encoder.stack.max_positions);
             if source > reads || header.limit - positions > own {
                 let decodes = header.limit - positions;
@@ -252,8 +263,30 @@ impl<B: Backend> Engine<B> {
         Ok(header)
     }
 
+    /// Refuses a sound that the model's encoder does not read, or that makes other rows than the header says.
+    ///
+    /// # Errors
+    /// `Format`, `Request`.
+    fn check_sound(&self, header: &Header, sound: &[u32]) -> Result<()> {
+        let spec = &self.coordinator.spec;
+        let Some(stem) = spec.encoder.as_ref().and_then(|encoder| encoder.stem()) else {
+            return match sound.len() {
+                0 => Ok(()),
+                some => Err(Error::format(NAME, format!("{some} features; the model reads no sound"))),
+            };
+        };
+        let features = sound.iter().map(|bits| f32::from_bits(*bits)).collect();
+        let request = Request { features, ..Request::default() };
+        request.check_features(self.coordinator.next_id, stem, usize::MAX)?;
+        let (rows, said) = (stem.tokens_of(stem.frames_of(sound.len())), header.source[0]);
+        match rows == said {
+            true => Ok(()),
+            false => Err(Error::format(NAME, format!("a sound of {rows} rows for {said}"))),
+        }
+    }
+
     /// The request, to be queued.
-    fn sequence(&self, header: &Header) -> Result<Sequence<Live>> {
+    fn sequence(&self, header: &Header, sound: &[u32]) -> Result<Sequence<Live>> {
         let coordinator = &self.coordinator;
         let (id, config) = (coordinator.next_id, &coordinator.config);
         header.sampling.validate()?;
@@ -266,14 +299,28 @@ impl<B: Backend> Engine<B> {
                 format!("may come to {} tokens; the context holds {}", header.limit, config.max_context);
             return Err(Error::Request { id, what });
         }
+        let rules = header.rules.clone().map(Arc::new);
+        if let Some(rules) = &rules {
+            rules.check(vocab, &header.sampling)?;
+        }
+        let source = match sound {
+            [] => header.tokens[..header.source[0]].into(),
+            sound => sound.into(),
+        };
+        let (want, by_host) =
+            (Want { logprobs: header.logprobs.is_some(), ..Want::default() }, rules.is_some());
         let live = Live {
+            rules,
+            want,
+            keeps: want.logprobs,
+            kept: Kept { logprobs: header.logprobs.clone().unwrap_or_default(), ..Kept::default() },
             stop_ids: header.stop_ids.clone(),
             sampling: header.sampling,
             subsequence: header.subsequence,
             shift: coordinator.shifts.of(header.prompt),
             cache_salt: header.cache_salt.clone(),
             skip_prefix_cache: header.skip_prefix_cache,
-            source: header.tokens[..header.source[0]].into(),
+            source,
             private: (header.positions > 0).then_some(id),
             ..Live::default()
         };
@@ -285,7 +332,7 @@ impl<B: Backend> Engine<B> {
         let sequence = Sequence::new(id, header.tokens.clone(), 0, live);
         let standing = Standing { priority: header.priority, ..Standing::of(header.owner) };
         let [source, source_positions] = header.source;
-        let sequence = Sequence { source, source_positions, ..sequence };
+        let sequence = Sequence { source, source_positions, by_host, ..sequence };
         let sequence = Sequence { prompt: header.prompt, limit: header.limit, prefix, standing, ..sequence };
         let (wanted, total) = (coordinator.kv.tables.pages_for(sequence.limit), coordinator.kv.pool.total());
         if wanted > total {
@@ -299,7 +346,7 @@ impl<B: Backend> Engine<B> {
         &mut self,
         key: &PrefixKey,
         tokens: &[u32],
-        layouts: &[(Kept, KvLayout)],
+        layouts: &[(Slab, KvLayout)],
         bytes: &[u8],
     ) -> Result<()> {
         let (runner, size) = (&mut self.runner, self.coordinator.config.page_size);
@@ -351,7 +398,8 @@ impl Origin {
 }
 
 /// The header, and the keys and values.
-fn parse(bytes: &[u8]) -> Result<(Header, &[u8])> {
+/// The header, the bits of the sound, keys and values.
+fn parse(bytes: &[u8]) -> Result<(Header, Vec<u32>, &[u8])> {
     let no = |what: String| Error::format(NAME, what);
     let rest =
         bytes.strip_prefix(MAGIC).ok_or_else(|| no("does not begin as one of this version does".into()))?;
@@ -368,6 +416,13 @@ fn parse(bytes: &[u8]) -> Result<(Header, &[u8])> {
         .and_then(|(len, rest)| rest.split_at_checked(u32::from_le_bytes(*len) as usize));
     let (json, rows) = parts.ok_or_else(|| no("the header is longer than the whole".into()))?;
     let header: Header = serde_json::from_slice(json).map_err(|error| no(format!("header: {error}")))?;
+    let sound = header.features.checked_mul(4).and_then(|len| rows.split_at_checked(len));
+    let (sound, rows) = sound.ok_or_else(|| no(format!("{} features are not all there", header.features)))?;
+    let sound: Vec<u32> = sound.as_chunks::<4>().0.iter().copied().map(u32::from_le_bytes).collect();
+    let sampled = header.tokens.len().saturating_sub(header.prompt);
+    if let Some(kept) = header.logprobs.as_ref().filter(|kept| kept.len() != sampled) {
+        return Err(no(format!("{} probabilities of {sampled} tokens", kept.len())));
+    }
     let Header { tokens, prompt, limit, positions, .. } = &header;
     let len = tokens.len();
     if *prompt == 0 || *prompt > len || len > *limit || *positions > len {
@@ -377,7 +432,7 @@ fn parse(bytes: &[u8]) -> Result<(Header, &[u8])> {
     if len == *limit && len > *prompt {
         return Err(no(format!("it has ended: {len} tokens of at most {limit}")));
     }
-    Ok((header, rows))
+    Ok((header, sound, rows))
 }
 
 /// What a backend of this name runs on: two devices of one model give the same bits.

@@ -45,7 +45,7 @@ impl Coordinator {
             let (prefix, standing) = (first.prefix.clone(), first.standing);
             let (source, source_positions) = (first.source, first.source_positions);
             let sibling = Sequence::new(leader + at, first.tokens.clone(), new, live);
-            Sequence { prefix, standing, source, source_positions, ..sibling }
+            Sequence { prefix, standing, source, source_positions, by_host: first.by_host, ..sibling }
         };
         let siblings: Vec<Sequence<Live>> = (1..=count as u64).map(sibling).collect();
         self.next_id += count as u64;

@@ -105,7 +105,7 @@ impl<B: Backend> Engine<B> {
         for (text, values) in texts {
             let asked = self.coordinator.head_rows(&text.ids);
             let logits = self.coordinator.spec.logit_cols() > 0 && !asked.is_empty();
-            let keep = Want { logits, hidden: layers(&want.hidden) };
+            let keep = Want { logits, hidden: layers(&want.hidden), ..Want::default() };
             let token_type_ids = text.token_type_ids.clone();
             let live = Live { want: keep, keeps: true, token_type_ids, values, ..Live::default() };
             let wanted = Wanted { asked, ..Wanted::new(standing) };
@@ -118,7 +118,8 @@ impl<B: Backend> Engine<B> {
     /// A decoder's prompts, nothing sampled.
     fn enqueue_prompts(&mut self, texts: &[EncoderInput], want: &ForwardWant) -> Result<Texts> {
         let labels = matches!(self.coordinator.spec.head, HeadSpec::Labels { .. });
-        let keep = Want { logits: want.logits != Pick::None, hidden: layers(&want.hidden) };
+        let (logits, hidden) = (want.logits != Pick::None, layers(&want.hidden));
+        let keep = Want { logits, hidden, ..Want::default() };
         let mut queued = Texts { want: want.clone(), ..Texts::default() };
         let standing = self.coordinator.call();
         self.runner.make_room(keep.hidden)?;

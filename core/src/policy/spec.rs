@@ -249,10 +249,13 @@ impl EncoderSpec {
     }
 
     /// What the decoder begins with: its own first token, then `prompt` in the place of what the model's
-    /// files say.
+    /// files say. Of sound, where text may stand in front of that token, a prompt that has it is all of it.
     pub fn prompt(&self, prompt: &[u32]) -> Vec<u32> {
         match prompt {
             [] => self.start.clone(),
+            own if self.stem().is_some() && self.start.first().is_some_and(|first| own.contains(first)) => {
+                own.to_vec()
+            }
             own => self.start.iter().take(1).chain(own).copied().collect(),
         }
     }

@@ -11,7 +11,9 @@ mod generation;
 pub mod params;
 pub mod philox;
 pub mod reference;
+mod rules;
 
 pub use generation::not_honoured;
 pub use params::{SampleRow, SamplingParams};
 pub use reference::{NO_TOKEN, Scratch, mark_seen, sample_row};
+pub use rules::{Rules, TimeRules, log_probability, sample_by_rules};

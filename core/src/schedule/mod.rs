@@ -257,7 +257,7 @@ impl<T> Scheduler<T> {
     /// `batch` already has room for it.
     fn token(&self, seq: &Sequence<T>, batch: &StepBatch) -> Slice {
         let room = batch.tokens < self.budget.tokens && batch.rows < self.budget.rows;
-        let (waits, goes_on) = (seq.len() > seq.done, seq.len() < seq.limit);
+        let (waits, goes_on) = (seq.len() > seq.done && !seq.is_awaited(), seq.len() < seq.limit);
         let len = usize::from(room && waits && goes_on);
         Slice { row: seq.row, start: seq.done, len, samples: len > 0 }
     }
@@ -274,7 +274,7 @@ impl<T> Scheduler<T> {
         if decoding > 0 && seq.phase() == Phase::Prefill {
             len = self.pace.most(batch.cost, batch.tokens - decoding, seq.next(), len);
         }
-        let samples = |len| len == seq.pending() && seq.len() < seq.limit;
+        let samples = |len| len > 0 && len == seq.pending() && seq.len() < seq.limit;
         let of = |len| Slice { row: seq.row, start: seq.next(), len, samples: samples(len) };
         // A token row that samples may be one more than those that are asked for.
         match len > 0 && batch.rows + rows(seq, &of(len)) > self.budget.rows {
@@ -438,13 +438,13 @@ impl<T> Scheduler<T> {
         let (new, copy) = kv.fork(row, seq.done)?;
         let (known, prompt, done, limit) = (seq.tokens.clone(), seq.prompt, seq.done, seq.limit);
         let (prefix, arrival, standing) = (seq.prefix.clone(), self.arrivals, seq.standing);
-        let (source, source_positions) = (seq.source, seq.source_positions);
+        let (source, source_positions, by_host) = (seq.source, seq.source_positions, seq.by_host);
         let tokens = self.room(new, kv.tables.most_positions(), &known);
         let tenant = self.tenants.enter(standing.owner);
         let fork =
             Sequence { tokens, done, row: new, prefix, arrival, ..Sequence::new(id, Vec::new(), 0, data) };
         self.arrivals += 1;
-        self.enter(Sequence { prompt, limit, standing, tenant, source, source_positions, ..fork });
+        self.enter(Sequence { prompt, limit, standing, tenant, source, source_positions, by_host, ..fork });
         Ok((new, copy))
     }
 

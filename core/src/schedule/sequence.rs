@@ -74,6 +74,8 @@ pub struct Sequence<T = ()> {
     pub overtaken: u32,
     /// Positions whose rows of logits are asked for besides those that sample.
     pub asked: Range<usize>,
+    /// Whether the host chooses its tokens: no step is launched for one that it does not know.
+    pub by_host: bool,
     /// Its place in the prefix cache; none: it neither reads nor fills it.
     pub prefix: Option<CachedPrefix>,
     /// Its owner's.
@@ -103,6 +105,7 @@ impl<T> Sequence<T> {
             tenant: u32::MAX,
             overtaken: 0,
             asked: 0..0,
+            by_host: false,
             prefix: None,
             data,
         }
@@ -120,10 +123,16 @@ impl<T> Sequence<T> {
 
     /// Tokens that a step may be launched for. The last one of a sequence is never run: nothing follows it.
     pub fn pending(&self) -> usize {
-        match self.len() >= self.limit && self.done >= self.prompt {
+        let ended = self.len() >= self.limit && self.done >= self.prompt;
+        match ended || self.is_awaited() {
             true => 0,
             false => self.len() - self.next(),
         }
+    }
+
+    /// Whether its next token is still to be chosen by the host.
+    pub fn is_awaited(&self) -> bool {
+        self.by_host && self.in_flight > 0
     }
 
     /// The position that its next step begins with. The same step runs the encoder, where it has not run.

@@ -7,7 +7,7 @@ use super::message::{Begin, Opened, Saved};
 use super::reason::{Reason, numbered};
 use super::worker::Worker;
 use engraft_core::backend::Backend;
-use engraft_core::engine::{Engine, Want};
+use engraft_core::engine::Engine;
 use engraft_core::{Error, Result};
 
 impl<B: Backend> Worker<B> {
@@ -30,7 +30,7 @@ impl<B: Backend> Worker<B> {
             }
         };
         let before = self.engine.sampled(id).map_or(0, <[u32]>::len);
-        Ok(Opened { ids: vec![id], want: Want::default(), before })
+        Ok(Opened { ids: vec![id], want: self.engine.want(id), before })
     }
 
     pub(super) fn save(&mut self, key: u64) -> Result<Saved> {

@@ -1,7 +1,8 @@
 //! What one window of a sound gives, how the model is asked for it, and what is wrong with a sound.
 
 use crate::wait::waker;
-use crate::{Caller, CancelToken, EngineHandle, Event, Finish, Request, TextGenerator};
+use crate::{Caller, CancelToken, EngineHandle, Event, Finish, Request, SamplingParams, TextGenerator, Want};
+use engraft_core::sample::Rules;
 use engraft_core::{Error, Result};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -60,12 +61,26 @@ pub(super) struct Calls<'s> {
     pub cancel: &'s CancelToken,
 }
 
+/// What a decoder is asked for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Asked {
+    pub features: Arc<[f32]>,
+    pub decoder_prompt: Vec<u32>,
+    /// Tokens at most.
+    pub max_new_tokens: usize,
+    pub rules: Option<Arc<Rules>>,
+    pub sampling: SamplingParams,
+    pub subsequence: u32,
+}
+
 /// What a decoder wrote of a window.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     pub tokens: Vec<u32>,
     /// Whether it came to its end; else it would have gone on.
     pub complete: bool,
+    /// The sum of the log-probabilities of all tokens, of texts by rules.
+    pub logprob: f64,
 }
 
 impl Calls<'_> {
@@ -74,16 +89,13 @@ impl Calls<'_> {
         self.model.handle().cancelled_by(self.cancel).on_behalf_of(self.caller.clone())
     }
 
-    /// The likeliest tokens of a sound, at most so many, those that end it left out.
+    /// The tokens of a sound, those that end it left out.
     ///
     /// # Errors
     /// `Request` where it was cancelled, and those of the engine.
-    pub fn tokens(
-        &self,
-        features: Arc<[f32]>,
-        decoder_prompt: Vec<u32>,
-        max_new_tokens: usize,
-    ) -> Result<Written> {
+    pub fn tokens(&self, asked: Asked) -> Result<Written> {
+        let Asked { features, decoder_prompt, max_new_tokens, rules, sampling, subsequence } = asked;
+        let want = Want { logprobs: rules.is_some(), ..Want::default() };
         let Caller { tenant, priority } = self.caller.clone();
         let stop_ids = self.model.stop_ids().to_vec();
         let ends = stop_ids.clone();
@@ -91,6 +103,10 @@ impl Calls<'_> {
             features,
             decoder_prompt,
             max_new_tokens,
+            rules,
+            sampling,
+            subsequence,
+            want,
             stop_ids,
             tenant,
             priority,
@@ -106,7 +122,7 @@ impl Calls<'_> {
             match event {
                 Event::Token(id) => written.tokens.push(id),
                 Event::Finished(finish) => written.complete = finish == Finish::Stop,
-                Event::Kept(_) => {}
+                Event::Kept(kept) => written.logprob = kept.logprobs.iter().map(|p| f64::from(*p)).sum(),
             }
             if self.cancel.is_cancelled() {
                 return Err(cancelled());

@@ -4,8 +4,8 @@
 //! They know no windows of their own and no times. A long sound is split where it is quietest, and a window
 //! is a segment.
 
-use super::heard::{Calls, Heard, Timed, Written, is_silent, of_audio};
-use super::options::{SpeechOptions, Task};
+use super::heard::{Asked, Calls, Heard, Timed, Written, is_silent, of_audio};
+use super::options::{Decoding, SpeechOptions, Task};
 use crate::{EncoderInput, Layers, TextGenerator};
 use engraft_audio::Waveform;
 use engraft_core::config::EngineConfig;
@@ -86,6 +86,11 @@ impl Samples {
     /// # Errors
     /// `Text`.
     pub fn check(&self, options: &SpeechOptions) -> Result<()> {
+        if options.decoding != Decoding::default() {
+            let what =
+                "a prompt, temperatures and thresholds are Whisper's; the model takes the likeliest tokens";
+            return Err(Error::text(what));
+        }
         match (&options.language, options.task) {
             (Some(name), _) => {
                 Err(Error::text(format!("the language is \"{name}\"; the model has no choice of languages")))
@@ -108,7 +113,8 @@ impl Samples {
         let (text, complete) = match self.blank {
             None => {
                 let most = (TOKENS_PER_SECOND * seconds).ceil() as usize + 1;
-                let Written { tokens, complete } = calls.tokens(features, Vec::new(), most)?;
+                let asked = Asked { features, max_new_tokens: most, ..Asked::default() };
+                let Written { tokens, complete, .. } = calls.tokens(asked)?;
                 (model.tokenizer().decode(&tokens, true)?, complete)
             }
             Some(blank) => {

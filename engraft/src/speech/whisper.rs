@@ -1,35 +1,74 @@
 //! Whisper: windows of log-mel energies, and a vocabulary with words for languages, tasks and times.
+//!
+//! What a window is asked, and what is taken of it, is as in the reference (`openai-whisper`, `transcribe.py`
+//! and `decoding.py`): the text before as a prompt, a text sampled anew at a higher temperature where it
+//! repeats itself or is not believed, and windows passed over that are likely without speech. At every
+//! temperature one text is sampled; there is no search by beams.
 
-use super::heard::{Calls, Heard, Timed, Written, is_silent};
-use super::options::{SpeechOptions, Task};
-use crate::{EncoderInput, ForwardWant, Pick, TextGenerator};
-use engraft_audio::{LogMel, TimedTokens, Timestamps, segments};
+use super::heard::{Asked, Calls, Heard, Timed, Written, is_silent};
+use super::options::{Decoding, SpeechOptions, Task};
+use super::words::Words;
+use crate::{EncoderInput, ForwardWant, Pick, SamplingParams, TextGenerator};
+use engraft_audio::{LogMel, TimedTokens, segments};
+use engraft_core::config::EngineConfig;
 use engraft_core::{Error, Result};
+use flate2::{Compression, write::ZlibEncoder};
+use serde_json::Value;
+use std::io::Write;
 use std::sync::Arc;
+
+/// Above this temperature a text is no beginning of the next one.
+const WARM: f32 = 0.5;
 
 /// How such a model hears.
 #[derive(Debug)]
 pub(super) struct Whisper {
     mel: LogMel,
     words: Words,
+    /// Positions of the decoder.
+    positions: usize,
 }
 
-/// Tokens of a vocabulary that say what is to be done.
-#[derive(Debug)]
-struct Words {
-    first_language: u32,
-    transcribe: u32,
-    translate: u32,
-    no_timestamps: u32,
-    times: Timestamps,
-    multilingual: bool,
+/// What a window knows of those before it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Before {
+    /// The token of the language that was asked for or heard.
+    pub language: Option<u32>,
+    /// Text, with its timestamps.
+    pub tokens: Vec<u32>,
+    /// Windows that were read.
+    pub windows: usize,
+}
+
+/// A text of a window.
+struct Sampled {
+    written: Written,
+    temperature: f32,
+    /// Mean log-probability of its tokens.
+    logprob: f64,
+}
+
+/// A window that is asked for.
+struct Window<'a> {
+    calls: Calls<'a>,
+    options: &'a SpeechOptions,
+    features: Arc<[f32]>,
+    /// What stands in front of the first word.
+    prompt: Vec<u32>,
+    /// The first word and what is behind it.
+    begins: Vec<u32>,
+    windows: usize,
 }
 
 impl Whisper {
     /// For a model whose encoder makes so many rows of a window.
     pub fn new(model: &TextGenerator, mel: LogMel, rows: usize) -> Result<Self> {
         let window = mel.config().chunk_length as f64;
-        Ok(Self { words: Words::of(model, window, rows as f64)?, mel })
+        let page = EngineConfig::default().page_size;
+        let context = model.info().max_context.saturating_sub(rows.next_multiple_of(page));
+        let said = model.speech.positions.as_ref().and_then(Value::as_u64).unwrap_or(u64::MAX);
+        let positions = usize::try_from(said).unwrap_or(usize::MAX).min(context);
+        Ok(Self { words: Words::of(model, window, rows as f64)?, mel, positions })
     }
 
     /// Samples of a second.
@@ -37,12 +76,32 @@ impl Whisper {
         self.mel.config().sampling_rate as u32
     }
 
-    /// Refuses what the model does not know; the token of the language that is asked for.
-    pub fn check(&self, model: &TextGenerator, options: &SpeechOptions) -> Result<Option<u32>> {
+    /// Refuses what the model does not know; what the first window knows.
+    pub fn check(&self, model: &TextGenerator, options: &SpeechOptions) -> Result<Before> {
+        options.decoding.check()?;
         let language = options.language.as_deref().map(|name| self.language(model, name)).transpose()?;
-        match !self.words.multilingual && options.task == Task::Translate {
-            true => Err(Error::text("the model knows English alone: it translates nothing")),
-            false => Ok(language),
+        if !self.words.multilingual && options.task == Task::Translate {
+            return Err(Error::text("the model knows English alone: it translates nothing"));
+        }
+        let tokens = self.prompt(model, &options.decoding.prompt)?;
+        Ok(Before { language, tokens, windows: 0 })
+    }
+
+    /// The tokens of a prompt.
+    fn prompt(&self, model: &TextGenerator, prompt: &str) -> Result<Vec<u32>> {
+        if prompt.trim().is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.words.previous.is_none() {
+            return Err(Error::text("the model's vocabulary has no <|startofprev|>: it takes no prompt"));
+        }
+        let tokens = model.tokenizer().encode(&format!(" {}", prompt.trim()), false)?;
+        match tokens.iter().find(|id| **id >= self.words.end) {
+            None => Ok(tokens),
+            Some(id) => {
+                let name = model.tokenizer().decode(&[*id], false)?;
+                Err(Error::text(format!("the prompt has {name}, which is no text")))
+            }
         }
     }
 
@@ -56,58 +115,160 @@ impl Whisper {
         }
     }
 
-    /// Hears the window that begins with these samples; `language` is heard where it is none.
+    /// Hears the window that begins with these samples; a language is heard where there is none.
     pub fn hear(
         &self,
         calls: Calls<'_>,
         samples: &[f32],
         options: &SpeechOptions,
-        language: &mut Option<u32>,
+        before: &mut Before,
     ) -> Result<Heard> {
-        let (config, words, length) = (self.mel.config(), &self.words, self.mel.config().samples());
+        let length = self.mel.config().samples();
         let here = &samples[..length.min(samples.len())];
         if is_silent(here) {
             return Ok(Heard::nothing(length));
         }
         let features: Arc<[f32]> = self.mel.features(here, length).into();
-        let mut prompt = Vec::new();
-        if words.multilingual {
-            let language = match *language {
-                Some(language) => language,
-                None => *language.insert(self.likeliest_language(calls, &features)?),
-            };
-            let task = if options.task == Task::Translate { words.translate } else { words.transcribe };
-            prompt.extend([language, task]);
-        }
-        if !options.timestamps {
-            prompt.push(words.no_timestamps);
-        }
-        let Written { tokens, complete } = calls.tokens(features, prompt, usize::MAX)?;
-        let (found, heard) = match options.timestamps {
-            true => {
-                let (found, heard) = segments(&tokens, &words.times);
-                (found, (heard * config.sampling_rate as f64).round() as usize)
-            }
-            // Those that came all the same are no text.
-            false => {
-                let text = tokens.into_iter().filter(|id| words.times.seconds(*id).is_none());
-                (vec![TimedTokens { times: [0.0, words.times.window], tokens: text.collect() }], length)
-            }
+        let window = self.window(calls, features, options, before)?;
+        before.windows += 1;
+        let Some(Sampled { written: Written { tokens, complete, .. }, temperature, .. }) =
+            self.text(&window)?
+        else {
+            return Ok(Heard { read: true, ..Heard::nothing(length) });
         };
-        let decoded = found.into_iter().map(|TimedTokens { times, tokens }| {
-            Ok(Timed { times, text: calls.model.tokenizer().decode(&tokens, true)? })
-        });
+        let (found, heard) = self.segments(tokens, options.timestamps, length);
+        let mut timed = Vec::with_capacity(found.len());
+        for TimedTokens { times, tokens, with_times } in found {
+            let text = calls.model.tokenizer().decode(&tokens, true)?;
+            if !text.trim().is_empty() && times[0] != times[1] {
+                before.tokens.extend(with_times);
+            }
+            timed.push(Timed { times, text });
+        }
+        if !options.decoding.previous || temperature > WARM {
+            before.tokens.clear();
+        }
         // By timestamps, the next window begins where the last whole segment ended.
         let complete = complete || options.timestamps && heard < here.len();
-        Ok(Heard { samples: heard, segments: decoded.collect::<Result<_>>()?, complete, read: true })
+        Ok(Heard { samples: heard, segments: timed, complete, read: true })
+    }
+
+    /// What a window is asked.
+    fn window<'a>(
+        &self,
+        calls: Calls<'a>,
+        features: Arc<[f32]>,
+        options: &'a SpeechOptions,
+        before: &mut Before,
+    ) -> Result<Window<'a>> {
+        let words = &self.words;
+        let mut begins = vec![words.start];
+        if words.multilingual {
+            let language = match before.language {
+                Some(language) => language,
+                None => *before.language.insert(self.likeliest_language(calls, &features)?),
+            };
+            let task = if options.task == Task::Translate { words.translate } else { words.transcribe };
+            begins.extend([language, task]);
+        }
+        if !options.timestamps {
+            begins.push(words.no_timestamps);
+        }
+        let mut prompt = Vec::new();
+        if let Some(previous) = words.previous.filter(|_| !before.tokens.is_empty()) {
+            let most = (self.positions / 2).saturating_sub(1);
+            prompt.push(previous);
+            prompt.extend(&before.tokens[before.tokens.len().saturating_sub(most)..]);
+        }
+        Ok(Window { calls, options, features, prompt, begins, windows: before.windows })
+    }
+
+    /// The first text that is within the thresholds, or the last one; none where there is likely no speech.
+    fn text(&self, window: &Window<'_>) -> Result<Option<Sampled>> {
+        let Decoding { temperatures, compression_ratio, logprob, no_speech, .. } = &window.options.decoding;
+        let mut silence = None;
+        // Asked for where it counts alone: of texts that are not believed.
+        let mut is_silence = |sampled: &Sampled| -> Result<bool> {
+            let Some(most) = no_speech else { return Ok(false) };
+            if logprob.is_some_and(|least| sampled.logprob > least) {
+                return Ok(false);
+            }
+            let probability = match silence {
+                Some(known) => known,
+                None => *silence.insert(self.no_speech(window)?),
+            };
+            Ok(probability > *most)
+        };
+        let mut last = None;
+        for (attempt, temperature) in temperatures.iter().copied().enumerate() {
+            let sampled = self.sample(window, attempt, temperature)?;
+            let unlikely = logprob.is_some_and(|least| sampled.logprob < least);
+            let repeats = match compression_ratio {
+                Some(most) => self.compression(window.calls.model, &sampled.written.tokens)? > *most,
+                None => false,
+            };
+            // What is likely no speech needs no other text.
+            let again = (unlikely || repeats) && !(unlikely && is_silence(&sampled)?);
+            last = Some(sampled);
+            if !again {
+                break;
+            }
+        }
+        match last {
+            Some(sampled) if is_silence(&sampled)? => Ok(None),
+            last => Ok(last),
+        }
+    }
+
+    fn sample(&self, window: &Window<'_>, attempt: usize, temperature: f32) -> Result<Sampled> {
+        let Window { options, features, prompt, begins, windows, .. } = window;
+        let attempts = options.decoding.temperatures.len();
+        let seed = Some(options.decoding.seed);
+        let asked = Asked {
+            features: features.clone(),
+            decoder_prompt: prompt.iter().chain(begins).copied().collect(),
+            max_new_tokens: usize::MAX,
+            rules: Some(self.words.rules[usize::from(!options.timestamps)].clone()),
+            sampling: SamplingParams { temperature, seed, ..SamplingParams::default() },
+            // A window's random numbers are its own, and so are those of a temperature.
+            subsequence: (windows * attempts + attempt) as u32,
+        };
+        let written = window.calls.tokens(asked)?;
+        let logprob = written.logprob / (written.tokens.len() + 1) as f64;
+        Ok(Sampled { written, temperature, logprob })
+    }
+
+    /// How many bytes of text a byte of it compressed stands for.
+    fn compression(&self, model: &TextGenerator, tokens: &[u32]) -> Result<f64> {
+        let text: Vec<u32> =
+            tokens.iter().copied().filter(|id| self.words.times.seconds(*id).is_none()).collect();
+        Ok(compression_ratio(model.tokenizer().decode(&text, true)?.trim()))
+    }
+
+    /// The segments of a text, and up to which sample it was heard.
+    fn segments(&self, tokens: Vec<u32>, timestamps: bool, length: usize) -> (Vec<TimedTokens>, usize) {
+        let times = &self.words.times;
+        if timestamps {
+            let (found, heard) = segments(&tokens, times);
+            return (found, (heard * f64::from(self.rate())).round() as usize);
+        }
+        // Those that came all the same are no text.
+        let text: Vec<u32> = tokens.into_iter().filter(|id| times.seconds(*id).is_none()).collect();
+        let with_times = text.clone();
+        (vec![TimedTokens { times: [0.0, times.window], tokens: text, with_times }], length)
+    }
+
+    /// The probability that there is no speech in a window.
+    fn no_speech(&self, window: &Window<'_>) -> Result<f64> {
+        let Window { calls, features, prompt, .. } = window;
+        let own = if prompt.is_empty() { None } else { Some(&self.words.start) };
+        let logits = first_logits(*calls, features, prompt.iter().chain(own).copied().collect())?;
+        Ok(probability(&logits, self.words.no_speech))
     }
 
     /// The language that is likeliest at the beginning of a window.
     fn likeliest_language(&self, calls: Calls<'_>, features: &Arc<[f32]>) -> Result<u32> {
-        let input = EncoderInput { features: features.clone(), ..EncoderInput::default() };
-        let want = ForwardWant { logits: Pick::Last, ..ForwardWant::default() };
-        let all = calls.handle().forward([input], want)?;
-        let logits = all.first().map(|one| one.logits.as_slice()).unwrap_or_default();
+        let logits = first_logits(calls, features, Vec::new())?;
         let likeliest = self.words.languages().max_by(|a, b| {
             let of = |id: &u32| logits.get(*id as usize).copied().unwrap_or(f32::NEG_INFINITY);
             of(a).total_cmp(&of(b))
@@ -116,28 +277,39 @@ impl Whisper {
     }
 }
 
-impl Words {
-    fn of(model: &TextGenerator, window: f64, positions: f64) -> Result<Self> {
-        let tokenizer = model.tokenizer();
-        let id = |name: &str| {
-            let missing =
-                || Error::text(format!("the model's vocabulary has no {name}: it is not Whisper's"));
-            tokenizer.token_id(name).ok_or_else(missing)
-        };
-        let no_timestamps = id("<|notimestamps|>")?;
-        let first = tokenizer.token_id("<|0.00|>").unwrap_or(no_timestamps + 1);
-        Ok(Self {
-            first_language: id("<|startoftranscript|>")? + 1,
-            transcribe: id("<|transcribe|>")?,
-            translate: id("<|translate|>")?,
-            no_timestamps,
-            times: Timestamps { first, step: window / positions, window },
-            multilingual: model.speech.multilingual.unwrap_or(true),
-        })
-    }
+/// The logits behind a decoder's first word, and behind this in its place.
+fn first_logits(calls: Calls<'_>, features: &Arc<[f32]>, decoder: Vec<u32>) -> Result<Vec<f32>> {
+    let input = EncoderInput { features: features.clone(), decoder, ..EncoderInput::default() };
+    let want = ForwardWant { logits: Pick::Last, ..ForwardWant::default() };
+    Ok(calls.handle().forward([input], want)?.pop().map(|one| one.logits).unwrap_or_default())
+}
 
-    /// They stand between the first word and those of the tasks.
-    fn languages(&self) -> std::ops::Range<u32> {
-        self.first_language..self.transcribe.min(self.translate)
+/// The probability of a token by its row of logits.
+fn probability(logits: &[f32], token: u32) -> f64 {
+    f64::from(engraft_core::sample::log_probability(logits, token)).exp()
+}
+
+/// Bytes of a text for each byte of it compressed by zlib.
+fn compression_ratio(text: &str) -> f64 {
+    let mut zlib = ZlibEncoder::new(Vec::new(), Compression::default());
+    // Memory takes everything.
+    let packed = zlib.write_all(text.as_bytes()).and_then(|()| zlib.finish()).unwrap_or_default();
+    text.len() as f64 / packed.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Python's `len(text) / len(zlib.compress(text))`: 330 bytes in 24, 43 in 50, none in 8.
+    #[test]
+    fn what_repeats_itself_compresses_well() {
+        let close = |text: &str, want: f64| {
+            let got = compression_ratio(text);
+            assert!((got - want).abs() < 0.06 * want, "{got} of {text:?}, {want} by zlib");
+        };
+        close(&"thank you. ".repeat(30), 330.0 / 24.0);
+        close("The quick brown fox jumps over the lazy dog", 43.0 / 50.0);
+        assert_eq!(compression_ratio(""), 0.0);
     }
 }

@@ -265,7 +265,7 @@ fn causal_batch<B: Backend>(
     let mut ids = Vec::new();
     for i in order {
         let prompt = prompts.get(*i).map(|p| p.ids.clone()).unwrap_or_default();
-        let want = Want { logits: true, hidden: Layers::All };
+        let want = Want { logits: true, hidden: Layers::All, ..Want::default() };
         ids.push(engine.put(Request { prompt, max_new_tokens: NEW_TOKENS, want, ..Default::default() })?);
     }
     let sampled = engine.run()?;

@@ -109,7 +109,7 @@ fn batch<B: Backend>(
     for Text { source, features, decoder } in order.iter().filter_map(|i| texts.get(*i)) {
         let (prompt, features) = (source.clone(), features.clone());
         let decoder_prompt = decoder.get(1..).unwrap_or_default().to_vec();
-        let want = Want { logits: true, hidden: Layers::All };
+        let want = Want { logits: true, hidden: Layers::All, ..Want::default() };
         ids.push(engine.put(Request { prompt, features, decoder_prompt, want, ..Request::default() })?);
     }
     engine.run()?;
