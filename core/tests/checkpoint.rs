@@ -183,6 +183,8 @@ fn folders_that_are_no_model() {
     refusal(&pickle.join("b.txt"), &["b.txt", "expected"]);
     refusal(&pickle.join("c.gguf"), &["c.gguf", "GGUF"]);
     refusal(&pickle.join("absent"), &["absent"]);
+    let old = folder("ggml", &[("ggml-tiny.bin", b"lmgg\x9a\xca\0\0")]);
+    refusal(&old.join("ggml-tiny.bin"), &["ggml-tiny.bin", "before GGUF", "whisper.cpp"]);
     refusal(&folder("ggufs", &[("a.gguf", b"x"), ("b.gguf", b"x")]), &["a.gguf, b.gguf"]);
 }
 

@@ -282,6 +282,15 @@ impl TextGenerator {
         &self.processor.tokenizer
     }
 
+    /// The tokenizer of what its decoder writes: Marian's targets have pieces of their own; none where
+    /// nothing says how they are split.
+    pub(crate) fn target_tokenizer(&self) -> Option<&Tokenizer> {
+        match self.info().arch == "marian" {
+            true => self.processor.target.as_ref(),
+            false => Some(&self.processor.tokenizer),
+        }
+    }
+
     /// How the model likes to be sampled (`generation_config.json`).
     pub fn sampling(&self) -> SamplingParams {
         self.processor.sampling
@@ -306,7 +315,10 @@ impl TextGenerator {
         let tokenizer = &self.processor.tokenizer;
         let mut detokenizer = tokenizer.decode_stream();
         let decoder_prompt = match &options.decoder_prompt {
-            Some(text) => tokenizer.encode_at_most(text, false, self.info().max_context)?,
+            Some(text) => {
+                let written = self.target_tokenizer().unwrap_or(tokenizer);
+                written.encode_at_most(text, false, self.info().max_context)?
+            }
             None => Vec::new(),
         };
         // What an encoder reads is not what its decoder continues.

@@ -94,8 +94,9 @@ impl Transcriber {
     /// for.
     ///
     /// # Errors
-    /// `Text` for a language that the model does not know, for a translation by one that does not translate, and
-    /// for a prompt that is no text; `Config` for temperatures and thresholds that are no such numbers, for a sample rate that cannot be brought to the model's.
+    /// `Text` for a language that the model does not know, for a translation by one that does not translate,
+    /// and for a prompt that is no text; `Config` for temperatures and thresholds that are no such numbers,
+    /// and for a sample rate that cannot be brought to the model's.
     pub fn transcribe(&self, sound: Sound, options: &SpeechOptions) -> Result<Segments<'_>> {
         let before = self.before(options)?;
         let Sound { samples, .. } = sound.at(self.rate()).map_err(of_audio)?;

@@ -19,7 +19,8 @@ pub(crate) struct SpeechFiles {
     pub positions: Option<Value>,
 }
 
-/// Fields of a `generation_config.json` that a transcription reads, or that say what a vocabulary says anyway.
+/// Fields of a `generation_config.json` that a transcription reads, or that say what a vocabulary says
+/// anyway.
 pub(crate) const HEARD: [&str; 15] = [
     "alignment_heads",
     "begin_suppress_tokens",

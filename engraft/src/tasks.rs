@@ -100,8 +100,8 @@ impl TextGenerator {
     /// front of it, where the model wants one), behind what the model's files force.
     ///
     /// # Errors
-    /// `Architecture` for models without an encoder next to a decoder, and for Marian, whose targets have a
-    /// vocabulary of pieces of their own; `Text` for what the tokenizer cannot express; those of
+    /// `Architecture` for models without an encoder next to a decoder, and for a Marian without `target.spm`,
+    /// whose targets have pieces of their own; `Text` for what the tokenizer cannot express; those of
     /// [`EngineHandle::score`](crate::EngineHandle::score).
     ///
     /// ```no_run
@@ -126,12 +126,13 @@ impl TextGenerator {
         if info.encoder_layers == 0 || info.sound.is_some() {
             return Err(self.cannot("score_pairs", "the model has no encoder of texts next to its decoder"));
         }
-        if info.arch == "marian" {
-            let reason = "what it writes has a vocabulary of pieces of its own, which texts are not split by";
+        let Some(tokenizer) = self.target_tokenizer() else {
+            let reason =
+                "what it writes has pieces of its own, and there is no target.spm, or a tokenizer.json";
             return Err(self.cannot("score_pairs", reason));
-        }
+        };
         let forced = info.decoder_start.iter().skip(1).copied();
-        let text = self.tokenizer().encode_at_most(written, false, info.max_context)?;
+        let text = tokenizer.encode_at_most(written, false, info.max_context)?;
         let decoder = forced.chain(text).chain(self.stop_ids().first().copied()).collect();
         Ok(EncoderInput { ids: self.tokenize(read)?, decoder, ..EncoderInput::default() })
     }

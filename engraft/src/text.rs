@@ -13,6 +13,8 @@ use serde_json::Value;
 #[derive(Debug)]
 pub(crate) struct TextProcessor {
     pub tokenizer: Tokenizer,
+    /// Of what a decoder writes, where that has pieces of its own.
+    pub target: Option<Tokenizer>,
     pub template: Option<ChatTemplate>,
     pub stop_ids: Vec<u32>,
     pub sampling: SamplingParams,
@@ -25,6 +27,16 @@ impl TextProcessor {
             TokenizerFiles::HuggingFace { chat_template, .. } => chat_template.take(),
             _ => None,
         };
+        let target = match &files {
+            TokenizerFiles::HuggingFace {
+                tokenizer_json: None,
+                vocabulary: Some(files),
+                tokenizer_config,
+                ..
+            } => files.of_targets().map(|files| Tokenizer::from_vocabulary(&files, tokenizer_config)),
+            _ => None,
+        };
+        let target = target.transpose()?;
         let tokenizer = Tokenizer::from_files(name, files)?;
         let template = own.or_else(|| tokenizer.chat_template().map(str::to_owned));
         let template = template
@@ -56,6 +68,6 @@ impl TextProcessor {
             true => SamplingParams::from_generation_config(generation)?,
             false => SamplingParams::default(),
         };
-        Ok(Self { tokenizer, template, stop_ids, sampling })
+        Ok(Self { tokenizer, target, template, stop_ids, sampling })
     }
 }

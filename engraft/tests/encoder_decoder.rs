@@ -77,3 +77,32 @@ fn a_text_becomes_a_text() {
     let refused = model.score(&["w9"]).unwrap_err().to_string();
     assert!(refused.contains("no tokens to score"), "{refused}");
 }
+
+/// Marian's targets are split by `target.spm`, what it reads by `source.spm`.
+#[test]
+fn targets_with_pieces_of_their_own() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("marian");
+    std::fs::create_dir_all(&dir).unwrap();
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests");
+    let copy = |folder: &str, file: &str| {
+        std::fs::copy(tests.join(folder).join("marian").join(file), dir.join(file)).unwrap();
+    };
+    for file in ["config.json", "model.safetensors"] {
+        copy("golden", file);
+    }
+    for file in ["source.spm", "target.spm", "vocab.json", "tokenizer_config.json"] {
+        copy("golden-inputs", file);
+    }
+    let golden = std::fs::read(tests.join("golden-inputs/marian/golden.json")).unwrap();
+    let golden: serde_json::Value = serde_json::from_slice(&golden).unwrap();
+    let model = engraft::open(dir.to_str().unwrap()).unwrap();
+    let ids = |row: &serde_json::Value| -> Vec<u32> { serde_json::from_value(row["ids"].clone()).unwrap() };
+    let text = |row: &serde_json::Value| row["text"].as_str().unwrap().to_string();
+    let (source, target) = (&golden["encode_source"][0], &golden["encode_target"][0]);
+    let pair = model.tokenize_pair(&text(source), &text(target)).unwrap();
+    assert_eq!((pair.ids, pair.decoder), (ids(source), ids(target)));
+    std::fs::remove_file(dir.join("target.spm")).unwrap();
+    let model = engraft::open(dir.to_str().unwrap()).unwrap();
+    let refused = model.tokenize_pair("a", "b").unwrap_err().to_string();
+    assert!(refused.contains("target.spm"), "{refused}");
+}

@@ -201,6 +201,8 @@ fn what_these_models_do_not_know_is_refused_by_name() {
     };
     refused(SpeechOptions::new().language("de"), "\"de\"; the model has no choice of languages");
     refused(SpeechOptions::new().task(Task::Translate), "translates nothing");
+    refused(SpeechOptions::new().prompt("Ada"), "a prompt, temperatures and thresholds are Whisper's");
+    refused(SpeechOptions::new().temperatures([0.0]), "a prompt, temperatures and thresholds are Whisper's");
     let open = |folder: PathBuf| engraft::open(folder.to_str().unwrap()).unwrap();
     let no = |folder: PathBuf, what: &str| {
         let error = Transcriber::new(open(folder)).unwrap_err().to_string();

@@ -31,7 +31,7 @@ pub struct TranscribeArgs {
     pub no_previous_text: bool,
     /// Temperatures of a window, one after the other until its text is within the thresholds; 0 takes the
     /// likeliest tokens [default: 0,0.2,0.4,0.6,0.8,1]
-    #[arg(long, value_name = "T,T,...", value_delimiter = ',')]
+    #[arg(long, value_name = "T,T,...", value_delimiter = ',', allow_hyphen_values = true)]
     pub temperature: Vec<f32>,
     /// Sample a window anew whose text has more bytes for a byte of it compressed, or none [default: 2.4]
     #[arg(long, value_name = "RATIO|none")]
@@ -39,8 +39,8 @@ pub struct TranscribeArgs {
     /// Sample a window anew whose tokens have a smaller mean log-probability, or none [default: -1]
     #[arg(long, value_name = "LOGPROB|none", allow_hyphen_values = true)]
     pub logprob_threshold: Option<Threshold>,
-    /// Pass over a window that has a greater probability of no speech, unless the threshold of log-probability
-    /// holds, or none [default: 0.6]
+    /// Pass over a window that has a greater probability of no speech, unless its text is believed by the
+    /// threshold of log-probability, or none [default: 0.6]
     #[arg(long, value_name = "PROBABILITY|none")]
     pub no_speech_threshold: Option<Threshold>,
     /// Of the random numbers of temperatures above 0

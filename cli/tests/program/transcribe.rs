@@ -49,10 +49,10 @@ fn flags_of_decoding_are_honoured() {
     let run = |more: &[&str]| {
         let model = model.to_str().unwrap();
         let args = ["transcribe", &sound, "-m", model, "-l", "en", "--no-timestamps"];
-        stdout(&engraft(&[&args, more].concat()))
+        stdout(&engraft(&[&args[..], more].concat()))
     };
     let cold = ["--temperature", "0", "--no-speech-threshold", "none", "--no-previous-text"];
-    let with = |more: &[&str]| run(&[&cold, more].concat());
+    let with = |more: &[&str]| run(&[&cold[..], more].concat());
     let first = |text: &str| text.lines().next().unwrap_or_default().to_string();
     assert!(!with(&[]).is_empty());
     assert_ne!(first(&with(&["--prompt", "Prolatus"])), first(&with(&[])));

@@ -101,6 +101,14 @@ impl VocabularyFiles {
         self.files.iter().find(|(known, _)| *known == name).map(|(_, bytes)| bytes.as_slice())
     }
 
+    /// The same for what a decoder writes, where that has pieces of its own (Marian's `target.spm`).
+    pub fn of_targets(&self) -> Option<Self> {
+        let target = self.bytes("target.spm")?.to_vec();
+        let others = self.files.iter().filter(|(name, _)| !["source.spm", "target.spm"].contains(name));
+        let files = others.cloned().chain([("source.spm", target)]);
+        Self::new(self.place.clone(), self.model_type.clone(), files)
+    }
+
     /// All files by their names.
     pub(super) fn all(&self) -> &[(&'static str, Vec<u8>)] {
         &self.files

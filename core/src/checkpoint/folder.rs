@@ -39,6 +39,8 @@ const PARAMS: &str = "params.json";
 /// What training leaves next to the weights in the same format.
 const NOT_WEIGHTS: [&str; 4] = ["training_args", "optimizer", "scheduler", "rng_state"];
 
+/// What files of ggml begin with that are older than GGUF: Whisper's still are.
+const OLD_GGML: &[u8] = b"lmgg";
 /// A GGUF file without tensors: the tokenizer of a converted model whose original was GGUF.
 pub(super) const TOKENIZER: &str = "tokenizer.gguf";
 
@@ -95,6 +97,7 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
     if storage.range(0, storage.len().min(4))?.as_ref() == gguf::MAGIC {
         return gguf::model(path.to_owned(), storage);
     }
+    no_old_ggml(&storage)?;
     match path.extension().and_then(|e| e.to_str()) {
         Some("safetensors") => {
             let folder = path.parent().unwrap_or(Path::new("."));
@@ -114,6 +117,16 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
              a .gguf file, a .safetensors or PyTorch file next to its config.json, or DeepSpeed's JSON description",
         )),
     }
+}
+
+/// Refuses files of ggml that are older than GGUF.
+fn no_old_ggml(storage: &Storage) -> Result<()> {
+    if storage.range(0, storage.len().min(4))?.as_ref() != OLD_GGML {
+        return Ok(());
+    }
+    let what = "is in ggml's format of before GGUF, as whisper.cpp's .bin files are, which is not read; expected: \
+                the folder with config.json that it was converted from";
+    Err(Error::format(storage.name(), what))
 }
 
 /// Decides which weights of a folder are meant.

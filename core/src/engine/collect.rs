@@ -167,8 +167,8 @@ impl Coordinator {
     }
 }
 
-/// What the host makes of the row `row` of `all` that a token was sampled from: its rules choose the token, and
-/// its probability is kept.
+/// What the host makes of the row `row` of `all` that a token was sampled from: its rules choose the token,
+/// and its probability is kept.
 fn look(
     seq: &mut Sequence<Live>,
     part: &Part,

@@ -3,8 +3,8 @@
 //! The bytes are a header of JSON and the keys and values of every position, in one layout for every
 //! backend: layer by layer, keys then values, `[position][head][column]` in the element type of the cache;
 //! what filters keep behind those of their layer. Between the two is the sound that an encoder reads, as f32:
-//! its positions are the first, as those of a text are. A restored request waits as a preempted one does, and its
-//! whole pages are in the prefix cache: it goes on with a hit, and computes the positions behind it. Where
+//! its positions are the first, as those of a text are. A restored request waits as a preempted one does, and
+//! its whole pages are in the prefix cache: it goes on with a hit, and computes the positions behind it. Where
 //! there is no room, for the pages or for what they go to the device in, or no prefix cache, it computes all
 //! of them, with the same bits.
 //!
@@ -88,8 +88,8 @@ impl<B: Backend> Engine<B> {
     /// When it had to be begun (`start_within`) does not go with it.
     ///
     /// # Errors
-    /// `Request` for one that is not there, or that keeps logits or hidden states (probabilities of tokens go with
-    /// it); `Unsupported` on a rank of
+    /// `Request` for one that is not there, or that keeps logits or hidden states (probabilities of tokens go
+    /// with it); `Unsupported` on a rank of
     /// several, and for a model whose weights are not known by a checksum.
     pub fn save(&mut self, id: u64) -> Result<Vec<u8>> {
         self.has_whole_rows("saving a request")?;

@@ -149,8 +149,8 @@ pub fn log_probability(logits: &[f32], token: u32) -> f32 {
     (f64::from(own) - f64::from(most) - sum.ln()) as f32
 }
 
-/// Samples behind `sampled` from a row of logits `[vocab]` by rules; `subsequence` and `position` are those of
-/// [`SamplingParams::row`]. [`NO_TOKEN`] where rules and logits leave none.
+/// Samples behind `sampled` from a row of logits `[vocab]` by rules; `subsequence` and `position` are those
+/// of [`SamplingParams::row`]. [`NO_TOKEN`] where rules and logits leave none.
 pub fn sample_by_rules(
     rules: &Rules,
     logits: &mut [f32],

@@ -122,15 +122,15 @@ impl SpeechOptions {
         self
     }
 
-    /// Whether the text of a window follows that of the windows before it; on, unless this says otherwise. What
-    /// was sampled at a temperature above 0.5 is followed by nothing.
+    /// Whether the text of a window follows that of the windows before it; on, unless this says otherwise.
+    /// What was sampled at a temperature above 0.5 is followed by nothing.
     pub fn condition_on_previous_text(mut self, on: bool) -> Self {
         self.decoding.previous = on;
         self
     }
 
-    /// Temperatures that a window is sampled at, one after the other, until its text is within the thresholds;
-    /// the last one's counts in any case. 0 takes the likeliest tokens. 0 to 1 in steps of 0.2 where nothing
+    /// Temperatures that a window is sampled at, one after the other, until its text is within the
+    /// thresholds; the last one's counts in any case. 0 takes the likeliest tokens. 0 to 1 in steps of 0.2 where nothing
     /// is said.
     pub fn temperatures(mut self, temperatures: impl IntoIterator<Item = f32>) -> Self {
         self.decoding.temperatures = temperatures.into_iter().collect();

@@ -553,7 +553,7 @@ fn what_does_not_fit_is_refused_by_name() {
 #[test]
 fn targets_are_scored_given_what_the_encoder_reads() {
     let cpu = cpu();
-    for case in ["t5", "bart", "whisper"] {
+    for case in ["t5", "bart", "marian", "whisper"] {
         let mut engine = engine(&cpu, case, EngineConfig { logit_rows: Some(usize::MAX), ..config(4) });
         let input = |seed, len, begins| {
             let Request { prompt: ids, features, decoder_prompt: decoder, .. } =
