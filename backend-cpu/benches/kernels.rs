@@ -46,7 +46,7 @@ fn kernels(c: &mut Criterion) {
         b.iter(|| {
             // SAFETY: as above.
             let (xv, yv) = unsafe { (RawMat::of(&x, k), RawMatMut::of(&mut y[..512 * k], k)) };
-            let queries = Queries { q: xv, heads, scores: &scores, sinks: None, bias: None };
+            let queries = Queries { q: xv, heads, scores: &scores, sinks: None, bias: None, distances: None };
             attend_dense(&m, queries, DenseKeys { k: xv, v: xv, bounds: &[0, 512] }, yv).unwrap();
         });
     });

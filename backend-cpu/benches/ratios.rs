@@ -199,7 +199,7 @@ fn attention(m: &Machine, rounds: usize, linear_prefill: f64) {
                         Pages { bounds: &bounds, table_rows: &[0], lens: &[512], pages: &table, stride: 32 };
                     attend_paged(
                         m,
-                        Queries { q: qv, heads, scores: &scores, sinks: None, bias: None },
+                        Queries { q: qv, heads, scores: &scores, sinks: None, bias: None, distances: None },
                         slab,
                         pages,
                         yv,

@@ -3,6 +3,8 @@
 //   s_j = (chain over d of madd(q_d, k_jd, acc)) * scale
 //   capped: s = cap tanh(s (1 / cap))    slopes: s = madd(slope, j - p, s)
 //   biases by distance: s = s + bias[head][clamp(j - p, -behind, ahead) + behind]
+//   with rows of distances (disentangled), before the scale: the chain + (chain of q_d, K_ed), then
+//   + (chain of k_jd, Q_ed), e = clamp(j - p, -reach, reach) + reach
 //   per chunk of 64 absolute positions:
 //     m = max s, e_j = exp(s_j - m), l = chain of l + e_j, o_d = chain of madd(e_j, v_jd, o_d)
 //   merged ascending:
@@ -85,6 +87,16 @@ struct Dense {
     u32 k_dim;
     u32 v_dim;
     u32 elem;
+};
+
+// Dense with a key head for every query head, and queries and keys of distances [2 reach + 1, heads * k_dim]; a
+// pointer of 0: there are none.
+struct Disentangled {
+    Dense dense;
+    MatView distance_q;
+    MatView distance_k;
+    u32 reach;
+    u32 reserved;
 };
 
 // A query row: where it stands, and what it sees.
@@ -187,10 +199,10 @@ DEVICE void stage(Staged<T> &to, const T *from, u64 pitch, u32 n, u32 a, u32 b) 
     }
 }
 
-template <u32 COLUMNS, typename T, typename R>
+template <u32 COLUMNS, typename T, typename R, typename M>
 DEVICE Result<COLUMNS> chunk_of(const Scores &scores, const Row &row, u32 chunk, const float *q, OfHead &own, Staged<T> &staged,
                                 const T *keys, u64 k_pitch, u32 k_dim, const T *values, u64 v_pitch, u32 v_dim, u32 head,
-                                float slope, R row_number) {
+                                float slope, R row_number, M more) {
     constexpr u32 N = Wide<T>::N;
     constexpr float SMALLEST = -3.40282347e38f;
     u32 t = threadIdx.x;
@@ -219,7 +231,7 @@ DEVICE Result<COLUMNS> chunk_of(const Scores &scores, const Row &row, u32 chunk,
     }
     float score = SMALLEST;
     if (sees) {
-        score = mul(acc, scores.scale);
+        score = mul(more(acc, chunk + t, q), scores.scale);
         if (scores.flags & CAPPED) score = mul(scores.cap, tanh_of(mul(score, div(1.0f, scores.cap))));
         if (scores.slopes) score = madd(slope, sub((float)(chunk + t), (float)row.position), score);
         if (scores.bias) score = with_bias(scores, head, chunk + t, row.position, score);
@@ -307,10 +319,10 @@ DEVICE float *part_of(const Split &split, u32 token, u32 heads, u32 head, u32 ch
 }
 
 // The walk of one query row and head. SPLIT: only this block's chunks, into the scratch.
-template <u32 COLUMNS, bool SPLIT, typename T, typename R>
+template <u32 COLUMNS, bool SPLIT, typename T, typename R, typename M>
 DEVICE void walk_keys(const MatView &q, const MatView &out, const Scores &scores, const Split &split, const Row &row, u32 token,
                       u32 heads, u32 kv_heads, u32 k_dim, u32 v_dim, u32 elem, const T *keys, u64 k_pitch, const T *values,
-                      u64 v_pitch, R row_number) {
+                      u64 v_pitch, R row_number, M more) {
     extern __shared__ __align__(16) u8 dynamic[];
     Staged<T> &staged = *reinterpret_cast<Staged<T> *>(dynamic);
     u32 room = sizeof(OfHead) + over(k_dim, 4) * 16;
@@ -336,7 +348,7 @@ DEVICE void walk_keys(const MatView &q, const MatView &out, const Scores &scores
     bool any = false;
     for (u32 chunk = begin; chunk < end; chunk++) {
         Result<COLUMNS> r = chunk_of<COLUMNS>(scores, row, chunk * CHUNK, query, own, staged, keys, k_pitch, k_dim, values, v_pitch,
-                                              v_dim, head, slope, row_number);
+                                              v_dim, head, slope, row_number, more);
         if (SPLIT) {
             if (writes) {
                 float *to = part_of(split, token, heads, head, chunk, v_dim);
@@ -356,6 +368,11 @@ DEVICE void walk_keys(const MatView &q, const MatView &out, const Scores &scores
     }
     if (!SPLIT && writes) finish(all, any, scores, out, token, head, v_dim, elem);
 }
+
+// The first term of a score is all of it.
+struct Alone {
+    DEVICE float operator()(float acc, u32, const float *) const { return acc; }
+};
 
 // Where a row stands in its pages: as far as there are pages and, in a split walk, scratch.
 DEVICE Row place(const Paged &p, u32 token) {
@@ -378,7 +395,8 @@ DEVICE void paged(const Paged &p) {
                               [=](u32 j) {
                                   u32 page = page_of(kv, p.table, entry, j);
                                   return (page * kv.kv_heads + kv_head) * kv.page_size + j % kv.page_size;
-                              });
+                              },
+                              Alone{});
 }
 
 template <u32 COLUMNS, typename T>
@@ -392,7 +410,40 @@ DEVICE void dense(const Dense &p) {
     walk_keys<COLUMNS, false>(p.q, p.out, p.scores, Split{}, row, token, p.heads, p.kv_heads, p.k_dim, p.v_dim, p.elem,
                               reinterpret_cast<const T *>(p.k.ptr) + (u64)kv_head * p.k_dim, p.k.pitch,
                               reinterpret_cast<const T *>(p.v.ptr) + (u64)kv_head * p.v_dim, p.v.pitch,
-                              [=](u32 j) { return first + j; });
+                              [=](u32 j) { return first + j; }, Alone{});
+}
+
+// The chain of n products behind zero.
+template <typename A, typename T>
+DEVICE float chain_of(const A *a, const T *b, u32 n) {
+    float acc = 0.0f;
+    for (u32 d = 0; d < n; d++) acc = madd(widen(a[d]), widen(b[d]), acc);
+    return acc;
+}
+
+template <u32 COLUMNS, typename T>
+DEVICE void disentangled(const Disentangled &all) {
+    begin();
+    const Dense &p = all.dense;
+    u32 token = blockIdx.x, head = blockIdx.y, k_dim = p.k_dim;
+    Row row = place(reinterpret_cast<const u32 *>(p.bounds), nullptr, p.seqs, p.scores, token, p.k.rows, p.k.rows);
+    if (!row.is_in) return;
+    u32 first = row.first, position = row.position;
+    int reach = (int)all.reach;
+    const T *keys = reinterpret_cast<const T *>(p.k.ptr) + (u64)head * k_dim;
+    const T *of_q = reinterpret_cast<const T *>(all.distance_q.ptr), *of_k = reinterpret_cast<const T *>(all.distance_k.ptr);
+    u64 k_pitch = p.k.pitch, q_pitch = all.distance_q.pitch, of_k_pitch = all.distance_k.pitch;
+    walk_keys<COLUMNS, false>(p.q, p.out, p.scores, Split{}, row, token, p.heads, p.kv_heads, k_dim, p.v_dim, p.elem, keys, k_pitch,
+                              reinterpret_cast<const T *>(p.v.ptr) + (u64)head * p.v_dim, p.v.pitch, [=](u32 j) { return first + j; },
+                              [=](float acc, u32 j, const float *q) {
+                                  u64 at = (u64)(most(least((int)(j - position), reach), -reach) + reach);
+                                  if (of_k) acc = add(acc, chain_of(q, of_k + at * of_k_pitch + (u64)head * k_dim, k_dim));
+                                  if (of_q) {
+                                      const T *of_distance = of_q + at * q_pitch + (u64)head * k_dim;
+                                      acc = add(acc, chain_of(keys + (u64)(first + j) * k_pitch, of_distance, k_dim));
+                                  }
+                                  return acc;
+                              });
 }
 
 // Merges what a split walk left, 64 threads per (token, head). Maxima run ahead: of 64 chunks at a time every
@@ -463,6 +514,10 @@ DEVICE void merged(const Paged &p) {
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256, 2) attention_dense_whole_##NAME(const __grid_constant__ Dense p) { \
         dense<COLUMNS, T>(p);                                                                                          \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                               \
+        attention_disentangled_##NAME(const __grid_constant__ Disentangled p) {                                        \
+        disentangled<COLUMNS, T>(p);                                                                                   \
     }
 ENTRIES(float, 2, f32_128)
 ENTRIES(float, 8, f32_512)

@@ -128,7 +128,7 @@ fn named() -> BTreeSet<String> {
         }
         for v_dim in [128, 129] {
             add(&attention::Paged::entries(elem, v_dim));
-            add(&[attention::Dense::entry(elem, v_dim)]);
+            add(&[attention::Dense::entry(elem, v_dim), attention::Disentangled::entry(elem, v_dim)]);
         }
     }
     for format in Format::ALL {

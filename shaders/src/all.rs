@@ -96,8 +96,10 @@ fn of_slab(all: &mut Vec<Kernel>, x: Elem, kv: Elem, columns: u32) {
     all.extend([Kv::Append, Kv::Read].map(|how| Kernel::Kv(how, x, kv)));
     for (columns, bits) in (1..=columns).flat_map(|c| [0, 1, 2, 3].map(|bits| (c, bits))) {
         let (capped, subgroups) = (bits & 1 != 0, bits & 2 != 0);
-        for dense in [false, true].into_iter().filter(|dense| !dense || kv == x) {
-            all.push(Kernel::Attention(Attention { dense, columns, capped, subgroups }, x, kv));
+        let kinds = [(false, false), (true, false), (true, true)];
+        for (dense, distances) in kinds.into_iter().filter(|(dense, _)| !dense || kv == x) {
+            let how = Attention { dense, columns, capped, subgroups, distances };
+            all.push(Kernel::Attention(how, x, kv));
         }
         if !subgroups {
             all.push(Kernel::AttentionTile(columns, capped, x, kv));

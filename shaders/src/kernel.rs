@@ -193,6 +193,8 @@ pub struct Attention {
     pub columns: u32,
     pub capped: bool,
     pub subgroups: bool,
+    /// Of dense keys: with score terms by distance.
+    pub distances: bool,
 }
 
 impl Kernel {
@@ -277,8 +279,12 @@ impl Kernel {
             Kernel::Index(how, x, kv) => format!("index_{}_{}_{}", how.name(), x.name(), kv.name()),
             Kernel::Kv(how, x, kv) => format!("kv_{}_{}_{}", how.name(), x.name(), kv.name()),
             Kernel::Attention(how, x, kv) => {
-                let Attention { dense, columns, capped, subgroups } = how;
-                let keys = if dense { "dense" } else { "paged" };
+                let Attention { dense, columns, capped, subgroups, distances } = how;
+                let keys = match (dense, distances) {
+                    (_, true) => "disentangled",
+                    (true, false) => "dense",
+                    (false, false) => "paged",
+                };
                 let capped = if capped { "_capped" } else { "" };
                 let largest = if subgroups { "_subgroups" } else { "" };
                 format!("attention_{keys}{capped}_{}_{}_c{columns}{largest}", x.name(), kv.name())

@@ -196,8 +196,8 @@ fn options(kernel: &Kernel, f16: bool) -> Value {
         Kernel::Index(how, x, kv) => context! { how => how.name(), x => elem(x), kv => elem(kv) },
         Kernel::Kv(how, x, kv) => context! { how => how.name(), x => elem(x), kv => elem(kv) },
         Kernel::Attention(how, x, kv) => {
-            let Attention { dense, columns, capped, subgroups } = how;
-            context! { dense, columns, capped, subgroups, x => elem(x), kv => elem(kv) }
+            let Attention { dense, columns, capped, subgroups, distances } = how;
+            context! { dense, distances, columns, capped, subgroups, x => elem(x), kv => elem(kv) }
         }
         Kernel::AttentionTile(columns, capped, x, kv) => {
             context! { slots => ATTENTION_SLOTS, columns, capped, x => elem(x), kv => elem(kv) }

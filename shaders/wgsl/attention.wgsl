@@ -5,11 +5,16 @@ key v; then it carries value columns v, v + 64, ... through the chunk. Every sum
 lie side by side, so a score needs no exchange; the largest score, which has no order, is found within
 subgroups where there are any (`subgroups`): the bits are the same.
 
+With `distances` (over plain rows, a key head for every query head) a score has two more chains, of the query and
+the key of a distance, and of the key and the query of a distance; either may be missing.
+
 Bounds and lengths that no step has are clamped to the rows and pages that there are, so that loops end; only
 rows that a workgroup takes by its own number are written. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
-{%- set places = ["k_offset", "k_pitch", "v_offset", "v_pitch", "sinks"] if dense else [
+{%- set places = ["k_offset", "k_pitch", "v_offset", "v_pitch"] + (
+    ["of_q_offset", "of_k_offset", "of_pitches"] if distances else ["sinks"]
+) if dense else [
     "rows_offset", "lens_offset", "table_offset", "table_stride", "page_size", "sinks",
 ] %}
 {{ it.params(carrier, [
@@ -29,9 +34,14 @@ rows that a workgroup takes by its own number are written. -#}
 {%- if not dense %}
 @group(0) @binding(6) var<storage, read> pages: array<u32>;
 {%- endif %}
+{%- if distances %}
+{{ it.reads(6, "of_q", x) }}
+{{ it.reads(7, "of_k", x) }}
+{%- else %}
 // A score without a key or a value for every head, where `p.sinks` is 1; then biases by distance, head by
 // head. One binding for both: with pages there are seven others, and adapters have eight.
 @group(0) @binding({{ 6 if dense else 7 }}) var<storage, read> of_heads: array<f32>;
+{%- endif %}
 
 const CHUNK = 64u;
 const COLUMNS = {{ columns }}u;
@@ -52,6 +62,7 @@ var<workgroup> shared_e: array<f32, 64>;
 
 {{ it.sequence_of() }}
 
+{%- if not distances %}
 // The bias of a head for the distance of key j; behind `first` values of another kind.
 fn bias_of(first: u32, head: u32, j: u32, position: u32) -> f32 {
     let behind = bitcast<u32>(scores[6]);
@@ -60,6 +71,7 @@ fn bias_of(first: u32, head: u32, j: u32, position: u32) -> f32 {
     let distance = behind + min(j - near, ahead) - min(position - near, behind);
     return of_heads[first + head * (behind + 1u + ahead) + distance];
 }
+{%- endif %}
 
 @compute @workgroup_size(64)
 fn main(
@@ -71,12 +83,22 @@ fn main(
     let k_dim = p.dims & 0xffffu;
     let v_dim = p.dims >> 16u;
     let kv_heads = p.heads & 0xffffu;
+{%- if distances %}
+    let share = 1u;
+    let reach = p.heads >> 16u;
+    // 0: there is no such term.
+    let of_q_pitch = p.of_pitches & 0xffffu;
+    let of_k_pitch = p.of_pitches >> 16u;
+{%- else %}
     let share = p.heads >> 16u;
+{%- endif %}
     let head = group.y;
     let kv_head = head / share;
     let scale = scores[0];
     let flags = bitcast<u32>(scores[4]);
+{%- if not distances %}
     let sinks = select(0u, kv_heads * share, p.sinks != 0u);
+{%- endif %}
     for (var token = group.x; token < p.tokens; token += groups.x) {
         let seq = sequence_of(token);
         let first = sequences[p.bounds_offset + seq];
@@ -130,6 +152,26 @@ fn main(
                 for (var d = 0u; d < k_dim; d += 1u) {
                     acc = madd(q_at(q_base + d), keys_at(k_base + d), acc);
                 }
+{%- if distances %}
+                let near = min(j, position);
+                let at = reach + min(j - near, reach) - min(position - near, reach);
+                if (of_k_pitch != 0u) {
+                    let base = p.of_k_offset + at * of_k_pitch + head * k_dim;
+                    var term = 0.0;
+                    for (var d = 0u; d < k_dim; d += 1u) {
+                        term = madd(q_at(q_base + d), of_k_at(base + d), term);
+                    }
+                    acc = og(og(acc) + og(term));
+                }
+                if (of_q_pitch != 0u) {
+                    let base = p.of_q_offset + at * of_q_pitch + head * k_dim;
+                    var term = 0.0;
+                    for (var d = 0u; d < k_dim; d += 1u) {
+                        term = madd(keys_at(k_base + d), of_q_at(base + d), term);
+                    }
+                    acc = og(og(acc) + og(term));
+                }
+{%- endif %}
 {%- else %}
                 let page = pages[row + j / p.page_size];
                 let k_base = (page * kv_heads + kv_head) * k_dim * p.page_size + j % p.page_size;
@@ -144,9 +186,11 @@ fn main(
                 if ((flags & SLOPES) != 0u) {
                     s = madd(scores[8u + head], og(f32(j) - f32(position)), s);
                 }
+{%- if not distances %}
                 if ((flags & RELATIVE) != 0u) {
                     s = og(s) + bias_of(sinks, head, j, position);
                 }
+{%- endif %}
                 mine = og(s);
             }
 {%- if subgroups %}
@@ -204,12 +248,14 @@ fn main(
         }
         // A sink joins the sum last, as a key without a value.
         var keep = 1.0;
+{%- if not distances %}
         if (any && p.sinks != 0u) {
             let sink = of_heads[head];
             let new_top = select(top, sink, sink > top);
             keep = exp_of(og(top - new_top));
             sum = og(og(sum * keep) + exp_of(og(sink - new_top)));
         }
+{%- endif %}
         let to = p.out_offset + token * p.out_pitch + head * v_dim;
         for (var c = 0u; c < COLUMNS; c += 1u) {
             let d = c * 64u + v;

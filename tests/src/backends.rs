@@ -87,7 +87,8 @@ pub fn wgpu_reduced(adapter: &str, reduce: Reduce) -> Result<Arc<Wgpu>> {
 
 /// Whether an op is tested in a lab: where sums are split over lanes only ops that have such a variant.
 pub fn concerns(lab: &str, op: &str) -> bool {
-    let reduced = ["norm", "add_norm", "head_norm", "qkv_rope_append", "attend", "attend_dense"];
+    let reduced =
+        ["norm", "add_norm", "head_norm", "qkv_rope_append", "attend", "attend_dense", "attend_disentangled"];
     !lab.ends_with("-subgroups")
         || reduced.contains(&op)
         || ["linear", "linear_act", "gated_linear", "linear_add"].contains(&op)

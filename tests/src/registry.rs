@@ -117,6 +117,7 @@ stems!(
     rope,
     kv,
     attention,
+    disentangled,
     index,
     picture,
     rows,

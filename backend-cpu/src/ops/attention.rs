@@ -1,14 +1,14 @@
 //! Attention over pages and over plain rows.
 
 use super::kv::Held;
-use crate::kernels::attention::{self as kernel, DenseKeys, Pages, Queries};
+use crate::kernels::attention::{self as kernel, DenseKeys, Distances, Pages, Queries};
 use crate::mem::{SharedMat, Words};
 use crate::select::Choice;
 use crate::simd::Isa;
 use crate::weight::CpuWeight;
 use crate::{Cpu, CpuStream};
 use engraft_core::Result;
-use engraft_core::ops::{Attend, AttendDense, AttentionOp, Signature};
+use engraft_core::ops::{Attend, AttendDense, AttendDisentangled, AttentionOp, Signature};
 use std::sync::Arc;
 
 /// Groups of heads have a largest size.
@@ -23,6 +23,7 @@ pub(super) fn run(stream: &mut CpuStream, op: AttentionOp<'_, Cpu>) -> Result<()
     match op {
         AttentionOp::Attend(op) => attend(stream, op),
         AttentionOp::AttendDense(op) => attend_dense(stream, op),
+        AttentionOp::AttendDisentangled(op) => attend_disentangled(stream, op),
     }
 }
 
@@ -49,7 +50,7 @@ fn attend(stream: &mut CpuStream, op: Attend<'_, Cpu>) -> Result<()> {
             Pages { bounds, table_rows, lens: lens.slice(), pages: pages.slice(), stride }
         };
         let (sinks, bias) = (sinks.as_deref(), bias.as_deref());
-        let queries = Queries { q: q.read(), heads, scores: &scores, sinks, bias };
+        let queries = Queries { q: q.read(), heads, scores: &scores, sinks, bias, distances: None };
         kernel::attend_paged(cpu.machine(), queries, held.slab(), pages, out.write())
     })
 }
@@ -63,7 +64,24 @@ fn attend_dense(stream: &mut CpuStream, op: AttendDense<'_, Cpu>) -> Result<()> 
         // SAFETY: the stream runs one op at a time.
         let keys = DenseKeys { k: k.read(), v: v.read(), bounds: unsafe { bounds.slice() } };
         let (sinks, bias) = (sinks.as_deref(), bias.as_deref());
-        let queries = Queries { q: q.read(), heads, scores: &scores, sinks, bias };
+        let queries = Queries { q: q.read(), heads, scores: &scores, sinks, bias, distances: None };
+        kernel::attend_dense(cpu.machine(), queries, keys, out.write())
+    })
+}
+
+fn attend_disentangled(stream: &mut CpuStream, op: AttendDisentangled<'_, Cpu>) -> Result<()> {
+    let AttendDisentangled { q, k, v, distance_q, distance_k, bounds, max_rows: _, heads, scores, out } = op;
+    let ([q, k, v], bounds) = ([q, k, v].map(SharedMat::from), Words::from(bounds));
+    let distances = [distance_q, distance_k].map(|of| of.map(SharedMat::from));
+    let (scores, out) = (scores.clone(), SharedMat::from(out));
+    stream.enqueue(move |cpu| {
+        // SAFETY: the stream runs one op at a time.
+        let keys = DenseKeys { k: k.read(), v: v.read(), bounds: unsafe { bounds.slice() } };
+        let [of_q, of_k] = &distances;
+        let distances =
+            Some(Distances { q: of_q.as_ref().map(SharedMat::read), k: of_k.as_ref().map(SharedMat::read) });
+        let (sinks, bias) = (None, None);
+        let queries = Queries { q: q.read(), heads, scores: &scores, sinks, bias, distances };
         kernel::attend_dense(cpu.machine(), queries, keys, out.write())
     })
 }

@@ -219,7 +219,7 @@ fn pages_of_any_size_and_order_give_the_reference_bits() {
                     };
                     let (q, o) = (RawMat::of(&q, h.q_cols()), RawMatMut::of(&mut out, h.out_cols()));
                     let (sinks, bias) = (case.sinks.as_deref(), bias.as_deref());
-                    let queries = Queries { q, heads: h, scores: &case.scores, sinks, bias };
+                    let queries = Queries { q, heads: h, scores: &case.scores, sinks, bias, distances: None };
                     attend_paged(&machine, queries, slab, p, o).unwrap();
                 }
                 assert_eq!(bits(&out), bits(&want), "page size {page_size} {madd:?} {h:?}");
@@ -250,7 +250,7 @@ fn plain_rows_give_the_reference_bits() {
                     let (q, o) = (RawMat::of(&q, h.q_cols()), RawMatMut::of(&mut out, h.out_cols()));
                     let (k, v) = (RawMat::of(&k, h.k_cols()), RawMat::of(&v, h.v_cols()));
                     let (sinks, bias) = (case.sinks.as_deref(), bias.as_deref());
-                    let queries = Queries { q, heads: h, scores: &case.scores, sinks, bias };
+                    let queries = Queries { q, heads: h, scores: &case.scores, sinks, bias, distances: None };
                     attend_dense(&machine, queries, DenseKeys { k, v, bounds: &bounds }, o).unwrap();
                 }
                 assert_eq!(bits(&out), bits(&want), "{madd:?} {h:?}");

@@ -6,12 +6,12 @@ use super::names::{elem, unsupported};
 use super::select::{self, Attention, widths};
 use crate::weight::{CudaWeight, word};
 use crate::{Cuda, CudaMem, CudaStream, Kernel};
-use engraft_core::mem::{KvRef, Table};
-use engraft_core::ops::{Attend, AttendDense, AttentionOp, AttentionOpKind, Signature};
+use engraft_core::mem::{KvRef, MatRef, Table};
+use engraft_core::ops::{Attend, AttendDense, AttendDisentangled, AttentionOp, AttentionOpKind, Signature};
 use engraft_core::params::{Relative, Scores};
 use engraft_core::{Error, Result};
 use engraft_kernels::Launch;
-use engraft_kernels::params::{attention as strict, flash, kv as paged};
+use engraft_kernels::params::{MatView, attention as strict, flash, kv as paged};
 
 /// Which kernel.
 pub(super) fn kernel(
@@ -20,6 +20,10 @@ pub(super) fn kernel(
     signature: &Signature,
 ) -> std::result::Result<Kernel, String> {
     let ((k_dim, v_dim), q, is_paged) = (widths(signature), elem(signature.x), op == AttentionOpKind::Attend);
+    if op == AttentionOpKind::AttendDisentangled {
+        return select::strict_attention(terms, signature)
+            .map(|_| Kernel::Entry(strict::Disentangled::entry(q, v_dim)));
+    }
     Ok(match (select::attention(terms, signature)?, is_paged) {
         (Attention::Tensor { hopper }, paged) => Kernel::Flash { elem: q, width: k_dim, paged, hopper },
         (Attention::Strict, true) => {
@@ -43,6 +47,7 @@ pub(super) fn run(stream: &mut CudaStream, op: AttentionOp<'_, Cuda>, signature:
             Attention::Strict => dense_strict(stream, &op),
             Attention::Tensor { hopper } => dense_tensor(stream, &op, hopper),
         },
+        AttentionOp::AttendDisentangled(op) => disentangled(stream, &op, signature),
     }
 }
 
@@ -209,6 +214,43 @@ fn dense_tensor(stream: &mut CudaStream, op: &AttendDense<'_, Cuda>, hopper: boo
         ..bytemuck::Zeroable::zeroed()
     };
     stream.launch(&whole(&p, op.max_rows, hopper)?, &p)
+}
+
+fn disentangled(
+    stream: &mut CudaStream,
+    op: &AttendDisentangled<'_, Cuda>,
+    signature: &Signature,
+) -> Result<()> {
+    select::strict_attention(stream.gpu().terms(), signature)
+        .map_err(|reason| unsupported(signature, reason))?;
+    if op.q.rows() == 0 || op.bounds.len() < 2 {
+        return Ok(());
+    }
+    let (scores, _slopes) = scores_of(stream, op.scores, [None, None])?;
+    let of = |rows: Option<MatRef<'_, CudaMem>>| rows.map_or(Ok(MatView::NONE), |rows| stream.matrix(rows));
+    let (distance_q, distance_k) = (of(op.distance_q)?, of(op.distance_k)?);
+    let rows = op.distance_q.or(op.distance_k).map_or(1, |of| of.rows());
+    let p = strict::Disentangled {
+        dense: strict::Dense {
+            q: stream.matrix(op.q)?,
+            out: stream.matrix_mut(&op.out)?,
+            k: stream.matrix(op.k)?,
+            v: stream.matrix(op.v)?,
+            scores,
+            bounds: stream.buffer(op.bounds)?,
+            seqs: word(op.bounds.len() - 1)?,
+            heads: word(op.heads.heads)?,
+            kv_heads: word(op.heads.kv_heads)?,
+            k_dim: word(op.heads.k_dim)?,
+            v_dim: word(op.heads.v_dim)?,
+            elem: elem(op.q.dtype()),
+        },
+        distance_q,
+        distance_k,
+        reach: word(rows)? / 2,
+        reserved: 0,
+    };
+    stream.launch(&p.launch(), &p)
 }
 
 fn dense_strict(stream: &mut CudaStream, op: &AttendDense<'_, Cuda>) -> Result<()> {

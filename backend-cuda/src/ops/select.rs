@@ -153,6 +153,15 @@ pub(super) fn attention(terms: Terms, s: &Signature) -> Result<Attention, String
         let hopper = terms.mode == Mode::Fast && terms.hopper && flash::has_hopper(k);
         return Ok(Attention::Tensor { hopper });
     }
+    strict_attention(terms, s)
+}
+
+/// That in the contract's order.
+///
+/// # Errors
+/// Why there is none, with the numbers.
+pub(super) fn strict_attention(terms: Terms, s: &Signature) -> Result<Attention, String> {
+    let ((k, v), room, kv) = (widths(s), u64::from(terms.shared_bytes), elem(s.kv.unwrap_or(s.x)));
     let needed = strict::most_shared(kv, k);
     match () {
         _ if v > strict::MOST_COLUMNS => {

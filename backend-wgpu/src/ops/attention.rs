@@ -5,7 +5,7 @@ use crate::command::{Call, Slot, buffer, elem, matrix, word};
 use crate::kernel::Variant;
 use crate::limits::Limits;
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
-use engraft_core::ops::{Attend, AttendDense, AttentionOp, Sequences};
+use engraft_core::ops::{Attend, AttendDense, AttendDisentangled, AttentionOp, Sequences};
 use engraft_core::params::Heads;
 use engraft_core::{Error, Result};
 use engraft_shaders::{ATTENTION_SLOTS, Attention, Kernel};
@@ -18,6 +18,7 @@ pub(super) fn run(stream: &mut WgpuStream, op: AttentionOp<'_, Wgpu>, variant: V
     match op {
         AttentionOp::Attend(op) => attend(stream, op, subgroups),
         AttentionOp::AttendDense(op) => attend_dense(stream, op, subgroups),
+        AttentionOp::AttendDisentangled(op) => attend_disentangled(stream, op, subgroups),
     }
 }
 
@@ -76,7 +77,7 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
     let slots = [q_at.slot, keys, values, sequences, scores, to.slot, pages.slot, of_heads];
     let (x, kv) = (elem(q.dtype()), elem(l.dtype));
     let Some(of_tile) = of_tile else {
-        let how = Attention { dense: false, columns, capped, subgroups };
+        let how = Attention { dense: false, columns, capped, subgroups, distances: false };
         let (kernel, grid) = (Kernel::Attention(how, x, kv), grid(limits, q.rows(), heads.heads)?);
         return stream.call(&Call { kernel, slots: &slots, words: &words, grid });
     };
@@ -148,7 +149,63 @@ fn attend_dense(stream: &mut WgpuStream, op: AttendDense<'_, Wgpu>, subgroups: b
     let of_heads = Slot::whole(limits, &of_heads, "sinks and biases")?;
     let scores = Slot::whole(limits, &scores, "scores")?;
     let slots = [q_at.slot, k_at.slot, v_at.slot, bounds_at.slot, scores, to.slot, of_heads];
-    let how = Attention { dense: true, columns, capped, subgroups };
+    let how = Attention { dense: true, columns, capped, subgroups, distances: false };
+    let kernel = Kernel::Attention(how, elem(q.dtype()), elem(k.dtype()));
+    let grid = grid(limits, q.rows(), heads.heads)?;
+    stream.call(&Call { kernel, slots: &slots, words: &words, grid })
+}
+
+/// Distances on a side, and elements from one row of them to the next, share words with other sizes.
+fn in_halves(gpu: &Wgpu, what: &str, sizes: [usize; 2]) -> Result<u32> {
+    pair(sizes[0], sizes[1]).map_err(|_| Error::Unsupported {
+        op: "attend_disentangled".into(),
+        backend: gpu.gpu.name.clone(),
+        reason: format!("{what} of {} and {}; at most {} are possible", sizes[0], sizes[1], u16::MAX),
+    })
+}
+
+fn attend_disentangled(
+    stream: &mut WgpuStream,
+    op: AttendDisentangled<'_, Wgpu>,
+    subgroups: bool,
+) -> Result<()> {
+    let AttendDisentangled { q, k, v, distance_q, distance_k, bounds, heads, scores, out, .. } = op;
+    let (gpu, out) = (stream.gpu().clone(), out.as_ref());
+    let limits = gpu.limits();
+    if q.rows() == 0 || bounds.len() < 2 {
+        return Ok(());
+    }
+    let (columns, capped) = (columns_of(&heads), scores.soft_cap.is_some());
+    let scores = gpu.scores.get(&gpu.gpu, scores)?;
+    let place = |m| matrix(limits, m, "activations");
+    let (q_at, k_at, v_at, to) = (place(q)?, place(k)?, place(v)?, place(out)?);
+    // A term that is missing has the queries in its place, and no pitch.
+    let (of_q_at, of_k_at) = (place(distance_q.unwrap_or(q))?, place(distance_k.unwrap_or(q))?);
+    let bounds_at = buffer(limits, bounds, "bounds")?;
+    let reach = distance_q.or(distance_k).map_or(0, |of| of.rows() / 2);
+    let pitches = [distance_q, distance_k].map(|of| of.map_or(0, |of| of.pitch()));
+    let words = [
+        word(q.rows())?,
+        word(bounds.len() - 1)?,
+        pair(heads.k_dim, heads.v_dim)?,
+        in_halves(&gpu, "heads and distances on a side", [heads.heads, reach])?,
+        q_at.offset,
+        word(q.pitch())?,
+        to.offset,
+        word(out.pitch())?,
+        bounds_at.offset,
+        k_at.offset,
+        word(k.pitch())?,
+        v_at.offset,
+        word(v.pitch())?,
+        of_q_at.offset,
+        of_k_at.offset,
+        in_halves(&gpu, "rows of distances with pitches", pitches)?,
+    ];
+    let scores = Slot::whole(limits, &scores, "scores")?;
+    let slots =
+        [q_at.slot, k_at.slot, v_at.slot, bounds_at.slot, scores, to.slot, of_q_at.slot, of_k_at.slot];
+    let how = Attention { dense: true, columns, capped, subgroups, distances: true };
     let kernel = Kernel::Attention(how, elem(q.dtype()), elem(k.dtype()));
     let grid = grid(limits, q.rows(), heads.heads)?;
     stream.call(&Call { kernel, slots: &slots, words: &words, grid })

@@ -10,7 +10,7 @@ use crate::backend::{AttnPlan, Backend, Communicator, Mem, Stream};
 use crate::config::EngineConfig;
 use crate::graph::GraphSet;
 use crate::inject::kernels;
-use crate::mem::{Buf, Float, Mat, MatRef, StepView};
+use crate::mem::{Buf, Float, Mat, MatRef, StepView, StepWords};
 use crate::model::{Exec, Model, Sizes, State};
 use crate::ops::{Checked, Convert, KvCopyPages, MarkSeen, Run};
 use crate::policy::Rank;
@@ -123,6 +123,10 @@ impl<B: Backend> Runner<B> {
             let (words, to) = streams.zeros();
             stream.upload(&words, to.view_mut())?;
         }
+        if let Some(relative) = &mut state.scratch.relative {
+            let (words, to) = relative.first_words();
+            stream.upload(&words, to.view_mut())?;
+        }
         let words = sizes.step.words().max(1);
         let source = match model.encoder {
             Some(_) => Some(Buf::new(backend.alloc(words * 4)?, words)?),
@@ -182,6 +186,7 @@ impl<B: Backend> Runner<B> {
         }
         self.upload_pixels(&order.values)?;
         self.upload_features(order)?;
+        self.upload_taps(&order.words)?;
         let mut probe = self.profile.as_ref().map(|_| Probe::default());
         self.encode(order, probe.as_mut())?;
         let mut launched =
@@ -307,6 +312,14 @@ impl<B: Backend> Runner<B> {
         stream.upload(&order.values, stem.uploaded.view_mut(frames)?.into_f32()?)?;
         let (x, out) = (stem.uploaded.view(frames)?, stem.features.view_mut(frames)?);
         stream.run(Checked::new(Convert { x, bias: None, out })?)
+    }
+
+    /// Says which rows a convolution next to a block reads of the texts of a step.
+    fn upload_taps(&mut self, words: &StepWords) -> Result<()> {
+        let Self { state, stream, .. } = self;
+        let Some(conv) = &mut state.scratch.conv else { return Ok(()) };
+        let taps = conv.taps_of(words);
+        stream.upload(&taps, conv.taps.view_mut().slice(0..taps.len())?)
     }
 
     /// Runs the encoder next to the model over what sequences of this step begin with.

@@ -3,15 +3,15 @@
 use crate::backend::{Backend, Mem, Stream};
 use crate::mem::{Buf, Device, Weight};
 use crate::model::{
-    Altup, Apart, Block, Cross, Embedding, Experts, Filter, Fused, Head, HeadNorms, Index, InputOfLayer,
-    InputsOfLayers, Latent, Laurel, Mlp, Model, Norm, Pooler, Positions, Projection, RopeTable, RowParallel,
-    Stem, Streams, Transform, angles,
+    Altup, Apart, Block, ConvOfLayer, Cross, Embedding, Experts, Filter, Fused, Head, HeadNorms, Index,
+    InputOfLayer, InputsOfLayers, Latent, Laurel, Mlp, Model, Norm, Pooler, Positions, Projection, Relative,
+    RopeTable, RowParallel, Stem, Streams, Transform, angles,
 };
 use crate::params::ExpertShare;
 use crate::policy::{
     AltupSpec, BlockSpec, ConvSpec, CrossSpec, FilterSpec, Group, GroupBlock, HeadSpec, IndexSpec, Join,
-    LatentSpec, LaurelSpec, LayerInput, ModelSpec, MoeSpec, NormSpec, Part, PositionConv, QkNorm, QkSpan,
-    Role, Slot, StemSpec,
+    LatentSpec, LaurelSpec, LayerConv, LayerInput, ModelSpec, MoeSpec, NormSpec, Part, PositionConv, QkNorm,
+    QkSpan, Role, Slot, StemSpec,
 };
 use crate::weights::Operands;
 use crate::{Error, Result};
@@ -204,6 +204,14 @@ fn embedding<D: Device>(
         token_types: t.take_opt(None, Slot::TokenTypeEmbed, Part::Weight),
         positions: positions.or_else(|| t.take_opt(None, Slot::PositionEmbed, Part::Weight)),
         norm: t.norm_opt(spec.embed.norm, None, Slot::EmbedNorm)?,
+        relative: match spec.embed.relative {
+            Some(table) => Some(Relative {
+                spec: table,
+                table: t.take(None, Slot::RelativeEmbed, Part::Weight)?,
+                norm: t.norm_opt(table.norm, None, Slot::RelativeNorm)?,
+            }),
+            None => None,
+        },
         layers: match spec.embed.layers {
             Some(layers) => Some(InputsOfLayers {
                 spec: layers,
@@ -286,6 +294,7 @@ fn build_block<D: Device>(
         mlp_post: t.norm_opt(spec.mlp_post, l, Slot::MlpPostNorm)?,
         input: spec.input.map(|input| build_input(input, l, t)).transpose()?,
         end_factor: t.end_factor(spec, layer)?,
+        conv: spec.conv.map(|conv| build_conv(conv, l, t)).transpose()?,
         rank: group.map_or(0, |group| group.rank.index),
         one_exchange: of_group.is_some_and(|group| group.one_exchange),
         whole_norms: of_group.and_then(|group| group.whole_norms.clone()),
@@ -326,6 +335,11 @@ fn build_input<D: Device>(spec: LayerInput, l: Option<usize>, t: &mut Taker<D>) 
         out: t.linear(l, Slot::LayerOut)?,
         norm: t.norm(spec.norm, l, Slot::LayerOutNorm)?,
     })
+}
+
+fn build_conv<D: Device>(spec: LayerConv, l: Option<usize>, t: &mut Taker<D>) -> Result<ConvOfLayer<D>> {
+    let conv = t.linear(l, Slot::LayerConv)?;
+    Ok(ConvOfLayer { spec, conv, norm: t.norm(spec.norm, l, Slot::LayerConvNorm)? })
 }
 
 fn build_cross<D: Device>(

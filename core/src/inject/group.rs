@@ -150,6 +150,7 @@ fn why(role: &Role) -> &'static str {
         (Slot::TokenEmbed | Slot::PositionEmbed | Slot::TokenTypeEmbed | Slot::LayerEmbed, _) => {
             "every rank looks up whole rows"
         }
+        (Slot::RelativeEmbed, _) => "every rank makes queries and keys of the same rows of distances",
         (Slot::Head, _) => "a rank multiplies its rows of a table that all look up",
         (Slot::Router | Slot::ChoiceBias | Slot::ExpertFactors, _) => {
             "every rank chooses the experts of every token"

@@ -179,6 +179,13 @@ impl StepWords {
     pub fn words(&self) -> &[u32] {
         &self.words
     }
+
+    /// Query rows of every sequence.
+    pub fn query_rows(&self) -> Vec<usize> {
+        let starts = self.shape.starts();
+        let bounds = self.words.get(starts[BOUNDS]..starts[BOUNDS + 1]).unwrap_or_default();
+        bounds.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as usize).collect()
+    }
 }
 
 /// A sequence whose part of a step is one token, from which the next one is sampled.
@@ -400,6 +407,8 @@ mod tests {
             &[NO_ROW, NO_ROW],
         ];
         assert_eq!(step.words(), want.concat());
+        assert_eq!(step.query_rows(), [1, 0]);
+        assert!(StepWords::default().query_rows().is_empty());
         let buffer = Buf::<Host, u32>::new(Host(4 * shape.words()), shape.words()).unwrap();
         let view = StepView::new(buffer.view(), shape).unwrap();
         assert_eq!((view.feeds.offset(), view.table_edits.len()), (5 * 3, 2));

@@ -4,8 +4,8 @@ use super::index::read_by;
 use super::input::Input;
 use super::parts::of_rank;
 use super::{
-    Altup, Cross, Exec, Experts, Filter, Fused, Index, InputOfLayer, Latent, Laurel, Norm, Projection,
-    RowParallel, Scratch, StepInputs,
+    Altup, ConvOfLayer, Cross, Exec, Experts, Filter, Fused, Index, InputOfLayer, Latent, Laurel, Norm,
+    Projection, RowParallel, Scratch, StepInputs,
 };
 use crate::mem::{Device, Mat, MatMut, MatRef, copied};
 use crate::ops::{
@@ -63,6 +63,8 @@ pub struct Block<D: Device> {
     pub input: Option<InputOfLayer<D>>,
     /// Factor of the residual stream at its end.
     pub end_factor: Option<f32>,
+    /// A convolution next to it.
+    pub conv: Option<ConvOfLayer<D>>,
     /// Which rank it is.
     pub rank: usize,
     /// Of a rank's parallel block: attention and the feed-forward part are added in one exchange.
@@ -122,6 +124,7 @@ impl<D: Device> Block<D> {
         if let Some(laurel) = &self.laurel {
             laurel.forward(x, tokens, input(&self.attn_norm), s)?;
         }
+        self.conv.as_ref().map_or(Ok(()), |conv| conv.forward(x, tokens, s))?;
         self.attention(x, step, at, input(&self.attn_norm), s)?;
         match (placement, &self.experts) {
             (Placement::Parallel, None) => return self.parallel_mlp(x, tokens, next, s),
@@ -147,7 +150,8 @@ impl<D: Device> Block<D> {
         replace_residual(x, tokens, placement, s)?;
         self.feed_forward(x, tokens, input(&self.mlp_norm), s)?;
         if self.ends_plainly(at.layer, s) {
-            return self.add_to_residual(x, tokens, placement, (self.mlp_post.as_ref(), last), s);
+            self.add_to_residual(x, tokens, placement, (self.mlp_post.as_ref(), last), s)?;
+            return self.conv.as_ref().map_or(Ok(()), |conv| conv.join(x, tokens, s));
         }
         self.add_to_residual(x, tokens, placement, (self.mlp_post.as_ref(), None), s)?;
         self.end(x, tokens, (at.layer, next), s)
@@ -281,6 +285,9 @@ impl<D: Device> Block<D> {
     ) -> Result<()> {
         let (shape, heads) = (step.view.shape, self.spec.heads);
         self.turn(x, step, at.ropes[0], !normed, s)?;
+        if let Some(terms) = self.spec.disentangled {
+            return self.attend_disentangled(x, step, terms, s);
+        }
         let qkv = s.qkv.shaped(shape.tokens, heads.qkv_cols())?;
         let out = self.values_of_heads(shape.tokens, &mut s.attn, &mut s.gate_up)?;
         let rows = (step.view.bounds, shape.max_query);

@@ -1,7 +1,7 @@
 //! From ids, pixels or features of sound to the residual stream: tokens, projection, token types, positions,
 //! norm.
 
-use super::{Exec, InputsOfLayers, Norm, Projection, Scratch, Stem, StepInputs};
+use super::{Exec, InputsOfLayers, Norm, Projection, Relative, Scratch, Stem, StepInputs};
 use crate::mem::Device;
 use crate::ops::{self, Convert, Embed, Scale};
 use crate::policy::{EmbedSpec, Project};
@@ -27,6 +27,8 @@ pub struct Embedding<D: Device> {
     pub norm: Option<Norm<D>>,
     /// Inputs of the blocks' own.
     pub layers: Option<InputsOfLayers<D>>,
+    /// Rows of distances.
+    pub relative: Option<Relative<D>>,
 }
 
 impl<D: Device> Embedding<D> {
@@ -42,7 +44,9 @@ impl<D: Device> Embedding<D> {
         let table = self.tokens.as_ref().or(table);
         self.projected(x, step, table, s)?;
         self.stem.as_ref().map_or(Ok(()), |stem| stem.add_positions(x, tokens, s))?;
-        self.layers.as_ref().map_or(Ok(()), |layers| layers.forward(x, step, s))
+        self.layers.as_ref().map_or(Ok(()), |layers| layers.forward(x, step, s))?;
+        let longest = step.view.shape.max_query;
+        self.relative.as_ref().map_or(Ok(()), |relative| relative.forward(x, longest, s))
     }
 
     /// The same without positions that are convolutions.

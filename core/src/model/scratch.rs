@@ -4,7 +4,9 @@
 use super::expert_scratch::ExpertScratch;
 use super::index_scratch::IndexScratch;
 use super::latent_scratch::LatentScratch;
+use super::layer_conv::ConvScratch;
 use super::layer_scratch::LayerScratch;
+use super::relative::RelativeScratch;
 use super::shortcut::ShortcutScratch;
 use super::stem_scratch::StemScratch;
 use super::stream_scratch::{LaurelScratch, StreamScratch};
@@ -67,6 +69,10 @@ pub struct Scratch<M> {
     pub streams: Option<StreamScratch<M>>,
     /// Of blocks with a low-rank path next to attention.
     pub laurel: Option<LaurelScratch<M>>,
+    /// Of models whose scores have terms by distance that depend on what is at it.
+    pub relative: Option<RelativeScratch<M>>,
+    /// Of models with a convolution next to a block.
+    pub conv: Option<ConvScratch<M>>,
     /// Of models with experts.
     pub experts: Option<ExpertScratch<M>>,
     /// Of models with experts that join a block later.
@@ -164,6 +170,8 @@ impl<M: DeviceMem> Scratch<M> {
         let layers = LayerScratch::new(spec, tokens, &mut alloc)?;
         let streams = StreamScratch::new(spec, tokens, dtype, &mut alloc)?;
         let laurel = LaurelScratch::new(spec, tokens, dtype, &mut alloc)?;
+        let relative = RelativeScratch::new(spec, tokens, dtype, &mut alloc)?;
+        let conv = ConvScratch::new(spec, tokens, dtype, &mut alloc)?;
         let shortcut = ShortcutScratch::new(spec, tokens, dtype, &mut alloc)?;
         let stem = spec.embed.stem.as_ref();
         let stem = stem.map(|stem| StemScratch::new(stem, spec.hidden, [tokens, seqs], dtype, &mut alloc));
@@ -204,6 +212,8 @@ impl<M: DeviceMem> Scratch<M> {
             layers,
             streams,
             laurel,
+            relative,
+            conv,
             experts,
             shortcut,
             pixels: image_patch.map(|n| mat(tokens, n, Float::F32)).transpose()?,

@@ -28,12 +28,12 @@ pub struct Positions<D: Device> {
 }
 
 /// What a convolution reads of every row, and where.
-struct Taps<'a, D: Device> {
-    from: MatRef<'a, D::Mem>,
+pub(super) struct Taps<'a, D: Device> {
+    pub from: MatRef<'a, D::Mem>,
     /// Rows that each row reads.
-    kernel: usize,
+    pub kernel: usize,
     /// First word of their taps.
-    first: usize,
+    pub first: usize,
 }
 
 fn missing() -> Error {
@@ -117,7 +117,7 @@ impl<D: Device> Stem<D> {
 }
 
 /// Gathers what some rows of `out` read, and multiplies them, until all are done.
-fn convolve<D: Device>(
+pub(super) fn convolve<D: Device>(
     x: &mut Exec<'_, D>,
     (projection, act): (&Projection<D>, Option<Act>),
     read: &Taps<'_, D>,

@@ -109,7 +109,53 @@ pub struct AttendDense<'a, D: Device> {
     pub out: MatMut<'a, D::Mem>,
 }
 
-stem!(Attention, AttentionOp, AttentionOpKind: Attend = "attend", AttendDense = "attend_dense");
+/// [`AttendDense`] whose scores have terms by distance that depend on what is at it (disentangled attention):
+/// `s = ((q_i . k_j + q_i . K[d]) + k_j . Q[d]) * scale`, then as there. `Q` and `K` have a row for every
+/// distance, from the key furthest behind its query to that furthest ahead, as far one way as the other:
+/// `d = clamp(j - i, -reach, reach) + reach` of `2 * reach + 1` rows. Every query head has a key head of its
+/// own, and there is one of the two terms at least.
+pub struct AttendDisentangled<'a, D: Device> {
+    /// `[tokens, heads * k_dim]`.
+    pub q: MatRef<'a, D::Mem>,
+    /// `[tokens, heads * k_dim]`.
+    pub k: MatRef<'a, D::Mem>,
+    /// `[tokens, heads * v_dim]`.
+    pub v: MatRef<'a, D::Mem>,
+    /// Queries of distances `[2 * reach + 1, heads * k_dim]`, where keys ask for them.
+    pub distance_q: Option<MatRef<'a, D::Mem>>,
+    /// Keys of distances `[2 * reach + 1, heads * k_dim]`, where queries ask for them.
+    pub distance_k: Option<MatRef<'a, D::Mem>>,
+    /// `[seqs + 1]`.
+    pub bounds: BufRef<'a, D::Mem, u32>,
+    /// Most rows of one sequence: what launches are sized by.
+    pub max_rows: usize,
+    /// Heads.
+    pub heads: Heads,
+    /// Scores and masks, without [`Scores::relative`].
+    pub scores: &'a Scores,
+    /// `[tokens, heads * v_dim]`.
+    pub out: MatMut<'a, D::Mem>,
+}
+
+stem!(
+    Attention,
+    AttentionOp,
+    AttentionOpKind: Attend = "attend",
+    AttendDense = "attend_dense",
+    AttendDisentangled = "attend_disentangled",
+);
+
+impl<'a, D: Device> AttendDisentangled<'a, D> {
+    /// Attention without sinks and biases by distance, and the queries and keys of distances.
+    pub fn of(
+        plain: AttendDense<'a, D>,
+        distance_q: Option<MatRef<'a, D::Mem>>,
+        distance_k: Option<MatRef<'a, D::Mem>>,
+    ) -> Self {
+        let AttendDense { q, k, v, bounds, max_rows, heads, scores, sinks: _, bias: _, out } = plain;
+        Self { q, k, v, distance_q, distance_k, bounds, max_rows, heads, scores, out }
+    }
+}
 
 impl<'a, D: Device> AttendDense<'a, D> {
     /// Over the parts of a fused matrix `[tokens, q | k | v]`.
@@ -192,18 +238,51 @@ impl<'a, D: Device> Rules<'a, D> for Attend<'a, D> {
     }
 }
 
+/// Keys and values of as many rows as there are queries.
+fn keys_fit(check: &Check, h: Heads, q: MatLayout, [k, v]: [MatLayout; 2]) -> Result<()> {
+    check.same("rows of k", k.rows, q.rows)?;
+    check.same("rows of v", v.rows, q.rows)?;
+    check.same("columns of k", k.cols, h.k_cols())?;
+    check.same("columns of v", v.cols, h.v_cols())?;
+    check.dtype("element type of k", k.dtype, q.dtype)?;
+    check.dtype("element type of v", v.dtype, q.dtype)
+}
+
+impl<'a, D: Device> Rules<'a, D> for AttendDisentangled<'a, D> {
+    rules!(
+        AttentionOpKind::AttendDisentangled:
+        q, k, v, distance_q, distance_k, bounds, max_rows, heads, out; scores
+    );
+
+    fn check(&self, check: &Check) -> Result<()> {
+        let (h, q) = (self.heads, self.q.layout());
+        queries_fit::<D::Weight>(check, h, (self.scores, None, None), q, self.out.layout())?;
+        keys_fit(check, h, q, [self.k.layout(), self.v.layout()])?;
+        check.same("key heads", h.kv_heads, h.heads)?;
+        let of = [self.distance_q, self.distance_k].map(|rows| rows.map(|rows| rows.layout()));
+        let rows = of.iter().flatten().next().map(|first| first.rows);
+        check.present("queries or keys of distances", rows.is_some())?;
+        for own in of.into_iter().flatten() {
+            check.same("columns of a distance", own.cols, h.q_cols())?;
+            check.dtype("element type of a distance", own.dtype, q.dtype)?;
+            check.same("rows of distances", own.rows, rows.unwrap_or(0))?;
+            check.same("distances ahead and behind, and none", own.rows % 2, 1)?;
+        }
+        check.at_least("bounds", self.bounds.len(), 1)
+    }
+
+    fn signature(&self) -> Signature {
+        signature(self.kind(), self.q.dtype(), self.k.dtype(), self.heads)
+    }
+}
+
 impl<'a, D: Device> Rules<'a, D> for AttendDense<'a, D> {
     rules!(AttentionOpKind::AttendDense: q, k, v, bounds, max_rows, heads, out, sinks, bias; scores);
 
     fn check(&self, check: &Check) -> Result<()> {
         let (h, q) = (self.heads, self.q.layout());
         queries_fit(check, h, (self.scores, self.sinks, self.bias), q, self.out.layout())?;
-        check.same("rows of k", self.k.rows(), q.rows)?;
-        check.same("rows of v", self.v.rows(), q.rows)?;
-        check.same("columns of k", self.k.cols(), h.k_cols())?;
-        check.same("columns of v", self.v.cols(), h.v_cols())?;
-        check.dtype("element type of k", self.k.dtype(), q.dtype)?;
-        check.dtype("element type of v", self.v.dtype(), q.dtype)?;
+        keys_fit(check, h, q, [self.k.layout(), self.v.layout()])?;
         check.at_least("bounds", self.bounds.len(), 1)
     }
 

@@ -24,7 +24,7 @@ const WORDS: [(&str, &[&str]); 4] = [
         ],
     ),
     ("short convolutions", &["lfm2", "lfm2_moe", "lfm3"]),
-    ("score terms by relative position", &["deberta-v2"]),
+    ("matmuls of distances of their own, next to those of queries and keys", &["deberta"]),
 ];
 
 /// What a family is that no word is missing for, but a whole kind of model.

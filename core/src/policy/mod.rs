@@ -12,6 +12,7 @@ mod auto;
 mod binding;
 mod cross_spec;
 mod describe;
+mod disentangled;
 mod doubts;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -61,6 +62,7 @@ pub use auto::Automatic;
 pub use binding::{Binding, Part, Role, RowOrder, Shard, TensorSource, glob};
 pub use cross_spec::CrossSpec;
 pub use describe::Described;
+pub use disentangled::{Disentangled, LayerConv, RelativeTable};
 pub use families::{
     Albert, BAICHUAN, BERT, BLOOM, CHATGLM, CODEGEN, Clip, DISTILBERT, ELECTRA, EXAONE4, FALCON, GEMMA,
     GEMMA2, GEMMA3, GPT_BIGCODE, GPT_NEO, GPT_NEOX, GPT2, GPTJ, LLAMA, MEGATRON, MISTRAL, MIXTRAL, MPT,
@@ -72,7 +74,7 @@ pub use index_spec::IndexSpec;
 pub use layer_inputs::{LayerInput, LayerInputs};
 pub use moe_spec::{ApartSpec, Join, MoeSpec};
 pub use names::{ExpertLayout, Names, QkvLayout};
-pub use norm_spec::NormSpec;
+pub use norm_spec::{NormSpec, QkNorm, QkSpan};
 pub use origin::{Filled, Origin};
 pub use positions::{BucketSpec, LearnedPositions, QueryGrowth, Sinusoids};
 pub use registry::Registry;
@@ -82,7 +84,7 @@ pub use shares::{Grains, Shares, expert_parts};
 pub use slot::Slot;
 pub use spec::{
     BlockSpec, EmbedSpec, EncoderSpec, Family, FilterSpec, HeadGate, HeadSpec, HeadTransform, LatentSpec,
-    MlpSpec, ModelSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, QkNorm, QkSpan, TokenHead,
+    MlpSpec, ModelSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, TokenHead,
 };
 pub use stem::{ConvNorm, ConvSpec, PositionConv, StemSpec};
 pub use table::TablePolicy;

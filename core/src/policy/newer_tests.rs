@@ -1,7 +1,7 @@
 //! What families with a word of their own read of their configurations, beyond what their fixtures say.
 
 use super::tests::Case;
-use super::{HeadGate, Join, QkSpan, RopeScaling};
+use super::{Disentangled, HeadGate, HeadSpec, Join, Placement, Project, QkSpan, RelativeTable, RopeScaling};
 use crate::params::{Act, NormKind, RopeStyle, RouterScore};
 use serde_json::{Value, json};
 
@@ -373,4 +373,92 @@ fn longcat_has_experts_without_weights_in_every_other_block() {
     }
     // One more of them is a router of another shape.
     assert!(longcat().set("zero_expert_num", json!(3)).error().contains("mlp.router"));
+}
+
+#[test]
+fn deberta_has_score_terms_of_distances() {
+    let spec = Case::load("deberta_v3_base").spec().unwrap();
+    let table = spec.embed.relative.unwrap();
+    assert_eq!((table.reach, table.most, table.norm.is_some()), (256, Some(512), true));
+    let both = Disentangled::new(true, true);
+    for (layer, block) in spec.blocks.iter().enumerate() {
+        assert_eq!((block.disentangled, block.conv), (Some(both), None), "{layer}");
+        assert_eq!(block.scores.scale, (1.0 / 192f64.sqrt()) as f32, "{layer}: of three terms");
+    }
+    assert!(spec.embed.positions.is_none() && spec.embed.token_types.is_none());
+    assert_eq!((spec.head, spec.placement), (HeadSpec::None, Placement::Post));
+    let one = |term: &str| {
+        let block =
+            Case::load("deberta_v3").set("pos_att_type", json!([term])).spec().unwrap().blocks.remove(0);
+        (block.disentangled.unwrap(), block.scores.scale)
+    };
+    let root = (1.0 / 32f64.sqrt()) as f32;
+    assert_eq!(one("c2p"), (Disentangled::new(true, false), root));
+    assert_eq!(one("P2C"), (Disentangled::new(false, true), root));
+    let plain =
+        Case::load("deberta_v3").set("position_buckets", json!(-1)).set("norm_rel_ebd", json!("none"));
+    let plain = plain.set("max_relative_positions", json!(6)).without("deberta.encoder.LayerNorm.weight");
+    let spec = plain.without("deberta.encoder.LayerNorm.bias").resolve().unwrap().0;
+    assert_eq!(spec.embed.relative, Some(RelativeTable::new(6)));
+}
+
+#[test]
+fn the_second_deberta_has_a_convolution_next_to_its_first_block() {
+    let spec = Case::load("deberta_v2_conv").spec().unwrap();
+    let conv = |layer: usize| spec.blocks[layer].conv.map(|conv| (conv.kernel, conv.act));
+    assert_eq!((conv(0), conv(1)), (Some((3, Act::Gelu)), None));
+    let pooler = spec.pooler.unwrap();
+    assert_eq!((pooler.act, pooler.dense), (Some(Act::Gelu), Some((32, true))));
+    // The class's default.
+    let spec = Case::load("deberta_v2_conv").unset("conv_act").spec().unwrap();
+    assert_eq!(spec.blocks[0].conv.unwrap().act, Act::Tanh);
+}
+
+#[test]
+fn what_deberta_cannot_have_is_refused_by_name() {
+    for (field, value) in [
+        ("relative_attention", json!(false)),
+        ("share_att_key", json!(false)),
+        ("pos_att_type", json!("c2p|p2p")),
+        ("pos_att_type", json!([])),
+        ("pos_att_type", json!([3])),
+        ("norm_rel_ebd", json!("batch_norm")),
+        ("position_buckets", json!(2)),
+        ("position_buckets", json!(1 << 20)),
+        ("position_buckets", json!("six")),
+        ("max_relative_positions", json!(4)),
+        ("pooler_hidden_size", json!(16)),
+        ("attention_head_size", json!(64)),
+        ("conv_kernel_size", json!(4)),
+        ("conv_act", json!("softmax")),
+        ("conv_groups", json!(2)),
+        ("is_decoder", json!(true)),
+    ] {
+        let error = Case::load("deberta_v2_conv").set(field, value.clone()).error();
+        // A reach that buckets do not fit in is said to be theirs.
+        let named = if field == "max_relative_positions" { "position_buckets" } else { field };
+        assert!(error.contains(named), "{field} = {value}: {error}");
+    }
+    let narrow = Case::load("deberta_v3").set("embedding_size", json!(16));
+    let error = narrow.set("position_biased_input", json!(true)).error();
+    assert!(error.contains("embedding_size"), "{error}");
+    let error = Case::load("deberta_v3").set("model_type", json!("deberta")).error();
+    assert!(error.contains("matmuls of distances of their own"), "{error}");
+}
+
+#[test]
+fn a_narrow_table_of_deberta_is_projected_before_the_norm() {
+    let mut case = Case::load("deberta_v3").set("embedding_size", json!(16));
+    for tensor in &mut case.tensors {
+        match tensor.name.as_str() {
+            "deberta.embeddings.word_embeddings.weight" => tensor.shape = vec![61, 16],
+            "cls.predictions.transform.dense.weight" => tensor.shape = vec![16, 32],
+            name if name.starts_with("cls.predictions.transform.") => tensor.shape = vec![16],
+            _ => {}
+        }
+    }
+    let mut case = case.add("deberta.embeddings.embed_proj.weight", &[32, 16]);
+    let (spec, _) = case.resolve().unwrap();
+    assert_eq!((spec.embed.width, spec.embed.project), (16, Project::Tokens));
+    assert_eq!(spec.head.transform().map(|transform| transform.width), Some(16));
 }

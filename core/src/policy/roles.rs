@@ -4,10 +4,10 @@
 use super::altup_spec::AltupSpec;
 use super::binding::{Part, Role};
 use super::moe_spec::Join;
-use super::norm_spec::NormSpec;
+use super::norm_spec::{NormSpec, QkSpan};
 use super::rope_spec::RopeScaling;
 use super::slot::Slot;
-use super::spec::{BlockSpec, Family, HeadSpec, ModelSpec, Project, QkSpan};
+use super::spec::{BlockSpec, Family, HeadSpec, ModelSpec, Project};
 use super::stem::StemSpec;
 
 impl ModelSpec {
@@ -145,6 +145,8 @@ impl ModelSpec {
                 (conv.norm?.norm, conv.outputs)
             }
             Slot::PositionNorm => (self.embed.stem.as_ref()?.positions?.norm?, self.hidden),
+            Slot::RelativeNorm => (self.embed.relative?.norm?, self.hidden),
+            Slot::LayerConvNorm => (block()?.conv?.norm, self.hidden),
             Slot::LayerProjectNorm => (self.embed.layers?.norm, self.embed.layers?.width),
             Slot::LayerOutNorm => (block()?.input?.norm, self.hidden),
             Slot::AltupNorm => (block()?.altup?.norm, self.hidden),
@@ -201,6 +203,7 @@ impl ModelSpec {
             Slot::TokenEmbed if self.embed.reads_tokens() && !self.embed.shared => {
                 Some((self.vocab, self.embed.width))
             }
+            Slot::RelativeEmbed => Some((self.embed.relative?.rows(), self.hidden)),
             Slot::LayerEmbed => Some((self.embed.layers?.rows, self.layer_columns()?)),
             Slot::PositionEmbed => Some((self.embed.positions?.rows, sum)),
             Slot::TokenTypeEmbed => Some((self.embed.token_types?, sum)),
@@ -339,6 +342,7 @@ fn block_linear(b: &BlockSpec, slot: Slot, hidden: usize) -> Option<(usize, usiz
         Slot::IndexFactors => (b.index?.own()?.heads, hidden, false),
         Slot::Qkv if b.latent.is_some() => return None,
         Slot::Qkv => (b.qkv_cols(), hidden, b.bias[0]),
+        Slot::LayerConv => (hidden, hidden * b.conv?.kernel, true),
         Slot::LayerGate => (b.input?.width, hidden, false),
         Slot::LayerOut => (hidden, b.input?.width, false),
         Slot::AltupRouter => (b.altup?.inputs, hidden, false),

@@ -10,8 +10,9 @@
 
 use super::binding::{Part, Role};
 use super::group::{Group, GroupBlock, Rank};
+use super::norm_spec::QkSpan;
 use super::slot::Slot;
-use super::spec::{BlockSpec, EncoderSpec, HeadSpec, ModelSpec, Placement, QkSpan, TokenHead};
+use super::spec::{BlockSpec, EncoderSpec, HeadSpec, ModelSpec, Placement, TokenHead};
 use crate::mem::WeightFormat;
 use crate::numerics::{LEAF_UNIT, LEAVES, leaf_bounds, leaf_bounds_of_groups};
 use crate::params::ExpertShare;

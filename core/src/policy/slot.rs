@@ -74,6 +74,10 @@ slots! {
     AltupRouter = "altup_router" in block,
     /// From what it gives to the coefficients of predictions `[streams * streams, streams]`.
     AltupPredict = "altup_predict" in block,
+    /// Table of distances from query to key `[rows, hidden]`.
+    RelativeEmbed = "relative_embed",
+    /// Norm of its rows.
+    RelativeNorm = "relative_norm" is norm,
     /// Norm of the attention part.
     AttnNorm = "attn_norm" in block is norm,
     /// First matmul of a low-rank path next to attention `[rank, hidden]`.
@@ -177,6 +181,10 @@ slots! {
     LayerOut = "layer_out" in block,
     /// Norm of what it gives.
     LayerOutNorm = "layer_out_norm" in block is norm,
+    /// A convolution over the rows of a text next to a block `[hidden, kernel * hidden]`.
+    LayerConv = "layer_conv" in block,
+    /// Norm of what the block gives and what it gives together.
+    LayerConvNorm = "layer_conv_norm" in block is norm,
     /// Factor of the residual stream at a block's end.
     EndFactor = "end_factor" in block,
     /// From another residual stream to what is merged `[hidden, hidden]`: one for each stream but the first.
@@ -199,7 +207,7 @@ slots! {
 
 impl Slot {
     /// Every slot, in the order in which a model uses them.
-    pub const ALL: [Slot; 78] = [
+    pub const ALL: [Slot; 82] = [
         Slot::TokenEmbed,
         Slot::PatchEmbed,
         Slot::Conv,
@@ -213,6 +221,8 @@ impl Slot {
         Slot::LayerProjectNorm,
         Slot::PositionConv,
         Slot::PositionNorm,
+        Slot::RelativeEmbed,
+        Slot::RelativeNorm,
         Slot::RopeFactors,
         Slot::AltupProject,
         Slot::AltupNorm,
@@ -269,6 +279,8 @@ impl Slot {
         Slot::LayerGate,
         Slot::LayerOut,
         Slot::LayerOutNorm,
+        Slot::LayerConv,
+        Slot::LayerConvNorm,
         Slot::EndFactor,
         Slot::AltupUnembed,
         Slot::FinalNorm,

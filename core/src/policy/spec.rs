@@ -5,11 +5,12 @@
 
 use super::altup_spec::{AltupSpec, LaurelSpec};
 use super::cross_spec::CrossSpec;
+use super::disentangled::{Disentangled, LayerConv, RelativeTable};
 use super::group::Group;
 use super::index_spec::IndexSpec;
 use super::layer_inputs::{LayerInput, LayerInputs};
 use super::moe_spec::MoeSpec;
-use super::norm_spec::NormSpec;
+use super::norm_spec::{NormSpec, QkNorm};
 use super::positions::{BucketSpec, LearnedPositions, QueryGrowth, Sinusoids};
 use super::rope_spec::RopeSpec;
 use super::stem::StemSpec;
@@ -39,37 +40,6 @@ pub enum Placement {
     /// `x = n(x)`, `x += f(x)`, `x = m(x)`, `x += g(x)`: the residual stream goes through the norms (BLOOM's
     /// `apply_residual_connection_post_layernorm`).
     NormedResidual,
-}
-
-/// What a norm of queries or keys spans, and how many values it multiplies with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum QkSpan {
-    /// Each head by itself, all with the same values.
-    Head,
-    /// Each head by itself, with values of its own (StableLM 2 12B).
-    OwnHead,
-    /// All heads at once (OLMo 2).
-    Whole,
-}
-
-/// Norms of queries and keys.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub struct QkNorm {
-    /// The norm.
-    pub norm: NormSpec,
-    /// What it spans.
-    pub span: QkSpan,
-    /// Whether heads are normed after they are rotated (HunYuan), not before; with [`QkSpan::Head`] alone.
-    pub after_rope: bool,
-}
-
-impl QkNorm {
-    /// Norms before the rotation.
-    pub fn new(norm: NormSpec, span: QkSpan) -> Self {
-        Self { norm, span, after_rope: false }
-    }
 }
 
 /// An image split into patches.
@@ -132,6 +102,8 @@ pub struct EmbedSpec {
     pub shared: bool,
     /// Inputs of the blocks' own.
     pub layers: Option<LayerInputs>,
+    /// Rows of distances, which blocks make queries and keys of.
+    pub relative: Option<RelativeTable>,
 }
 
 impl EmbedSpec {
@@ -149,6 +121,7 @@ impl EmbedSpec {
             stem: None,
             shared: false,
             layers: None,
+            relative: None,
         }
     }
 
@@ -288,6 +261,8 @@ pub struct BlockSpec {
     pub scores: Scores,
     /// A bias of scores by the distance from query to key, from a table of buckets.
     pub buckets: Option<BucketSpec>,
+    /// Score terms by distance that depend on what is at it; of encoders alone.
+    pub disentangled: Option<Disentangled>,
     /// Attention over what an encoder gives.
     pub cross: Option<CrossSpec>,
     /// Whether every head has a sink: a score without a key or a value (gpt-oss).
@@ -343,6 +318,8 @@ pub struct BlockSpec {
     pub laurel: Option<LaurelSpec>,
     /// Whether the residual stream is multiplied by a stored factor at the block's end.
     pub end_factor: bool,
+    /// A convolution next to the block, whose sum is normed again; of post-norm encoders alone.
+    pub conv: Option<LayerConv>,
 }
 
 impl BlockSpec {
@@ -378,6 +355,7 @@ impl BlockSpec {
             heads,
             scores: Scores::causal(1.0 / (heads.k_dim as f64).sqrt()),
             buckets: None,
+            disentangled: None,
             cross: None,
             sinks: false,
             qk_norm: None,
@@ -404,6 +382,7 @@ impl BlockSpec {
             altup: None,
             laurel: None,
             end_factor: false,
+            conv: None,
         }
     }
 }

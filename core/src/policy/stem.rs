@@ -55,6 +55,30 @@ impl ConvSpec {
         last.saturating_add(self.kernel).saturating_sub(2 * self.pad).max(1)
     }
 
+    /// That which a text has as many rows behind as before: of an odd number of taps, the middle one its own.
+    pub(crate) fn centred(kernel: usize) -> Self {
+        Self { pad: kernel / 2, ..Self::new(0, kernel, 1) }
+    }
+
+    /// Appends to `taps` for every row that it gives of sequences of so many rows, one after the other, the
+    /// numbers of the rows that it reads, [`NO_ROW`] for those outside of the sequence; `same`: it gives as
+    /// many rows as it reads, whatever the kernel. What is behind it of every sequence.
+    pub(crate) fn taps(&self, lengths: &[usize], same: bool, taps: &mut Vec<u32>) -> Vec<usize> {
+        let (mut first, mut next) = (0, Vec::with_capacity(lengths.len()));
+        for &length in lengths {
+            let rows = if same { length } else { self.rows(length) };
+            for row in 0..rows {
+                taps.extend((0..self.kernel).map(|i| {
+                    let at = (row * self.stride + i).checked_sub(self.pad).filter(|at| *at < length);
+                    at.map_or(NO_ROW, |at| (first + at) as u32)
+                }));
+            }
+            first += length;
+            next.push(rows);
+        }
+        next
+    }
+
     /// The most rows that it gives `rows` of, over `seqs` sequences together.
     fn most(&self, rows: usize, seqs: usize) -> usize {
         let ends = seqs.saturating_mul(self.kernel.saturating_sub(1 + 2 * self.pad));
@@ -176,24 +200,12 @@ impl StemSpec {
     pub fn taps(&self, frames: &[usize]) -> Vec<u32> {
         let mut taps = Vec::new();
         let mut before = frames.to_vec();
-        let positions = self
-            .positions
-            .map(|positions| ConvSpec { pad: positions.kernel / 2, ..ConvSpec::new(0, positions.kernel, 1) });
-        for (i, conv) in self.convs.iter().chain(&positions).enumerate() {
-            let (mut first, mut next) = (0, Vec::with_capacity(before.len()));
-            for &length in &before {
-                // An even kernel of positions would give a row more than it reads.
-                let rows = if i < self.convs.len() { conv.rows(length) } else { length };
-                for row in 0..rows {
-                    taps.extend((0..conv.kernel).map(|i| {
-                        let at = (row * conv.stride + i).checked_sub(conv.pad).filter(|at| *at < length);
-                        at.map_or(NO_ROW, |at| (first + at) as u32)
-                    }));
-                }
-                first += length;
-                next.push(rows);
-            }
-            before = next;
+        for conv in &self.convs {
+            before = conv.taps(&before, false, &mut taps);
+        }
+        if let Some(positions) = self.positions {
+            // An even kernel of positions would give a row more than it reads.
+            ConvSpec::centred(positions.kernel).taps(&before, true, &mut taps);
         }
         taps
     }
@@ -209,6 +221,13 @@ mod tests {
         let conv = |stride, pad| ConvSpec { pad, ..ConvSpec::new(5 + stride, 3, stride) };
         let convs = vec![conv(1, 1), conv(2, 1), conv(3, 0)];
         StemSpec { columns: 4, frames, exact: true, convs, positions: None }
+    }
+
+    #[test]
+    fn a_centred_convolution_reads_as_much_behind_as_before_and_no_other_text() {
+        let mut taps = Vec::new();
+        ConvSpec::centred(3).taps(&[2, 0, 1], true, &mut taps);
+        assert_eq!(taps, [NO_ROW, 0, 1, 0, 1, NO_ROW, NO_ROW, 2, NO_ROW]);
     }
 
     #[test]

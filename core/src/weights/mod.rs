@@ -291,7 +291,9 @@ fn use_of(spec: &ModelSpec, binding: &Binding, several: bool) -> WeightUse {
         (Slot::ExpertUp, _) => WeightUse::Experts { count: experts_of(spec, &role), grain: 1 },
         (Slot::TokenEmbed, _) if tied => WeightUse::EmbeddingAndLinear,
         (Slot::TokenEmbed | Slot::PositionEmbed | Slot::TokenTypeEmbed, _) => WeightUse::Embedding,
-        (Slot::LayerEmbed | Slot::ExpertFactors | Slot::AltupScale, _) => WeightUse::Embedding,
+        (Slot::LayerEmbed | Slot::RelativeEmbed | Slot::ExpertFactors | Slot::AltupScale, _) => {
+            WeightUse::Embedding
+        }
         (_, Shard::Rows { grain }) => WeightUse::Linear { grain, group: 1 },
         (Slot::Up, _) if !several && block.is_some_and(|b| b.mlp.gated) => {
             WeightUse::GatedLinear { grain: 1 }

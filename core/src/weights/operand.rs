@@ -68,7 +68,7 @@ pub(super) fn read<'a>(
     };
     let rows = match (role.slot, role.part) {
         (Slot::FilterIn | Slot::FilterOut, Part::Weight) => rows.taps_apart(2)?,
-        (Slot::Conv, Part::Weight) => rows.taps_apart(kernel_of(spec, &role))?,
+        (Slot::Conv | Slot::LayerConv, Part::Weight) => rows.taps_apart(kernel_of(spec, &role))?,
         _ => rows,
     };
     let rows = as_used(spec, &role, rows)?;
@@ -102,6 +102,9 @@ fn as_used<'a>(spec: &ModelSpec, role: &Role, rows: HostMatrix<'a>) -> Result<Ho
 
 /// Taps of a convolution.
 fn kernel_of(spec: &ModelSpec, role: &Role) -> usize {
+    if let Some(conv) = spec.block_of(role).and_then(|block| block.conv) {
+        return conv.kernel;
+    }
     let stem = spec.stack_of(role).embed.stem.as_ref();
     stem.and_then(|stem| stem.convs.get(role.layer?)).map_or(1, |conv| conv.kernel)
 }

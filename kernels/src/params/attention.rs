@@ -239,3 +239,36 @@ impl Dense {
         Launch { shared_bytes: shared, ..launch(entry, [rows, y, 1], [64, heads, 1]) }
     }
 }
+
+/// Attention without pages whose scores have terms by distance: a key head for every query head.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Disentangled {
+    /// What it is without them.
+    pub dense: Dense,
+    /// Queries of distances `[2 * reach + 1, heads * k_dim]`; all zero where there are none.
+    pub distance_q: MatView,
+    /// Keys of distances, likewise.
+    pub distance_k: MatView,
+    /// Distances on a side that have rows of their own; below 2^31.
+    pub reach: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Disentangled {
+    /// The entry for operands of this type and values of this width.
+    pub fn entry(elem: Elem, v_dim: u32) -> &'static str {
+        const ALL: [[&str; 2]; 3] = [
+            ["attention_disentangled_f32_128", "attention_disentangled_f32_512"],
+            ["attention_disentangled_f16_128", "attention_disentangled_f16_512"],
+            ["attention_disentangled_bf16_128", "attention_disentangled_bf16_512"],
+        ];
+        ALL[elem.index()][columns(v_dim)]
+    }
+
+    /// One launch.
+    pub fn launch(&self) -> Launch {
+        Launch { entry: Self::entry(self.dense.elem, self.dense.v_dim), ..self.dense.launch() }
+    }
+}

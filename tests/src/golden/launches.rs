@@ -9,9 +9,10 @@ pub type Launches = BTreeMap<String, u64>;
 
 /// Beginnings of entries whose every launch belongs to a slot of the plan; others also serve in between
 /// (gathering rows, converting logits, sorting slots by expert).
-const PLANNED: [&str; 11] = [
+const PLANNED: [&str; 12] = [
     "attention_paged_",
     "attention_dense_",
+    "attention_disentangled_",
     "embed_",
     "flash_whole_",
     "flashw_whole_",

@@ -2,6 +2,7 @@
 //! backend.
 
 pub mod attention;
+pub mod disentangled;
 pub mod elementwise;
 pub mod embed;
 pub mod index;

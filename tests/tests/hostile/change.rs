@@ -297,6 +297,10 @@ fn unlisted<D: Device>(op: &Op<'_, D>, count: usize, all: &mut Vec<Change>) {
             sizes(0, SLOPES, op.scores.alibi.as_ref().map_or(0, |slopes| slopes.len()));
             sizes(1, SPAN, span(op.scores));
         }
+        Op::Attention(AttentionOp::AttendDisentangled(op)) => {
+            sizes(0, SLOPES, op.scores.alibi.as_ref().map_or(0, |slopes| slopes.len()));
+            sizes(1, SPAN, span(op.scores));
+        }
         _ => {}
     }
 }

@@ -383,6 +383,9 @@ fn set_other<'h, G: Ground>(op: &mut Op<'h, Kind<G>>, home: &'h mut Home<G>) {
         (Op::Attention(AttentionOp::AttendDense(op)), Home::Scores(scores)) => {
             op.scores = with_others(scores, op.scores);
         }
+        (Op::Attention(AttentionOp::AttendDisentangled(op)), Home::Scores(scores)) => {
+            op.scores = with_others(scores, op.scores);
+        }
         _ => {}
     }
 }

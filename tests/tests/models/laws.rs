@@ -110,7 +110,7 @@ const DECODERS: [&str; 86] = [
     "longcat_flash",
 ];
 
-const ENCODERS: [&str; 14] = [
+const ENCODERS: [&str; 16] = [
     "bert",
     "bert_classifier",
     "bert_model",
@@ -125,6 +125,8 @@ const ENCODERS: [&str; 14] = [
     "modernbert",
     "modernbert_embed",
     "embeddinggemma",
+    "deberta_v3",
+    "deberta_v2_conv",
 ];
 
 fn golden(case: &str) -> PathBuf {

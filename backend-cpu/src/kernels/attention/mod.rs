@@ -10,6 +10,9 @@
 //! m = max s_j    e_j = exp(s_j - m)    l = chain of l + e_j    o_d = chain of madd(e_j, v_jd, o_d)
 //! ```
 //!
+//! With rows of distances, `s_j` is `(((chain of q_d, k_jd) + (chain of q_d, K_ed)) + (chain of k_jd, Q_ed))
+//! * scale` with `e = clamp(j - p, -reach, reach) + reach`, each chain as the first.
+//!
 //! The first chunk is taken as it is; later ones are merged: `M' = max(M, m)`, `a = exp(M - M')`,
 //! `b = exp(m - M')`, `L = madd(L, a, l * b)`, `O = madd(O, a, o * b)`. At the end `O / L`; a row that sees
 //! nothing is zero. A sink joins last: `M' = max(M, sink)`, `a = exp(M - M')`,
@@ -24,11 +27,13 @@
 //! Work is split over (sequence, key/value head, block of query rows).
 
 mod dense;
+mod distances;
 mod paged;
 mod tile;
 mod tile_wide;
 
 pub use dense::{DenseKeys, attend_dense};
+pub use distances::Distances;
 pub use paged::{Pages, attend_paged};
 pub use tile::CHUNK;
 
@@ -62,6 +67,8 @@ pub struct Queries<'a> {
     pub sinks: Option<&'a [f32]>,
     /// `[heads, span]`: biases by distance, where the scores have them.
     pub bias: Option<&'a [f32]>,
+    /// Queries and keys of distances, of keys that are rows of a matrix, one head for every query head.
+    pub distances: Option<Distances>,
 }
 
 /// Part of a chunk: positions `from..to`, in the chunk that begins at `chunk`, of one sequence and head.
@@ -133,7 +140,7 @@ fn check_bounds(op: &'static str, bounds: &[u32], rows: usize) -> Result<()> {
 
 /// Queries and outputs of these heads; the size of a group.
 fn check_queries(op: &'static str, queries: &Queries<'_>, out: RawMatMut) -> Result<usize> {
-    let Queries { q, heads, scores, sinks, bias } = queries;
+    let Queries { q, heads, scores, sinks, bias, distances } = queries;
     let Some(group) = group(heads) else {
         return Err(Error::Unsupported {
             op: op.into(),
@@ -152,6 +159,7 @@ fn check_queries(op: &'static str, queries: &Queries<'_>, out: RawMatMut) -> Res
     }
     let span = scores.relative.map_or(0, |relative| relative.span());
     check_factors(op, "biases by distance", bias.map_or(0, <[f32]>::len), heads.heads, span)?;
+    distances.as_ref().map_or(Ok(()), |distances| distances.check(op, heads))?;
     Ok(group)
 }
 
@@ -164,7 +172,8 @@ fn attend<K: Keys>(machine: &Machine, call: &Call<'_, K>) -> Result<()> {
         return Ok(());
     }
     // A tile's rows are (query row, head of the group) pairs; the scratch of a thread holds one tile.
-    let per_thread = (block_rows * group) * row_floats(heads) + call.keys.scratch(heads) + 64;
+    let of_distances = call.queries.distances.map_or(0, |_| distances::scratch(heads, block_rows));
+    let per_thread = (block_rows * group) * row_floats(heads) + call.keys.scratch(heads) + of_distances + 64;
     let threads = machine.pool.threads();
     machine.with_scratch(per_thread * threads, |scratch| {
         machine.pool.run(items * heads.kv_heads, |item, thread| {
@@ -209,7 +218,8 @@ impl<K: Keys> KernelOfBoth for Item<'_, K> {
 impl<K: Keys> Item<'_, K> {
     #[inline(always)]
     fn walk<V: simd::Lanes, W: simd::wide::Lanes16, E: tile::Element>(&self) {
-        let Call { queries: Queries { q, heads, scores, sinks, bias }, group, out, keys } = *self.call;
+        let Call { queries, group, out, keys } = *self.call;
+        let Queries { q, heads, scores, sinks, bias, distances } = queries;
         let Extent { first, rows, keys: len } = keys.extent(self.seq);
         let block_rows = keys.block_rows();
         let from = self.block * block_rows;
@@ -219,6 +229,7 @@ impl<K: Keys> Item<'_, K> {
         unsafe {
             let own = self.scratch.at(0);
             let key_scratch = own.add(block_rows * group * row_floats(&heads));
+            let of_distances = key_scratch.add(keys.scratch(&heads));
             let mut tile = Tile::new(own, count, group, &heads, (scores, bias));
             tile.load::<V>(q, first + from, self.head);
             // The first row's position; keys before this step's rows are `len - rows`.
@@ -231,7 +242,11 @@ impl<K: Keys> Item<'_, K> {
                 let (a, b) = (chunk.max(lo), (chunk + CHUNK).min(hi));
                 let span = Span { seq: self.seq, head: self.head, chunk, from: a, to: b };
                 if let Some(n) = keys.runs::<V>(span, key_scratch, &mut runs) {
-                    tile.chunk::<V, W, E>(chunk, &runs[..n]);
+                    let turned = match &distances {
+                        Some(own) => Some(own.turn::<V>(&tile, (chunk, self.head), of_distances)),
+                        None => None,
+                    };
+                    tile.chunk::<V, W, E>(chunk, &runs[..n], turned);
                 }
                 chunk += CHUNK;
             }

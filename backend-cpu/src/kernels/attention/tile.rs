@@ -30,6 +30,18 @@ impl Run {
         Run { at: 0, len: 0, k: std::ptr::null(), k_stride: 0, v: std::ptr::null(), v_stride: 0 };
 }
 
+/// Queries and keys of the distances between a tile's rows and a chunk's positions `[k_dim, stride]`; null
+/// where there are none.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Turned {
+    /// Queries.
+    pub q: *const f32,
+    /// Keys.
+    pub k: *const f32,
+    /// Floats from one `d` to the next.
+    pub stride: usize,
+}
+
 /// Floats per row of a tile: q, scores, output.
 pub(super) fn row_floats(heads: &Heads) -> usize {
     heads.k_dim.next_multiple_of(8) + (CHUNK + 8) + heads.v_dim.next_multiple_of(8)
@@ -171,7 +183,7 @@ pub(super) struct Tile<'a> {
     /// How the chunk that is taken in joins every row.
     pub(super) joins: [Join; MOST],
     first_head: usize,
-    position: usize,
+    pub(super) position: usize,
     len: usize,
 }
 
@@ -257,12 +269,20 @@ impl<'a> Tile<'a> {
 
     /// Takes in a chunk that begins at position `chunk`.
     #[inline(always)]
-    pub(super) unsafe fn chunk<V: Lanes, W: Lanes16, E: Element>(&mut self, chunk: usize, runs: &[Run]) {
-        // SAFETY: runs from the caller; rows below `self.rows`.
+    pub(super) unsafe fn chunk<V: Lanes, W: Lanes16, E: Element>(
+        &mut self,
+        chunk: usize,
+        runs: &[Run],
+        distances: Option<Turned>,
+    ) {
+        // SAFETY: runs and rows of distances from the caller; rows below `self.rows`.
         unsafe {
             for run in runs {
                 let wide = self.dots_of_whole_registers::<W, E>(run);
                 self.dots::<V, E>(run, wide);
+                if let Some(distances) = distances {
+                    self.add_distances::<V, E>(run, distances);
+                }
             }
             for r in 0..self.rows {
                 let (a, b) = self.part(r, chunk);

@@ -5,8 +5,8 @@ use super::maker::{Maker, Step};
 use engraft::engraft_core::backend::{Backend, Mem, Stream};
 use engraft::engraft_core::mem::{Buf, KvLayout, Table};
 use engraft::engraft_core::ops::{
-    Attend, AttendDense, AttentionOpKind, KvAppend, KvCopyPages, KvOpKind, KvRead, QkvRopeAppend, Rope,
-    RopeOpKind, RopeView, Sequences,
+    Attend, AttendDense, AttendDisentangled, AttentionOpKind, KvAppend, KvCopyPages, KvOpKind, KvRead,
+    QkvRopeAppend, Rope, RopeOpKind, RopeView, Sequences,
 };
 use engraft::engraft_core::params::{Heads, RopeStyle, Scores};
 use engraft::{Float, Result};
@@ -26,6 +26,7 @@ pub enum Of {
         kv: Float,
     },
     Dense,
+    Disentangled,
 }
 
 pub fn all() -> Vec<Entry<Of>> {
@@ -41,6 +42,7 @@ pub fn all() -> Vec<Entry<Of>> {
         Entry::new(1, "copies of pages", KvOpKind::KvCopyPages, Of::CopyPages),
         Entry::new(1, "keys and values read back", KvOpKind::KvRead, Of::Read),
         Entry::new(1, "attention without pages", AttentionOpKind::AttendDense, Of::Dense),
+        Entry::new(1, "disentangled attention", AttentionOpKind::AttendDisentangled, Of::Disentangled),
     ];
     for prompt in [false, true] {
         all.push(attend(0, prompt, Float::F32, Float::F32));
@@ -59,6 +61,7 @@ pub fn build<B: Backend>(of: Of, maker: &mut Maker<'_, B>, size: Size) -> Result
         Of::Read => read(maker, size),
         Of::Attend { prompt, x, kv } => attend(maker, size, prompt, (x, kv)),
         Of::Dense => dense(maker, size),
+        Of::Disentangled => disentangled(maker, size),
     }
 }
 
@@ -218,5 +221,25 @@ fn dense<B: Backend>(maker: &mut Maker<'_, B>, size: Size) -> Result<Built<B>> {
         let (q, k, v, out) = (q.view(rows)?, k.view(rows)?, v.view(rows)?, out.view_mut(rows)?);
         let (bounds, scores) = (bounds.view(), &scores);
         send(to, AttendDense { q, k, v, bounds, max_rows: rows, heads, scores, sinks: None, bias: None, out })
+    }))
+}
+
+fn disentangled<B: Backend>(maker: &mut Maker<'_, B>, size: Size) -> Result<Built<B>> {
+    let (rows, count) = (size.pick([64, 256, 512]), size.pick([8, 12, 12]));
+    let heads = Heads { heads: count, kv_heads: count, k_dim: 64, v_dim: 64 };
+    let cols = heads.q_cols();
+    let distances = 2 * rows - 1;
+    let mut mat = |rows: usize| maker.mat(rows, cols, Float::F32);
+    let (q, k, v, of_q, of_k) = (mat(rows)?, mat(rows)?, mat(rows)?, mat(distances)?, mat(distances)?);
+    let (mut out, bounds) = (maker.blank(rows, cols, Float::F32)?, maker.words(&[0, rows as u32])?);
+    let scores = Scores { causal: false, ..Scores::causal(1.0 / (3.0 * heads.k_dim as f64).sqrt()) };
+    let bytes = 4 * cols * (4 * rows + 2 * distances);
+    // Three chains of a score, one of its value.
+    let work = Work::computes(bytes, 2 * count * (3 * heads.k_dim + heads.v_dim) * rows * rows);
+    Ok(Built::new(said(heads, &rows_of(rows)), work, move |to| {
+        let (q, k, v, out) = (q.view(rows)?, k.view(rows)?, v.view(rows)?, out.view_mut(rows)?);
+        let (distance_q, distance_k) = (Some(of_q.view(distances)?), Some(of_k.view(distances)?));
+        let (bounds, scores, max_rows) = (bounds.view(), &scores, rows);
+        send(to, AttendDisentangled { q, k, v, distance_q, distance_k, bounds, max_rows, heads, scores, out })
     }))
 }

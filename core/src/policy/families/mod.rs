@@ -10,6 +10,7 @@ mod bloom;
 mod chatglm;
 mod clip;
 mod cohere;
+mod deberta;
 mod deepseek;
 mod deepseek_index;
 mod distilbert;
@@ -122,6 +123,7 @@ families!(
     rotary_encoder: EUROBERT, NOMIC_BERT, GTE;
     modern_bert: MODERNBERT;
     mpnet: MPNET;
+    deberta: DEBERTA_V2;
     distilbert: DISTILBERT;
     electra: ELECTRA;
     t5: T5, UMT5;
