@@ -25,7 +25,7 @@ impl Arena {
         });
         let group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: Some("parameters"),
-            layout: &crate::pipelines::arena_layout(&gpu.device),
+            layout: &crate::pipeline::arena_layout(&gpu.device),
             entries: &[wgpu::BindGroupEntry {
                 binding: 0,
                 resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {

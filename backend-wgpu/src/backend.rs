@@ -17,7 +17,6 @@ use engraft_core::Result;
 use engraft_core::backend::Caps;
 use engraft_core::mem::{Device, Float, KvLayout, StepShape};
 use engraft_core::numerics::Mode;
-use engraft_shaders::Dialect;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A GPU (or a driver that plays one) as a backend.
@@ -56,7 +55,7 @@ impl Device for Wgpu {
 
 impl Wgpu {
     /// The state of a device whose driver was not looked at yet.
-    pub(crate) fn on(gpu: Gpu, listed: Listed, select: Select, dialect: Dialect) -> Result<Self> {
+    pub(crate) fn on(gpu: Gpu, listed: Listed, select: Select, pipelines: Pipelines) -> Result<Self> {
         let caps = Caps {
             device: format!("{} ({}, {})", listed.name, listed.api, listed.driver),
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
@@ -65,7 +64,6 @@ impl Wgpu {
             memory_bytes: None,
             slab_bytes: None,
         };
-        let pipelines = Pipelines::new(dialect);
         Ok(Self {
             listed,
             caps,
@@ -107,7 +105,7 @@ impl Wgpu {
         self.encoding().limit(config.submit_groups);
         if let Some(reason) = inexact {
             self.select.unpack_by_hand(&reason);
-            self.pipelines = Pipelines::new(Dialect { f16: false, ..self.pipelines.dialect });
+            self.pipelines = self.pipelines.by_hand();
         }
         if let Some(reason) = unusable {
             self.select = self.select.without_subgroups(config, &self.gpu.name, &reason)?;
@@ -140,6 +138,13 @@ impl Wgpu {
             };
             (mode, why)
         })
+    }
+
+    /// Kernels that are not used on this adapter because they did not give the bits of plainer ones (those
+    /// that exchange through workgroup memory, or take one row), and what was found: by their labels, as far
+    /// as they were asked for.
+    pub fn replaced_kernels(&self) -> Vec<(String, String)> {
+        self.pipelines.replaced().into_iter().map(|(kernel, why)| (kernel.label(), why)).collect()
     }
 
     /// Whether times of its streams are the device's own; the host's behind a wait else.

@@ -8,7 +8,8 @@
 use crate::WgpuMem;
 use crate::device::Gpu;
 use crate::limits::{Limits, MIB};
-use crate::pipelines::{Pipeline, Pipelines};
+use crate::pipeline::Pipeline;
+use crate::pipelines::Pipelines;
 use engraft_core::mem::{BufRef, Float, MatRef};
 use engraft_core::params::Act;
 use engraft_core::{Error, Result};
@@ -195,7 +196,7 @@ impl Groups {
     /// Binds a call.
     pub fn dispatch(&mut self, gpu: &Gpu, pipelines: &Pipelines, call: &Call<'_>) -> Result<Dispatch> {
         let pipeline = pipelines.get(gpu, call.kernel)?;
-        if call.words.len() + 1 != pipeline.words || call.slots.len() != pipeline.bindings {
+        if call.words.len() + 1 != pipeline.words || call.slots.len() != pipeline.bindings.len() {
             return Err(Error::internal(format!(
                 "{}: {} parameters and {} bindings given",
                 call.kernel.label(),

@@ -2,6 +2,7 @@
 
 use engraft_core::numerics::Mode;
 use engraft_shaders::Reduce;
+use std::path::PathBuf;
 
 /// How an adapter is chosen and opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,6 +28,9 @@ pub struct WgpuConfig {
     /// Bytes that one binding may span, where less than the adapter allows is wanted: weights are split into
     /// more pieces. No bit depends on it.
     pub binding_bytes: Option<u64>,
+    /// Folder that keeps compiled pipelines from start to start, where the API lets a program have them
+    /// (Vulkan); none: nothing is kept. Elsewhere drivers keep them by themselves, and nothing is written.
+    pub kernel_cache: Option<PathBuf>,
     /// Workgroups that one command buffer may have, a single dispatch aside; none: as many as take 75 ms, by
     /// what the device took for those before, so that no watchdog gives one up. No bit depends on it.
     pub submit_groups: Option<u64>,

@@ -22,6 +22,8 @@ pub struct Counters {
     pub uploaded: u64,
     /// Buffers, bind groups and pipelines made.
     pub made: u64,
+    /// Kernels compiled.
+    pub compiled: u64,
     /// Bytes of the host's memory that weights took at once on their way, at most.
     pub staged: u64,
 }
@@ -64,7 +66,7 @@ pub(crate) fn carrier(adapter: &wgpu::Adapter, have: &wgpu::Limits, uniform: boo
 }
 
 impl Gpu {
-    /// Opens an adapter with what `dialect` and subgroups need.
+    /// Opens an adapter with what `dialect`, subgroups and pipelines that are `cached` need.
     ///
     /// # Errors
     /// `Unsupported` where the driver refuses.
@@ -72,7 +74,7 @@ impl Gpu {
         adapter: &wgpu::Adapter,
         listed: &Listed,
         dialect: Dialect,
-        subgroups: bool,
+        (subgroups, cached): (bool, bool),
     ) -> Result<Self> {
         let have = adapter.limits();
         let mut features = adapter.features()
@@ -86,6 +88,9 @@ impl Gpu {
         limits.max_storage_buffers_per_shader_stage = 8;
         limits.max_compute_workgroup_storage_size = 16 << 10;
         limits.max_compute_invocations_per_workgroup = 256;
+        if cached {
+            features |= adapter.features() & wgpu::Features::PIPELINE_CACHE;
+        }
         if subgroups {
             features |= wgpu::Features::SUBGROUP;
         }
@@ -161,6 +166,19 @@ impl Gpu {
         }
         mem.buffer().unmap();
         Ok(mem)
+    }
+
+    /// A buffer of parameters, for kernels that take them from one.
+    pub fn uniform(&self, words: &[u32]) -> wgpu::Buffer {
+        let size = (4 * words.len() as u64).next_multiple_of(256);
+        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("parameters"),
+            size,
+            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        self.queue.write_buffer(&buffer, 0, bytemuck::cast_slice(words));
+        buffer
     }
 
     fn create(&self, what: &str, bytes: usize, mapped: bool) -> Result<WgpuMem> {

@@ -3,8 +3,18 @@
 
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::ops::OpKind;
+use engraft_core::params::Heads;
 use engraft_shaders::Reduce;
 use std::fmt;
+
+/// Invocations of a workgroup of attention: value columns are carried in units of this, positions taken in
+/// chunks of it.
+pub(crate) const WIDTH: usize = 64;
+
+/// Units of value columns that an invocation carries; the choice of the variant has seen that they fit.
+pub(crate) fn columns_of(heads: &Heads) -> u32 {
+    heads.v_dim.div_ceil(WIDTH).max(1) as u32
+}
 
 /// How an op runs on a device: what `coverage` answers, and what the op's body runs by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -12,6 +22,12 @@ pub struct WgpuKernel {
     pub(crate) op: OpKind,
     pub(crate) weight: Option<WeightFormat>,
     pub(crate) x: Float,
+    pub(crate) out: Float,
+    pub(crate) kv: Option<Float>,
+    /// Inner size.
+    pub(crate) inner: usize,
+    /// Units of value columns of attention.
+    pub(crate) columns: u32,
     pub(crate) variant: Variant,
     /// Why it is not a variant that would be better here.
     pub(crate) reasons: Vec<String>,

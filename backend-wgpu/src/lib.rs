@@ -3,13 +3,16 @@
 //! From the bottom up, each file knowing those before it alone: `config`, `adapter` (lists and chooses),
 //! `limits`, `facts` (what adapters say of themselves), `outcome` (what probes found), `faults`, `mem`
 //! (buffers), `device` (an opened adapter, allocations); `staging` fills buffers, `weight` packs; `kernel`
-//! and `select` (which variant of a kernel runs); `pipelines` compiles kernels of `engraft-shaders` once;
+//! and `select` (which variant of a kernel runs); `cache` keeps what drivers compile on disk; `pipeline`
+//! compiles a kernel of `engraft-shaders`, `trial` has operands to try one with, `twins` compares two;
+//! `pipelines` has each once;
 //! `command` is one dispatch with everything it touches; `arena` holds parameters where these cannot be
 //! immediates; `readback` are buffers that the host reads; `encoding` is the open command buffer; `scores`
 //! are small buffers that attention reads; `clock` has points in a queue's time; `backend` is what a device's
 //! streams share; `stream` is one rank's queue, and its captured steps (graphs in software); `ops` ties ops
 //! to kernels; `probe` finds out what the driver does to arithmetic and so which promise about bits can be
-//! kept; `measure` what the device can do at most; `open` puts it all together.
+//! kept; `measure` what the device can do at most; `wanted` which shaders a
+//! model's ops run by; `open` puts it all together.
 //!
 //! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add and guards
 //! against reassociation. Where that is the contract's order (`select` decides) and the driver's division and
@@ -22,6 +25,7 @@ mod arena;
 mod arithmetic;
 mod backend;
 mod budget;
+mod cache;
 mod clock;
 mod command;
 mod config;
@@ -36,6 +40,7 @@ mod mem;
 mod open;
 mod ops;
 mod outcome;
+mod pipeline;
 mod pipelines;
 mod probe;
 mod readback;
@@ -45,6 +50,9 @@ mod staging;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod trial;
+mod twins;
+mod wanted;
 mod weight;
 
 pub use adapter::{AdapterKind, Listed, list};

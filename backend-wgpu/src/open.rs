@@ -1,11 +1,14 @@
 //! Opening a device, and the backend contract on top of everything else.
 
-use crate::adapter;
+use crate::adapter::{self, AdapterKind};
+use crate::cache::Cache;
 use crate::config::WgpuConfig;
 use crate::device::{Gpu, carrier};
+use crate::kernel::WgpuKernel;
 use crate::outcome::Probe;
+use crate::pipelines::Pipelines;
 use crate::select::Select;
-use crate::{Wgpu, WgpuGraph, WgpuKernel, WgpuMem, WgpuPlan, WgpuStream, WgpuWeight, limits, probe, weight};
+use crate::{Wgpu, WgpuGraph, WgpuMem, WgpuPlan, WgpuStream, WgpuWeight, limits, probe, wanted, weight};
 use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup, block_on};
 use engraft_core::mem::{HostWeight, StepShape};
 use engraft_core::numerics::{Madd, Numerics};
@@ -34,8 +37,15 @@ impl Wgpu {
         let carrier = carrier(&adapter, &have, config.uniform_parameters);
         let select = Select::offered(&config, &listed)?;
         let dialect = Dialect { carrier, f16: select.f16(), dot: select.dot() };
-        let gpu = Gpu::open(&adapter, &listed, dialect, select.subgroups()).await?;
-        let gpu = Arc::new(Self::on(gpu, listed, select, dialect)?);
+        let cached = config.kernel_cache.is_some();
+        let gpu = Gpu::open(&adapter, &listed, dialect, (select.subgroups(), cached)).await?;
+        let cache = match &config.kernel_cache {
+            Some(folder) => Cache::open(&gpu, &adapter.get_info(), folder)?,
+            None => None,
+        };
+        let hardware = listed.kind != AdapterKind::Software;
+        let pipelines = Pipelines::new(dialect, cache, hardware);
+        let gpu = Arc::new(Self::on(gpu, listed, select, pipelines)?);
         let (arithmetic, mut probes) = probe::run(&gpu).await?;
         let (probed, unusable) = match gpu.select.subgroups() {
             true => {
@@ -56,6 +66,25 @@ impl Wgpu {
         let mut gpu = Arc::try_unwrap(gpu).map_err(|_| Error::internal("the probe kept the device"))?;
         gpu.probes = probes;
         Ok(Arc::new(gpu.probed(&config, arithmetic, inexact, unusable)?))
+    }
+}
+
+impl Wgpu {
+    /// Tries a kernel of every class that has a plainer twin: whether both give the same bits on this
+    /// adapter. A model's own kernels are tried when they are compiled.
+    ///
+    /// # Errors
+    /// `Unsupported` naming a kernel that the driver does not take; `DeviceLost`.
+    pub fn probe_kernels(&self) -> Result<Probe> {
+        let all = wanted::classes(&self.select, self.pipelines.tries_rows);
+        if all.is_empty() {
+            return Ok(Probe::not_run("kernels", "no kernel that is used here has a plainer twin"));
+        }
+        self.pipelines.ready(&self.gpu, &all)?;
+        let wrong: Vec<String> =
+            self.replaced_kernels().into_iter().map(|(label, why)| format!("{label}: {why}")).collect();
+        let failed = (!wrong.is_empty()).then(|| wrong.join("; "));
+        Ok(Probe::of("kernels", failed.as_deref(), &format!("{} give the bits of plainer ones", all.len())))
     }
 }
 
@@ -95,5 +124,9 @@ impl Backend for Wgpu {
             Ok(kernel) => Coverage::Native(kernel),
             Err(reason) => Coverage::Missing(reason),
         }
+    }
+    fn ready(&self, kernels: &[WgpuKernel]) -> Result<()> {
+        let all = kernels.iter().flat_map(|kernel| wanted::shaders(kernel, &self.select));
+        self.pipelines.ready(&self.gpu, &wanted::each_once(all))
     }
 }

@@ -1,226 +1,143 @@
-//! Kernels compiled once per device.
+//! Kernels compiled once per device, and those that stand in for what a driver gets wrong.
 
 use crate::adapter::IN_BROWSER;
+use crate::cache::Cache;
 use crate::device::Gpu;
-use engraft_core::backend::block_on;
-use engraft_core::{Error, Result};
-use engraft_shaders::{Access, Carrier, Dialect, Kernel, Source};
+use crate::pipeline::{Pipeline, compile, rendered};
+use crate::trial::Trial;
+use crate::twins;
+use engraft_core::Result;
+use engraft_shaders::{Dialect, Kernel};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// A compiled kernel.
-#[derive(Debug)]
-pub(crate) struct Pipeline {
-    pub kernel: Kernel,
-    pub compiled: wgpu::ComputePipeline,
-    pub layout: wgpu::BindGroupLayout,
-    /// Storage bindings.
-    pub bindings: usize,
-    /// Words of parameters, the leading zero counted.
-    pub words: usize,
-}
+/// How often a start that compiles says how far it is.
+const SAID_EVERY: Duration = Duration::from_secs(2);
 
 /// The compiled kernels of a device.
 #[derive(Debug)]
 pub(crate) struct Pipelines {
     pub dialect: Dialect,
+    cache: Option<Cache>,
+    /// Whether matmuls of several rows are compared with those of one, too. Drivers that run on the CPU are
+    /// compared with the CPU by the tests, and compile slowly.
+    pub tries_rows: bool,
     compiled: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
+    /// Kernels that are not used, and why.
+    replaced: Mutex<Vec<(Kernel, String)>>,
+    /// For tests: what a driver makes of a kernel's text.
+    #[cfg(test)]
+    pub driver: Option<fn(&Kernel, String) -> String>,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pipelines {
-    pub fn new(dialect: Dialect) -> Self {
-        Self { dialect, compiled: Mutex::new(HashMap::new()) }
+    pub fn new(dialect: Dialect, cache: Option<Cache>, tries_rows: bool) -> Self {
+        Self {
+            dialect,
+            cache,
+            tries_rows,
+            compiled: Mutex::default(),
+            replaced: Mutex::default(),
+            #[cfg(test)]
+            driver: None,
+        }
     }
 
-    /// The pipeline of `kernel`, compiled when first asked for.
+    /// Without anything that was compiled, for shaders that unpack halves by hand.
+    pub fn by_hand(self) -> Self {
+        Self::new(Dialect { f16: false, ..self.dialect }, self.cache, self.tries_rows)
+    }
+
+    /// The pipeline of `kernel`, compiled when first asked for; of one that does not give its twin's bits,
+    /// the twin's.
     ///
     /// # Errors
     /// `Unsupported` naming the kernel when the driver does not take it.
     pub fn get(&self, gpu: &Gpu, kernel: Kernel) -> Result<Arc<Pipeline>> {
-        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = compiled.get(&kernel) {
+        if let Some(found) = lock(&self.compiled).get(&kernel) {
             return Ok(found.clone());
         }
-        let pipeline = Arc::new(compile(gpu, kernel, self.dialect)?);
-        compiled.insert(kernel, pipeline.clone());
-        Ok(pipeline)
+        let twin = kernel.twin().filter(|_| kernel.subgroups() || self.tries_rows);
+        let made = match (twin, Trial::of(&kernel)) {
+            (Some(twin), Some(trial)) => self.checked(gpu, [kernel, twin], &trial)?,
+            _ => Arc::new(self.compile(gpu, kernel)?),
+        };
+        // Another thread may have made it, too.
+        Ok(lock(&self.compiled).entry(kernel).or_insert(made).clone())
     }
-}
 
-/// Layout of the group that holds the uniform arena.
-pub(crate) fn arena_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
-    device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
-        label: Some("parameters"),
-        entries: &[wgpu::BindGroupLayoutEntry {
-            binding: 0,
-            visibility: wgpu::ShaderStages::COMPUTE,
-            ty: wgpu::BindingType::Buffer {
-                ty: wgpu::BufferBindingType::Uniform,
-                has_dynamic_offset: true,
-                min_binding_size: None,
-            },
-            count: None,
-        }],
-    })
-}
-
-fn compile(gpu: &Gpu, kernel: Kernel, dialect: Dialect) -> Result<Pipeline> {
-    let source = engraft_shaders::source(&kernel, dialect).map_err(|e| Error::internal(e.to_string()))?;
-    compile_source(gpu, kernel, dialect.carrier, source)
-}
-
-/// The error for a kernel that something on the way to the device refuses.
-fn refused(gpu: &Gpu, label: &str, reason: String) -> Error {
-    Error::Unsupported { op: format!("shader {label}"), backend: gpu.name.clone(), reason }
-}
-
-/// The layout of a kernel's storage bindings.
-fn storage_layout(device: &wgpu::Device, label: &str, bindings: &[Access]) -> wgpu::BindGroupLayout {
-    let entries: Vec<_> = bindings
-        .iter()
-        .enumerate()
-        .map(|(i, access)| wgpu::BindGroupLayoutEntry {
-            binding: i as u32,
-            visibility: wgpu::ShaderStages::COMPUTE,
-            ty: wgpu::BindingType::Buffer {
-                ty: wgpu::BufferBindingType::Storage { read_only: *access == Access::Read },
-                has_dynamic_offset: false,
-                min_binding_size: None,
-            },
-            count: None,
-        })
-        .collect();
-    device
-        .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(label), entries: &entries })
-}
-
-fn compile_source(gpu: &Gpu, kernel: Kernel, carrier: Carrier, source: Source) -> Result<Pipeline> {
-    let (label, device) = (kernel.label(), &gpu.device);
-    let Source { text, bindings, words } = source;
-    // The front end complains as validation, a driver as an internal error. In browsers `faults` gets
-    // both, later.
-    let scopes = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation]
-        .map(|filter| (!IN_BROWSER).then(|| device.push_error_scope(filter)));
-    let layout = storage_layout(device, &label, &bindings);
-    let arena = (carrier == Carrier::Uniform).then(|| arena_layout(device));
-    let groups: &[_] = if arena.is_some() { &[Some(&layout), arena.as_ref()] } else { &[Some(&layout)] };
-    let whole = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-        label: Some(&label),
-        bind_group_layouts: groups,
-        immediate_size: if carrier == Carrier::Immediate { 4 * words as u32 } else { 0 },
-    });
-    // Checked: every access is kept inside its binding by the shader itself, whatever the data say.
-    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
-        label: Some(&label),
-        source: wgpu::ShaderSource::Wgsl(text.into()),
-    });
-    let compiled = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-        label: Some(&label),
-        layout: Some(&whole),
-        module: &module,
-        entry_point: Some("main"),
-        compilation_options: wgpu::PipelineCompilationOptions {
-            zero_initialize_workgroup_memory: false,
-            ..Default::default()
-        },
-        cache: None,
-    });
-    let mut found = None;
-    for scope in scopes.into_iter().rev().flatten() {
-        found = found.or(block_on(async { Ok(scope.pop().await) })?);
+    fn compile(&self, gpu: &Gpu, kernel: Kernel) -> Result<Pipeline> {
+        let source = rendered(&kernel, self.dialect)?;
+        #[cfg(test)]
+        let source = match self.driver {
+            Some(driver) => engraft_shaders::Source { text: driver(&kernel, source.text), ..source },
+            None => source,
+        };
+        compile(gpu, self.cache.as_ref(), (kernel, self.dialect.carrier), source)
     }
-    if let Some(e) = found {
-        return Err(refused(gpu, &label, e.to_string()));
+
+    /// The first of the two kernels, if it gives the second one's bits.
+    fn checked(&self, gpu: &Gpu, [kernel, twin]: [Kernel; 2], trial: &Trial) -> Result<Arc<Pipeline>> {
+        let (own, other) = (self.compile(gpu, kernel)?, self.get(gpu, twin)?);
+        let Some(why) = twins::differ(gpu, self.dialect.carrier, [&own, &other], trial)? else {
+            return Ok(Arc::new(own));
+        };
+        tracing::warn!("{}: {} is not used: {why}", gpu.name, kernel.label());
+        lock(&self.replaced).push((kernel, why));
+        Ok(other)
     }
-    gpu.faults.check().map_err(|e| match e {
-        Error::DeviceLost { .. } | Error::OutOfMemory { .. } => e,
-        other => refused(gpu, &label, other.to_string()),
-    })?;
-    gpu.tally.count(|c| c.made += 1);
-    tracing::debug!(label, "compiled");
-    Ok(Pipeline { kernel, compiled, layout, bindings: bindings.len(), words })
-}
 
-#[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-mod tests {
-    use super::compile_source;
-    use crate::command::{Call, Slot};
-    use crate::tests::opened;
-    use crate::{Wgpu, WgpuConfig, WgpuStream};
-    use engraft_core::backend::Stream;
-    use engraft_shaders::{Elem, Kernel, Reduce, Source, source};
-    use std::time::Instant;
+    /// Kernels that are not used because they did not give their twin's bits, and what was found.
+    pub fn replaced(&self) -> Vec<(Kernel, String)> {
+        lock(&self.replaced).clone()
+    }
 
-    /// Other packings differ in their decoders alone, which whole matmuls test; `linear` compiles slowly.
-    const LEFT_OUT: [&str; 12] = [
-        "f16",
-        "q2",
-        "q3",
-        "q4",
-        "q5",
-        "q6",
-        "q8",
-        "w8a8",
-        "_x8",
-        "_x4_s",
-        "gated_linear_act",
-        "c1_subgroups",
-    ];
-
-    /// One kernel of every kind, in f32: drivers compile when a kernel first runs, here with nothing to do.
-    #[test]
-    #[ignore = "needs a wgpu adapter"]
-    fn kernels_run_with_nothing_to_do() {
-        let with_subgroups =
-            WgpuConfig { software: true, reduce: Some(Reduce::Subgroups), ..WgpuConfig::default() };
-        let gpu = Wgpu::new(with_subgroups).unwrap_or_else(|_| opened());
-        let subgroups = gpu.select.subgroups();
-        let mut stream = WgpuStream::new(gpu.clone());
-        let buffers: Vec<_> = (0..8).map(|_| gpu.gpu.alloc("a test", 1024).unwrap()).collect();
-        let f32_only =
-            |k: &Kernel| (subgroups || !k.subgroups()) && !LEFT_OUT.iter().any(|t| k.label().contains(t));
-        for kernel in Kernel::all(1).into_iter().filter(f32_only) {
-            let start = Instant::now();
-            let said = source(&kernel, gpu.pipelines.dialect).unwrap();
-            let slots: Vec<_> = buffers[..said.bindings.len()]
-                .iter()
-                .map(|b| Slot::whole(gpu.limits(), b, "a test").unwrap())
-                .collect();
-            let words = vec![0; said.words - 1];
-            stream.call(&Call { kernel, slots: &slots, words: &words, grid: [1, 1, 1] }).unwrap();
-            stream.sync().unwrap();
-            println!("{:>8.0} ms {}", start.elapsed().as_secs_f64() * 1e3, kernel.label());
+    /// Compiles what `wanted` has and is not there yet, on all cores, and keeps it on disk where there is a
+    /// folder for that. How far it is goes to the log.
+    ///
+    /// # Errors
+    /// As [`Pipelines::get`].
+    pub fn ready(&self, gpu: &Gpu, wanted: &[Kernel]) -> Result<()> {
+        let missing: Vec<Kernel> = {
+            let compiled = lock(&self.compiled);
+            wanted.iter().copied().filter(|kernel| !compiled.contains_key(kernel)).collect()
+        };
+        if IN_BROWSER {
+            // Pages have one thread, and the browser compiles on its own ones.
+            return missing.iter().try_for_each(|kernel| self.get(gpu, *kernel).map(|_| ()));
         }
-    }
-
-    #[test]
-    #[ignore = "needs a wgpu adapter"]
-    fn a_shader_that_is_refused_is_named() {
-        let gpu = opened();
-        let kernel = Kernel::Sample;
-        let text = "@compute @workgroup_size(1) fn main() { nothing(); }".to_string();
-        let broken = Source { text, bindings: Vec::new(), words: 1 };
-        let refused = compile_source(&gpu.gpu, kernel, gpu.pipelines.dialect.carrier, broken);
-        let text = refused.unwrap_err().to_string();
-        assert!(text.contains(&kernel.label()) && text.contains("nothing"), "{text}");
-        // The device goes on.
-        let mut stream = WgpuStream::new(gpu.clone());
-        stream.sync().unwrap();
-    }
-
-    /// A call that brings other parameters or bindings than its template has is refused, not run.
-    #[test]
-    #[ignore = "needs a wgpu adapter"]
-    fn a_call_that_does_not_fit_its_template_is_refused() {
-        let gpu = opened();
-        let mut stream = WgpuStream::new(gpu.clone());
-        let mem = gpu.gpu.alloc("a test", 64).unwrap();
-        let slot = Slot::whole(gpu.limits(), &mem, "a test").unwrap();
-        let kernel = Kernel::Rows("scatter", Elem::F32);
-        for (slots, words) in [(&[slot][..], &[0; 4][..]), (&[slot; 2], &[0; 3])] {
-            let refused = stream.call(&Call { kernel, slots, words, grid: [1, 1, 1] }).unwrap_err();
-            assert!(refused.to_string().contains("rows_scatter_f32"), "{refused}");
+        let (next, said) = (AtomicUsize::new(0), Mutex::new((0, Instant::now())));
+        let work = || -> Result<()> {
+            while let Some(kernel) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.get(gpu, *kernel)?;
+                let mut said = lock(&said);
+                said.0 += 1;
+                if said.1.elapsed() > SAID_EVERY {
+                    tracing::info!("{}: {} of {} shaders are compiled", gpu.name, said.0, missing.len());
+                    said.1 = Instant::now();
+                }
+            }
+            Ok(())
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let outcome = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..cores.min(missing.len())).map(|_| scope.spawn(work)).collect();
+            let own = work();
+            let joined = others.into_iter().map(|other| match other.join() {
+                Ok(outcome) => outcome,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            joined.fold(own, |so_far, other| so_far.and(other))
+        });
+        if let Some(cache) = &self.cache {
+            cache.keep();
         }
+        outcome
     }
 }

@@ -12,14 +12,14 @@
 
 use crate::adapter::{AdapterKind, IN_BROWSER, Listed};
 use crate::config::WgpuConfig;
-use crate::kernel::{Variant, WgpuKernel};
+use crate::kernel::{Variant, WIDTH, WgpuKernel, columns_of};
 use crate::weight;
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Mode;
 use engraft_core::ops::{MoeOpKind, NormOpKind, OpKind, RopeOpKind, Signature};
 use engraft_core::params::Heads;
 use engraft_core::{Error, Result};
-use engraft_shaders::{ATTENTION_SLOTS, Reduce};
+use engraft_shaders::{ATTENTION_SLOTS, Elem, Kernel, Packing, Reduce};
 
 /// The variants of one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,11 +58,56 @@ pub(crate) enum Matmul {
     },
 }
 
+/// What a matmul is of, next to how it runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MatmulOf {
+    pub weight: Packing,
+    pub x: Elem,
+    pub out: Elem,
+    pub gate: bool,
+    /// Whether an activation follows.
+    pub act: bool,
+    /// Whether rows begin at multiples of four elements.
+    pub vector: bool,
+}
+
+/// The shader of a matmul.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shader {
+    pub kernel: Kernel,
+    /// Of a tile.
+    pub rows: u32,
+    /// The wide order.
+    pub wide: bool,
+    /// Workgroups of a panel.
+    pub per_panel: usize,
+}
+
+/// Workgroups of a panel where sums are split over lanes.
+pub(crate) const LANES_PER_PANEL: usize = 4;
+
+impl Matmul {
+    /// The shader that runs it.
+    pub fn shader(self, of: &MatmulOf) -> Shader {
+        let MatmulOf { weight, x, out, gate, act, vector } = *of;
+        match self {
+            Matmul::Tiles { rows, wide } => {
+                let kernel = Kernel::Linear { weight, x, out, rows, gate, vector, act };
+                Shader { kernel, rows, wide, per_panel: 1 }
+            }
+            Matmul::Lanes { rows, subgroups } => {
+                let kernel = Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups };
+                Shader { kernel, rows, wide: true, per_panel: LANES_PER_PANEL }
+            }
+        }
+    }
+}
+
 /// Workgroups of attention that keep a GPU busy.
 const BUSY_TILES: usize = 128;
 
 /// Columns of a value head at most: invocations of a workgroup, and how many an invocation can carry.
-const WIDEST_VALUES: usize = 64 * 8;
+const WIDEST_VALUES: usize = WIDTH * 8;
 
 /// Tokens to sample from at most: bins of the search count weights in parts of 10 bits, which more could
 /// overflow.
@@ -205,13 +250,20 @@ impl Select {
     /// As [`Select::choose`].
     pub fn kernel(&self, signature: &Signature) -> Result<WgpuKernel, String> {
         let variant = self.choose(signature)?;
-        let Signature { op, x, weight, .. } = *signature;
+        let Signature { op, x, out, weight, kv, inner, heads, .. } = *signature;
         let halves = x == Float::F16 || weight == Some(WeightFormat::Plain(Float::F16));
         let lanes = self.reason.as_ref().filter(|_| variant.lacks_subgroups());
         let by_hand = self.by_hand.as_ref().filter(|_| halves);
         let lanes = lanes.map(|why| format!("no subgroups: {why}"));
         let by_hand = by_hand.map(|why| format!("f16 by hand: {why}"));
-        Ok(WgpuKernel { op, weight, x, variant, reasons: lanes.into_iter().chain(by_hand).collect() })
+        let columns = heads.map_or(1, |heads| columns_of(&heads));
+        let reasons = lanes.into_iter().chain(by_hand).collect();
+        Ok(WgpuKernel { op, weight, x, out, kv, inner, columns, variant, reasons })
+    }
+
+    /// Whether attention is ever taken in tiles.
+    pub fn has_tiles(&self) -> bool {
+        !self.software || self.eager
     }
 
     /// Heads that share keys in a tile of attention, where tiles pay: not on the CPU; there must be enough of

@@ -2,12 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use crate::arithmetic::Arithmetic;
-use crate::{Wgpu, WgpuConfig, WgpuMem};
+use crate::pipelines::Pipelines;
+use crate::{Wgpu, WgpuConfig, WgpuMem, probe};
 use engraft_core::Error;
-use engraft_core::backend::{Backend, Stream, block_on};
+use engraft_core::backend::{Backend, Coverage, Stream, block_on};
 use engraft_core::mem::{Buf, Float, HostWeight, Mat, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::numerics::Mode;
-use engraft_core::ops::{Checked, Embed, Run};
+use engraft_core::ops::{Checked, Embed, Linear, Run};
+use engraft_shaders::{Elem, Kernel, Norm, Packing, Reduce};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -107,6 +109,127 @@ fn a_probe_that_fails_withholds_the_promise() {
     assert_eq!(gpu.numerics().mode, Mode::Invariant);
     let gpu = gpu.probed(&config, found(false), None, None).unwrap();
     assert_eq!(gpu.numerics().mode, Mode::Fast);
+}
+
+/// A device on a driver that makes something else of some kernels' text.
+fn on_driver(config: WgpuConfig, driver: fn(&Kernel, String) -> String) -> Wgpu {
+    let mut gpu = Arc::try_unwrap(opened_as(config)).unwrap();
+    gpu.pipelines = Pipelines::new(gpu.pipelines.dialect, None, true);
+    gpu.pipelines.driver = Some(driver);
+    gpu
+}
+
+/// `text` with `new` in the place of `old`, which it has.
+fn with(text: String, old: &str, new: &str) -> String {
+    assert!(text.contains(old), "no {old} in {text}");
+    text.replace(old, new)
+}
+
+/// Which kernels stand in for `all`.
+fn stand_in(gpu: &Wgpu, all: &[Kernel]) -> Vec<Kernel> {
+    gpu.pipelines.ready(&gpu.gpu, all).unwrap();
+    all.iter().map(|kernel| gpu.pipelines.get(&gpu.gpu, *kernel).unwrap().kernel).collect()
+}
+
+/// A driver whose subgroups are of another width in one pipeline: its exchanges reach other invocations.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn a_pipeline_whose_subgroups_are_others_is_not_used() {
+    let of = |how, reduce| Kernel::Norm(how, Elem::F32, reduce);
+    let gpu =
+        on_driver(WgpuConfig { reduce: Some(Reduce::Subgroups), ..WgpuConfig::default() }, |kernel, text| {
+            match *kernel == Kernel::Norm(Norm::Add, Elem::F32, Reduce::Subgroups) {
+                true => with(text, "subgroupShuffleXor(squares, 2u)", "subgroupShuffleXor(squares, 1u)"),
+                false => text,
+            }
+        });
+    let [alone, add] = [Norm::Alone, Norm::Add].map(|how| of(how, Reduce::Subgroups));
+    assert_eq!(stand_in(&gpu, &[alone, add]), [alone, of(Norm::Add, Reduce::Shared)]);
+    let replaced = gpu.replaced_kernels();
+    assert_eq!(replaced.len(), 1, "{replaced:?}");
+    assert_eq!(replaced[0].0, add.label());
+    assert!(replaced[0].1.contains("450 words are not those of the plainer kernel"), "{replaced:?}");
+}
+
+/// A driver that reassociates one class of kernels: bits would depend on the number of rows.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn a_kernel_that_sums_in_another_order_is_not_used() {
+    let tile = |weight, rows| {
+        let (x, out) = (Elem::F32, Elem::F32);
+        Kernel::Linear { weight, x, out, rows, gate: false, vector: weight != Packing::W8A8, act: false }
+    };
+    // Another one for every class, where none is wrong.
+    let sound = on_driver(WgpuConfig::default(), |_, text| text).probe_kernels().unwrap();
+    assert_eq!((sound.passed, sound.found.as_str()), (Some(true), "6 give the bits of plainer ones"));
+    let gpu = on_driver(WgpuConfig::default(), |kernel, text| match kernel {
+        Kernel::Linear { weight: Packing::Q4_0, rows: 4, .. } => {
+            with(text, "og(og(a + b) + og(c + d))", "og(og(a + c) + og(b + d))")
+        }
+        _ => text,
+    });
+    let all = [Packing::F32, Packing::W8A8, Packing::Q4_0].map(|weight| tile(weight, 4));
+    let [plain, bytes, _] = all;
+    assert_eq!(stand_in(&gpu, &all), [plain, bytes, tile(Packing::Q4_0, 1)]);
+    let found = gpu.probe_kernels().unwrap();
+    assert!(
+        found.passed == Some(false) && found.found.contains(&tile(Packing::Q4_0, 4).label()),
+        "{found:?}"
+    );
+}
+
+/// A driver that sums the probe's chain from its other end.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn a_driver_that_reassociates_loses_the_promise() {
+    let gpu = on_driver(WgpuConfig::default(), |kernel, text| match kernel {
+        Kernel::Probe => with(text, "(i + k) % p.count", "(i + 7u - k) % p.count"),
+        _ => text,
+    });
+    let gpu = Arc::new(gpu);
+    let (found, _) = block_on(probe::run(&gpu)).unwrap();
+    assert!(!found.order && found.division, "{found:?}");
+    let gpu = Arc::try_unwrap(gpu).unwrap();
+    let gpu = gpu.probed(&WgpuConfig::default(), found, None, None).unwrap();
+    assert_eq!(gpu.numerics().mode, Mode::Fast);
+}
+
+/// What `ready` was given compiles nothing when it first runs, in steps of one row, a few and many.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn what_is_ready_compiles_nothing_in_its_first_step() {
+    let gpu = opened();
+    let (rows, cols) = (40, 64);
+    let info = |format| WeightInfo {
+        name: "w".into(),
+        rows,
+        cols,
+        format,
+        used_for: WeightUse::Linear { grain: 1, group: 1 },
+    };
+    for format in [WeightFormat::Plain(Float::F16), WeightFormat::W8A8] {
+        let bytes = vec![0u8; format.bytes(rows, cols)];
+        let parts = vec![Cow::Borrowed(&bytes[..])];
+        let weight = gpu.prepare_weight(HostWeight::new(info(format), parts).unwrap(), &[]).unwrap();
+        let x = Mat::<WgpuMem>::new(gpu.alloc(4 * 9 * cols).unwrap(), 9, cols, Float::F32).unwrap();
+        let mut out = Mat::new(gpu.alloc(4 * 9 * rows).unwrap(), 9, rows, Float::F32).unwrap();
+        let mut stream = gpu.stream().unwrap();
+        let mut seen = None;
+        for count in [1, 3, 9] {
+            let to = out.view_mut(count).unwrap();
+            let op = Checked::new(Linear::new(x.view(count).unwrap(), &weight, None, to)).unwrap();
+            let compiled = *seen.get_or_insert_with(|| {
+                let Coverage::Native(kernel) = gpu.coverage(&op.op().signature()) else {
+                    panic!("no matmul")
+                };
+                gpu.ready(&[kernel]).unwrap();
+                gpu.counters().compiled
+            });
+            stream.run(op).unwrap();
+            stream.sync().unwrap();
+            assert_eq!(gpu.counters().compiled, compiled, "{format} in a step of {count} rows");
+        }
+    }
 }
 
 /// What a report says of an adapter, and the adapter that is opened by its place.

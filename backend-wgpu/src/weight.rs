@@ -169,9 +169,14 @@ fn packing(format: WeightFormat, cols: usize) -> Option<(Packing, usize)> {
     })
 }
 
+/// How shaders read a format, if one does.
+pub(crate) fn packing_of(format: WeightFormat) -> Option<Packing> {
+    packing(format, Block::LARGE).map(|(packing, _)| packing)
+}
+
 /// Why no shader reads a format, if none does.
 pub(crate) fn unreadable(format: WeightFormat) -> Option<String> {
-    packing(format, Block::LARGE).is_none().then(|| format!("no shader reads {format}"))
+    packing_of(format).is_none().then(|| format!("no shader reads {format}"))
 }
 
 fn vector(gpu: &Gpu, info: &WeightInfo, parts: &[Cow<'_, [u8]>]) -> Result<Storage> {

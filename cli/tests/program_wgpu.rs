@@ -85,6 +85,27 @@ fn an_adapter_gives_the_text_of_the_cpu_and_the_plan_has_no_gaps() {
     );
 }
 
+/// What a driver compiled is in one file of the folder that is named, and in none where it is off.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn compiled_pipelines_are_kept_where_the_user_says() {
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("pipelines-of-a-user");
+    // An earlier run's.
+    let _ = std::fs::remove_dir_all(&folder);
+    let backend = adapter();
+    let with = |kept: &str| {
+        let args = ["generate", "--prompt", "This package provides", "-n", "3", "--backend", &backend];
+        stdout(&engraft(None, &[&args[..], &["--kernel-cache", kept]].concat()))
+    };
+    let plain = with("off");
+    assert!(!folder.exists());
+    for _ in 0..2 {
+        assert_eq!(with(folder.to_str().unwrap()), plain);
+        let files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|f| f.unwrap().path()).collect();
+        assert!(files.len() == 1 && files[0].extension().is_some_and(|e| e == "pipelines"), "{files:?}");
+    }
+}
+
 /// Adapters that drivers on the CPU play compile slowly: what there is no time for is listed.
 #[test]
 #[ignore = "needs a wgpu adapter"]

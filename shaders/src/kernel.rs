@@ -248,6 +248,26 @@ impl Kernel {
         }
     }
 
+    /// The plainer kernel that takes the same operands and gives the same bits: without subgroups, or row by
+    /// row; a grid of the one serves the other.
+    pub fn twin(&self) -> Option<Kernel> {
+        let same = |reduce| if reduce == Reduce::Subgroups { Reduce::Shared } else { reduce };
+        let twin = match *self {
+            Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups } => {
+                let rows = if subgroups { rows } else { 1 };
+                Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups: false }
+            }
+            Kernel::Linear { weight, x, out, gate, vector, act, .. } => {
+                Kernel::Linear { weight, x, out, rows: 1, gate, vector, act }
+            }
+            Kernel::Attention(how, x, kv) => Kernel::Attention(Attention { subgroups: false, ..how }, x, kv),
+            Kernel::Norm(how, x, reduce) => Kernel::Norm(how, x, same(reduce)),
+            Kernel::RopeAppendNorm(x, kv, reduce) => Kernel::RopeAppendNorm(x, kv, same(reduce)),
+            other => other,
+        };
+        (twin != *self).then_some(twin)
+    }
+
     /// A name for reports and error messages.
     pub fn label(&self) -> String {
         let stem = self.stem();

@@ -2,16 +2,12 @@
 
 use super::kv::slabs;
 use crate::command::{Call, Slot, buffer, elem, matrix, word};
-use crate::kernel::Variant;
+use crate::kernel::{Variant, WIDTH, columns_of};
 use crate::limits::Limits;
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::ops::{Attend, AttendDense, AttendDisentangled, AttentionOp, Sequences};
-use engraft_core::params::Heads;
 use engraft_core::{Error, Result};
 use engraft_shaders::{ATTENTION_SLOTS, Attention, Kernel};
-
-/// Invocations of a workgroup: value columns are carried in units of this, positions taken in chunks of it.
-const WIDTH: usize = 64;
 
 pub(super) fn run(stream: &mut WgpuStream, op: AttentionOp<'_, Wgpu>, variant: Variant) -> Result<()> {
     let subgroups = variant.largest_in_subgroups();
@@ -28,11 +24,6 @@ pub(super) fn pair(low: usize, high: usize) -> Result<u32> {
         (Ok(low), Ok(high)) => Ok(u32::from(low) | u32::from(high) << 16),
         _ => Err(Error::internal(format!("{low} and {high} in one word"))),
     }
-}
-
-/// Units of value columns that an invocation carries; the choice of the variant has seen that they fit.
-fn columns_of(heads: &Heads) -> u32 {
-    heads.v_dim.div_ceil(WIDTH).max(1) as u32
 }
 
 fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Result<()> {

@@ -3,7 +3,7 @@
 use crate::command::{Call, Place, Slot, activation, elem, groups, matrix, word};
 use crate::kernel::Variant;
 use crate::limits::Limits;
-use crate::select::Matmul;
+use crate::select::{LANES_PER_PANEL, MatmulOf, Shader};
 use crate::weight::Panels;
 use crate::{Wgpu, WgpuMem, WgpuStream};
 use engraft_core::Result;
@@ -52,31 +52,6 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Workgroups of a panel where sums are split over lanes.
-const LANES_PER_PANEL: usize = 4;
-
-/// The kernel of a matmul, rows of its tiles, whether it takes the wide order, its workgroups per panel.
-fn kernel(
-    matmul: Matmul,
-    w: &Panels,
-    input: &Input<'_>,
-    out: MatRef<'_, WgpuMem>,
-    act: bool,
-) -> (Kernel, u32, bool, usize) {
-    let (weight, gate, vector) = (w.packing, w.gate, input.aligned());
-    // Bytes have lost the type of what they were made of.
-    let x = if input.bytes.is_some() { Elem::F32 } else { elem(input.x.dtype()) };
-    let out = elem(out.dtype());
-    match matmul {
-        Matmul::Tiles { rows, wide } => {
-            (Kernel::Linear { weight, x, out, rows, gate, vector, act }, rows, wide, 1)
-        }
-        Matmul::Lanes { rows, subgroups } => {
-            (Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups }, rows, true, LANES_PER_PANEL)
-        }
-    }
-}
-
 pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Variant) -> Result<()> {
     let Linear { x, weight, bias, then, out } = op;
     let (w, gpu, out) = (weight.panels()?, stream.gpu().clone(), out.as_ref());
@@ -102,7 +77,16 @@ pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Varian
     let (from, x_pitch) = input.place(limits)?;
     let fits = w.chunks.iter().all(|c| c.count * LANES_PER_PANEL <= limits.groups as usize);
     let matmul = gpu.select.matmul(variant, x.rows(), input.aligned(), fits);
-    let (kernel, rows, wide, per_panel) = kernel(matmul, w, &input, out, act.is_some());
+    let of = MatmulOf {
+        weight: w.packing,
+        // Bytes have lost the type of what they were made of.
+        x: if input.bytes.is_some() { Elem::F32 } else { elem(x.dtype()) },
+        out: elem(out.dtype()),
+        gate: w.gate,
+        act: act.is_some(),
+        vector: input.aligned(),
+    };
+    let Shader { kernel, rows, wide, per_panel } = matmul.shader(&of);
     for chunk in &w.chunks {
         let outputs = w.range(chunk);
         let words = [

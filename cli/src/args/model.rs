@@ -52,9 +52,9 @@ pub struct DeviceArgs {
     /// Take the driver from this file instead of the system's (a software driver, say)
     #[arg(help_heading = "CUDA", long, value_name = "PATH")]
     pub cuda_driver: Option<PathBuf>,
-    /// Keep compiled kernels in this folder, `off` for none; default: engraft/kernels in the user's
-    /// cache folder
-    #[arg(help_heading = "CUDA", long, value_name = "FOLDER")]
+    /// cuda, wgpu on Vulkan: keep compiled kernels in this folder, `off` for none; default: engraft/kernels in
+    /// the user's cache folder
+    #[arg(long, value_name = "FOLDER")]
     pub kernel_cache: Option<PathBuf>,
     /// cuda, wgpu: what is promised about bits: reference (the CPU's), invariant (the same whatever the
     /// batch; the default), fast
@@ -248,7 +248,6 @@ impl DeviceArgs {
     pub fn backend(&self) -> Result<BackendName, Failure> {
         let of_cuda = [
             ("--cuda-driver", self.cuda_driver.is_some()),
-            ("--kernel-cache", self.kernel_cache.is_some()),
             ("--cublaslt", self.cublaslt.is_some()),
             ("--in-order", self.in_order),
             ("--blocking", self.blocking),
@@ -257,11 +256,13 @@ impl DeviceArgs {
         self.regular_libraries()?;
         let given = of_cuda.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
         let mut name = self.backend.clone();
+        let kept = self.kernel_cache.as_ref();
+        let kept = kept.map(|folder| (folder.as_os_str() != "off").then(|| folder.clone()));
         match (&mut name, given) {
             (BackendName::Cuda(cuda), _) => {
                 cuda.driver.clone_from(&self.cuda_driver);
-                if let Some(folder) = &self.kernel_cache {
-                    cuda.kernel_cache = (folder.as_os_str() != "off").then(|| folder.clone());
+                if let Some(folder) = kept {
+                    cuda.kernel_cache = folder;
                 }
                 cuda.mode = self.mode.unwrap_or_default();
                 cuda.cublaslt.clone_from(&self.cublaslt);
@@ -269,7 +270,15 @@ impl DeviceArgs {
                 cuda.wait_limit = self.wait_limit.map(|seconds| Duration::from_secs(seconds as u64));
             }
             (_, Some(flag)) => return Err(Failure::Usage(format!("{flag} goes with --backend cuda"))),
-            (BackendName::Wgpu(wgpu), None) => wgpu.mode = self.mode.unwrap_or_default(),
+            (BackendName::Wgpu(wgpu), None) => {
+                wgpu.mode = self.mode.unwrap_or_default();
+                if let Some(folder) = kept {
+                    wgpu.kernel_cache = folder;
+                }
+            }
+            (_, None) if kept.is_some() => {
+                return Err(Failure::Usage("--kernel-cache goes with --backend cuda or wgpu".into()));
+            }
             (_, None) if self.mode.is_some() => {
                 return Err(Failure::Usage("--mode goes with --backend cuda or wgpu".into()));
             }

@@ -54,7 +54,7 @@ pub struct Opening {
     pub threads: usize,
     /// Another CUDA driver than the system's.
     pub cuda_driver: Option<PathBuf>,
-    /// Folder of compiled CUDA kernels; none: every start compiles.
+    /// Folder of compiled kernels; none: every start compiles.
     pub kernel_cache: Option<PathBuf>,
 }
 

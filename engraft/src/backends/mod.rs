@@ -76,7 +76,7 @@ pub fn inspect<V: Inspector>(place: Place, opening: &Opening, inspector: V) -> R
     match place {
         Place::Cpu => cpu::inspect(opening, inspector),
         Place::Cuda(index) => cuda::inspect(index, opening, inspector),
-        Place::Wgpu(index) => wgpu::inspect(index, inspector),
+        Place::Wgpu(index) => wgpu::inspect(index, opening, inspector),
     }
 }
 

@@ -162,17 +162,28 @@ impl From<CudaOptions> for BackendName {
 /// let radeon = WgpuOptions::new().adapter("radeon");
 /// assert_eq!(BackendName::from(radeon).to_string(), "wgpu:radeon");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WgpuOptions {
     /// A part of its name; none: the strongest one that is hardware.
     pub adapter: Option<String>,
+    /// Folder that keeps compiled pipelines from start to start, where the API lets a program have them
+    /// (Vulkan); none: nothing is kept. By default `engraft/kernels` in the user's cache folder, where there
+    /// is one.
+    pub kernel_cache: Option<PathBuf>,
     /// What is promised about bits.
     pub mode: Mode,
 }
 
+impl Default for WgpuOptions {
+    /// The strongest adapter that is hardware, pipelines kept in the user's cache folder.
+    fn default() -> Self {
+        Self { adapter: None, kernel_cache: super::cache::kernel_cache(), mode: Mode::default() }
+    }
+}
+
 impl WgpuOptions {
-    /// The strongest adapter that is hardware.
+    /// The strongest adapter that is hardware, pipelines kept in the user's cache folder.
     pub fn new() -> Self {
         Self::default()
     }
@@ -180,6 +191,18 @@ impl WgpuOptions {
     /// Takes the adapter with this part in its name.
     pub fn adapter(mut self, part: impl Into<String>) -> Self {
         self.adapter = Some(part.into());
+        self
+    }
+
+    /// Keeps compiled pipelines in this folder from start to start.
+    pub fn kernel_cache(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.kernel_cache = Some(folder.into());
+        self
+    }
+
+    /// Keeps no compiled pipelines.
+    pub fn no_kernel_cache(mut self) -> Self {
+        self.kernel_cache = None;
         self
     }
 
@@ -285,9 +308,12 @@ mod tests {
         let Ok(BackendName::Cuda(cuda)) = "cuda:1".parse() else { panic!("cuda:1 is no CUDA device") };
         assert_eq!(cuda.kernel_cache, CudaOptions::default().kernel_cache);
         let home = std::env::var_os("HOME").is_some_and(|home| !home.is_empty());
-        match (CUDA && home, cuda.kernel_cache) {
+        assert_eq!(WgpuOptions::default().kernel_cache, cuda.kernel_cache);
+        assert_eq!(WgpuOptions::new().no_kernel_cache().kernel_cache, None);
+        let compiles = CUDA || WGPU;
+        match (compiles && home, cuda.kernel_cache) {
             (true, folder) => assert!(folder.unwrap().ends_with("engraft/kernels")),
-            (false, folder) if !CUDA => assert_eq!(folder, None),
+            (false, folder) if !compiles => assert_eq!(folder, None),
             _ => {}
         }
     }

@@ -1,6 +1,6 @@
 //! A build without the wgpu backend.
 
-use super::inspect::{Inspector, Place};
+use super::inspect::{Inspector, Opening, Place};
 use super::name::{WgpuOptions, absent};
 use super::visit::{Limits, Visitor};
 use engraft_core::Result;
@@ -22,6 +22,6 @@ pub fn found() -> Result<Vec<(Place, Value)>> {
     Ok(Vec::new())
 }
 
-pub fn inspect<V: Inspector>(_index: usize, _inspector: V) -> Result<V::Output> {
+pub fn inspect<V: Inspector>(_index: usize, _opening: &Opening, _inspector: V) -> Result<V::Output> {
     Err(absent(&WgpuOptions::new().into()))
 }

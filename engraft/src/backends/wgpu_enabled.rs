@@ -1,6 +1,6 @@
 //! The wgpu backend is compiled in.
 
-use super::inspect::{Inspected, Inspector, Place};
+use super::inspect::{Inspected, Inspector, Opening, Place};
 use super::name::WgpuOptions;
 use super::properties::common;
 use super::visit::{Limits, Visitor};
@@ -24,8 +24,8 @@ pub fn limits(name: &WgpuOptions) -> Result<Limits> {
 
 /// The adapter, if it keeps the promise that was asked for.
 fn open(name: &WgpuOptions) -> Result<Arc<Wgpu>> {
-    let WgpuOptions { adapter, mode } = name.clone();
-    let gpu = Wgpu::new(WgpuConfig { adapter, mode, ..WgpuConfig::default() })?;
+    let WgpuOptions { adapter, kernel_cache, mode } = name.clone();
+    let gpu = Wgpu::new(WgpuConfig { adapter, kernel_cache, mode, ..WgpuConfig::default() })?;
     if mode == Mode::Reference && gpu.numerics().mode != Mode::Reference {
         return Err(Error::Unsupported {
             op: "mode reference".into(),
@@ -79,10 +79,12 @@ fn said(adapter: &AdapterFacts) -> Value {
 }
 
 /// Shows an adapter to `inspector`.
-pub fn inspect<V: Inspector>(index: usize, inspector: V) -> Result<V::Output> {
-    let gpu = Wgpu::new(WgpuConfig { index: Some(index), ..WgpuConfig::default() })?;
+pub fn inspect<V: Inspector>(index: usize, opening: &Opening, inspector: V) -> Result<V::Output> {
+    let kernel_cache = opening.kernel_cache.clone();
+    let gpu = Wgpu::new(WgpuConfig { index: Some(index), kernel_cache, ..WgpuConfig::default() })?;
     let mut facts = common(gpu.as_ref());
-    let probes = gpu.probes().iter().map(|probe| {
+    let by_kernel = gpu.probe_kernels()?;
+    let probes = gpu.probes().iter().chain([&by_kernel]).map(|probe| {
         let outcome = match probe.passed {
             Some(true) => "passed",
             Some(false) => "failed",

@@ -1,0 +1,252 @@
+//! Small calls with random operands, one for every kernel that has a plainer twin: what the two are compared
+//! by before anything relies on the first.
+//!
+//! Sizes are no multiples of a workgroup's, so that every invocation has a part of its own and the last one
+//! less. Numbers are of a size that no sum overflows and none is lost to rounding in 16 bits: a result that
+//! came out infinite would hide what went wrong.
+
+use crate::select::LANES_PER_PANEL;
+use engraft_shaders::{Attention, BLOCK_WORDS, Elem, Kernel, Norm, PANEL, Packing};
+
+/// What a dispatch brings.
+#[derive(Debug, Clone)]
+pub(crate) struct Trial {
+    /// The words of every binding, in order.
+    pub buffers: Vec<Vec<u32>>,
+    /// Parameters after the leading zero.
+    pub words: Vec<u32>,
+    pub grid: [u32; 3],
+}
+
+/// The least power of two of activations and of norms' weights; of weights of a matmul; of scales as halves
+/// and as f32.
+const OF_ROWS: i32 = -2;
+const OF_WEIGHTS: i32 = -5;
+const OF_HALVES: i32 = -8;
+const OF_SCALES: i32 = -10;
+
+/// Flags of `moments.wgsl`: a weight, a bias.
+const WEIGHT: u32 = 2;
+const BIAS: u32 = 4;
+
+impl Trial {
+    /// The trial of a kernel; none of those whose stem has no twins.
+    pub fn of(kernel: &Kernel) -> Option<Self> {
+        let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+        match *kernel {
+            Kernel::Norm(how, x, _) => Some(norm(&mut dice, how, x)),
+            Kernel::RopeAppendNorm(x, kv, _) => Some(rope_append_norm(&mut dice, x, kv)),
+            Kernel::LinearLanes { weight, x, out, rows, gate, .. } => {
+                Some(linear(&mut dice, (weight, x, out), (rows, gate), true))
+            }
+            Kernel::Linear { weight, x, out, rows, gate, .. } => {
+                Some(linear(&mut dice, (weight, x, out), (rows, gate), false))
+            }
+            Kernel::Attention(how, x, kv) => Some(attention(&mut dice, how, x, kv)),
+            _ => None,
+        }
+    }
+}
+
+/// Numbers of a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 32) as u32
+    }
+
+    /// A float with a sign and a magnitude from `2^least` to `2^(least + 2)`, as bits.
+    fn float(&mut self, elem: Elem, least: i32) -> u32 {
+        let bits = self.next();
+        let (sign, exponent) = (bits >> 31, least + (bits >> 30 & 1) as i32);
+        match elem {
+            Elem::F32 => sign << 31 | ((127 + exponent) as u32) << 23 | bits & 0x7f_ffff,
+            Elem::F16 => sign << 15 | ((15 + exponent) as u32) << 10 | bits & 0x3ff,
+            Elem::Bf16 => sign << 15 | ((127 + exponent) as u32) << 7 | bits & 0x7f,
+        }
+    }
+
+    /// `count` of them as they lie in words.
+    fn floats(&mut self, elem: Elem, least: i32, count: u32) -> Vec<u32> {
+        match elem {
+            Elem::F32 => (0..count).map(|_| self.float(elem, least)).collect(),
+            _ => (0..count.div_ceil(2))
+                .map(|_| self.float(elem, least) | self.float(elem, least) << 16)
+                .collect(),
+        }
+    }
+
+    fn rows(&mut self, elem: Elem, count: u32) -> Vec<u32> {
+        self.floats(elem, OF_ROWS, count)
+    }
+
+    /// `count` words of codes.
+    fn codes(&mut self, weight: Packing, count: u32) -> Vec<u32> {
+        let elem = match weight {
+            Packing::F32 => Some(Elem::F32),
+            Packing::F16 => Some(Elem::F16),
+            Packing::Bf16 => Some(Elem::Bf16),
+            _ => None,
+        };
+        // Small floats in bytes stay below 2: their largest codes are no numbers.
+        let mask = match weight {
+            Packing::E4m3 | Packing::E5m2 => 0xbfbf_bfbf,
+            Packing::E3m2 => 0x3f3f_3f3f,
+            _ => u32::MAX,
+        };
+        match elem {
+            Some(Elem::F32) => self.floats(Elem::F32, OF_WEIGHTS, count),
+            Some(elem) => self.floats(elem, OF_WEIGHTS, 2 * count),
+            None => (0..count).map(|_| self.next() & mask).collect(),
+        }
+    }
+
+    /// `count` blocks of a row's bytes, with their scales.
+    fn blocks(&mut self, count: u32) -> Vec<u32> {
+        let each = (0..count).flat_map(|_| {
+            let codes: Vec<u32> = (1..BLOCK_WORDS).map(|_| self.next()).collect();
+            codes.into_iter().chain([self.float(Elem::F32, OF_SCALES)]).collect::<Vec<_>>()
+        });
+        each.collect()
+    }
+
+    /// `count` words that blocks share.
+    fn scales(&mut self, weight: Packing, count: u32) -> Vec<u32> {
+        match weight {
+            Packing::E4m3 | Packing::E5m2 | Packing::E3m2 | Packing::E2m1 | Packing::Nf4 | Packing::Iq4 => {
+                self.floats(Elem::F32, OF_SCALES, count)
+            }
+            _ => self.floats(Elem::F16, OF_HALVES, 2 * count),
+        }
+    }
+}
+
+/// Three rows; of heads two to a row.
+fn norm(dice: &mut Dice, how: Norm, x: Elem) -> Trial {
+    let (rows, cols) = (3, 150);
+    let parts = if how == Norm::Heads { 2 } else { 1 };
+    let width = cols / parts;
+    let mut buffers = vec![dice.rows(Elem::F32, width), dice.rows(Elem::F32, width)];
+    let matrices = match how {
+        Norm::Heads => 1,
+        Norm::Alone => 2,
+        Norm::Add => 3,
+    };
+    buffers.extend((0..matrices).map(|_| dice.rows(x, rows * cols)));
+    let words = vec![rows, parts, width, 0, cols, 0, cols, 0, cols, WEIGHT | BIAS, 1e-5f32.to_bits()];
+    Trial { buffers, words, grid: [rows * parts, 1, 1] }
+}
+
+/// Two query heads and one of keys, appended without a rotation.
+fn rope_append_norm(dice: &mut Dice, x: Elem, kv: Elem) -> Trial {
+    let (tokens, heads, kv_heads, k_dim, v_dim, page_size) = (3, 2, 1, 80, 8, 4);
+    let pitch = (heads + kv_heads) * k_dim + kv_heads * v_dim;
+    let buffers = vec![
+        dice.rows(x, tokens * pitch),
+        vec![0, 1, 2],
+        dice.rows(Elem::F32, 8),
+        vec![0, 1, 2],
+        dice.rows(kv, kv_heads * page_size * k_dim),
+        dice.rows(kv, kv_heads * page_size * v_dim),
+        dice.rows(Elem::F32, k_dim),
+        dice.rows(Elem::F32, k_dim),
+    ];
+    let eps = 1e-5f32.to_bits();
+    let dims = k_dim | v_dim << 16;
+    let words = vec![tokens, heads, kv_heads, dims, 0, 0, pitch, 0, 0, 1, WEIGHT, eps, 0, page_size, 1];
+    Trial { buffers, words, grid: [tokens * (heads + 2 * kv_heads), 1, 1] }
+}
+
+/// A tile of rows by one panel of outputs (a gate's is two), leaves of whole blocks.
+fn linear(
+    dice: &mut Dice,
+    (weight, x, out): (Packing, Elem, Elem),
+    (rows, gate): (u32, bool),
+    lanes: bool,
+) -> Trial {
+    let (cols, outputs, silu) = (2048, PANEL as u32, 1);
+    let halves = if gate { 2 } else { 1 };
+    let block = match weight {
+        Packing::Q2K | Packing::Q3K | Packing::Q4K | Packing::Q5K | Packing::Q6K => 256,
+        _ => 32,
+    };
+    let all = halves * outputs;
+    let of_codes = cols / weight.unit() as u32 * weight.unit_words() as u32 * all;
+    let of_scales = cols / block * weight.scale_words() as u32 * all;
+    let (input, x_pitch) = match weight {
+        Packing::W8A8 => (dice.blocks(rows * cols / 32), cols / 32 * BLOCK_WORDS as u32),
+        _ => (dice.rows(x, rows * cols), cols),
+    };
+    let buffers = vec![
+        dice.codes(weight, of_codes),
+        dice.scales(weight, of_scales.max(1)),
+        dice.rows(Elem::F32, all),
+        input,
+        dice.rows(out, rows * outputs),
+    ];
+    // A bias; the wide order of lanes, the contract's else.
+    let (flags, per_panel) = if lanes { (1 | 2, LANES_PER_PANEL as u32) } else { (1, 1) };
+    let words =
+        vec![rows, cols, block, 0, x_pitch, 0, outputs, 0, outputs, outputs, flags, 0, silu, block, 1];
+    Trial { buffers, words, grid: [per_panel, 1, 1] }
+}
+
+/// Two heads that share keys, over three chunks of positions or two.
+fn attention(dice: &mut Dice, how: Attention, x: Elem, kv: Elem) -> Trial {
+    let (heads, k_dim, v_dim, page_size, pages) = (2, 24, 64 * how.columns - 5, 16, 9);
+    let (tokens, length) = if how.dense { (70, 70) } else { (3, 130) };
+    let keys = if how.dense { length } else { pages * page_size };
+    // Scale, cap and its reciprocal, no window, causal.
+    let scores = [0.2f32, 30.0, 1.0 / 30.0].map(f32::to_bits).into_iter().chain([0, 1, 0, 0, 0]);
+    let mut buffers = vec![
+        dice.rows(x, tokens * heads * k_dim),
+        dice.rows(kv, keys * k_dim),
+        dice.rows(kv, keys * v_dim),
+        vec![0, tokens, 0, length],
+        scores.collect(),
+        dice.rows(x, tokens * heads * v_dim),
+    ];
+    let (dims, shared) = (k_dim | v_dim << 16, 1 | heads << 16);
+    let mut words = vec![tokens, 1, dims, shared, 0, heads * k_dim, 0, heads * v_dim, 0];
+    match how.dense {
+        true => words.extend([0, k_dim, 0, v_dim, 0]),
+        false => {
+            buffers.push((0..pages).collect());
+            words.extend([2, 3, 0, pages, page_size, 0]);
+        }
+    }
+    buffers.push(vec![0; 4]);
+    Trial { buffers, words, grid: [tokens, heads, 1] }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::Trial;
+    use engraft_shaders::{Carrier, Dialect, Kernel, source};
+
+    /// Of every kernel that needs subgroups or takes several rows, with what its template asks for.
+    #[test]
+    fn every_kernel_that_uses_subgroups_has_a_twin_and_a_trial() {
+        let dialect = Dialect { carrier: Carrier::Immediate, f16: false, dot: true };
+        let all = Kernel::all(1);
+        let lone = |kernel: &&Kernel| kernel.subgroups() && kernel.twin().is_none();
+        assert_eq!(all.iter().filter(lone).collect::<Vec<_>>(), [&Kernel::Lanes]);
+        // Whatever the weight, one of eight is enough of those.
+        let some = all.into_iter().filter(|kernel| kernel.twin().is_some()).step_by(8);
+        for (kernel, twin) in some.filter_map(|kernel| Some((kernel, kernel.twin()?))) {
+            let (label, trial) = (kernel.label(), Trial::of(&kernel).unwrap());
+            assert!(!twin.subgroups() && twin != kernel, "{label}");
+            for kernel in [kernel, twin] {
+                let source = source(&kernel, dialect).unwrap();
+                assert_eq!(source.words, trial.words.len() + 1, "{label}");
+                assert_eq!(source.bindings.len(), trial.buffers.len(), "{label}");
+            }
+        }
+        assert!(Kernel::Sample.twin().is_none() && Trial::of(&Kernel::Sample).is_none());
+    }
+}

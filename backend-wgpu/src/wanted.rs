@@ -1,0 +1,168 @@
+//! Which shaders an op may run by, as far as its key says: what `ready` compiles before the first request.
+//!
+//! A key does not say everything. Of a prompt and of a step of one row other tiles run; whether scores are
+//! capped and heads normed the key does not have: both are compiled. Rows that begin at odd places, and gate
+//! weights as plain matmuls, are compiled when they first come.
+
+use crate::command::elem;
+use crate::kernel::{Variant, WgpuKernel};
+use crate::select::{MatmulOf, Select};
+use crate::weight;
+use engraft_core::mem::WeightFormat;
+use engraft_core::ops::{
+    AttentionOpKind, EmbedOpKind, IndexOpKind, KvOpKind, LinearOpKind, MoeOpKind, NormOpKind, OpKind,
+    PictureOpKind, RopeOpKind, RowsOpKind,
+};
+use engraft_shaders::{Attention, Elem, Elementwise, Index, Kernel, Kv, Moe, Norm, Packing, Picture, Reduce};
+
+/// Rows of a step that shaders differ by: one, a few, many.
+const ROWS: [usize; 3] = [1, 2, 512];
+
+/// The shaders of a key on a device.
+pub(crate) fn shaders(key: &WgpuKernel, select: &Select) -> Vec<Kernel> {
+    let (x, out, reduce) = (elem(key.x), elem(key.out), key.variant.sums());
+    let kv = key.kv.map_or(x, elem);
+    match key.op {
+        OpKind::Embed(kind) => {
+            let add = kind == EmbedOpKind::EmbedAdd;
+            packing(key.weight).map(|weight| Kernel::Embed { weight, out, add }).into_iter().collect()
+        }
+        OpKind::Linear(kind) => linear(key, kind, select),
+        OpKind::Norm(kind) => vec![match kind {
+            NormOpKind::Norm => Kernel::Norm(Norm::Alone, x, reduce),
+            NormOpKind::AddNorm => Kernel::Norm(Norm::Add, x, reduce),
+            NormOpKind::HeadNorm => Kernel::Norm(Norm::Heads, x, reduce),
+            NormOpKind::GroupNorm => Kernel::NormGroups(x),
+        }],
+        OpKind::Elementwise(kind) => elementwise(kind, x, out),
+        OpKind::Moe(kind) => experts(key, kind, select),
+        OpKind::Rope(RopeOpKind::Rope) => vec![Kernel::Rope(x)],
+        OpKind::Rope(RopeOpKind::QkvRopeAppend) => {
+            vec![Kernel::RopeAppend(x, kv), Kernel::RopeAppendNorm(x, kv, reduce)]
+        }
+        OpKind::Kv(kind) => vec![match kind {
+            KvOpKind::KvAppend => Kernel::Kv(Kv::Append, x, kv),
+            KvOpKind::KvCopyPages => Kernel::Kv(Kv::Copy, kv, kv),
+            KvOpKind::KvRead => Kernel::Kv(Kv::Read, x, kv),
+        }],
+        OpKind::Attention(kind) => attention(key, kind, select),
+        OpKind::Index(IndexOpKind::IndexScores) => vec![Kernel::Index(Index::Scores, x, kv)],
+        OpKind::Index(IndexOpKind::IndexChoose) => vec![Kernel::Index(Index::Choose, Elem::F32, Elem::F32)],
+        OpKind::Picture(PictureOpKind::GroupedConv) => vec![Kernel::Picture(Picture::Conv, x)],
+        OpKind::Picture(PictureOpKind::LinearAttend) => {
+            [Picture::Sums, Picture::Read].map(|how| Kernel::Picture(how, x)).into()
+        }
+        OpKind::Rows(kind) => vec![match kind {
+            RowsOpKind::GatherRows => Kernel::Rows("gather", x),
+            RowsOpKind::Scatter => Kernel::Rows("scatter", Elem::F32),
+            RowsOpKind::MarkSeen => Kernel::Rows("mark_seen", Elem::F32),
+            RowsOpKind::FeedTokens => Kernel::Rows("feed_tokens", Elem::F32),
+        }],
+        OpKind::Sample(_) => vec![Kernel::Sample],
+    }
+}
+
+/// A kernel of every class that has a plainer twin on a device: that exchanges within subgroups, and, where
+/// `rows`, that takes several rows.
+pub(crate) fn classes(select: &Select, rows: bool) -> Vec<Kernel> {
+    let (x, out, kv) = (Elem::F32, Elem::F32, Elem::F32);
+    let (gate, act, vector) = (false, false, true);
+    let reduce = Reduce::Subgroups;
+    let mut all: Vec<Kernel> =
+        [Norm::Alone, Norm::Add, Norm::Heads].map(|how| Kernel::Norm(how, x, reduce)).into();
+    all.push(Kernel::RopeAppendNorm(x, kv, reduce));
+    for weight in [Packing::F32, Packing::Q4_0, Packing::Q4K] {
+        let lanes = |rows| Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups: true };
+        all.extend([1, 4].map(lanes));
+        let tile = |rows| Kernel::Linear { weight, x, out, rows, gate, vector, act };
+        all.extend([4, 8].map(tile));
+    }
+    for (dense, columns) in [(false, 1), (false, 2), (true, 1), (true, 2)] {
+        let how = Attention { dense, columns, capped: false, subgroups: true };
+        all.push(Kernel::Attention(how, x, kv));
+    }
+    all.retain(|kernel| if kernel.subgroups() { select.subgroups() } else { rows });
+    all
+}
+
+fn packing(format: Option<WeightFormat>) -> Option<Packing> {
+    format.and_then(weight::packing_of)
+}
+
+/// Without what came before.
+pub(crate) fn each_once(all: impl IntoIterator<Item = Kernel>) -> Vec<Kernel> {
+    let mut once = Vec::new();
+    all.into_iter().for_each(|kernel| match once.contains(&kernel) {
+        true => {}
+        false => once.push(kernel),
+    });
+    once
+}
+
+fn linear(key: &WgpuKernel, kind: LinearOpKind, select: &Select) -> Vec<Kernel> {
+    let Some(weight) = packing(key.weight) else { return Vec::new() };
+    let bytes = weight == Packing::W8A8;
+    let of = MatmulOf {
+        weight,
+        x: if bytes { Elem::F32 } else { elem(key.x) },
+        out: elem(key.out),
+        gate: kind == LinearOpKind::GatedLinear,
+        act: matches!(kind, LinearOpKind::LinearAct | LinearOpKind::GatedLinear),
+        vector: !bytes && key.inner.is_multiple_of(4),
+    };
+    let tiles = ROWS.map(|rows| select.matmul(key.variant, rows, of.vector, true).shader(&of).kernel);
+    each_once(bytes.then(|| Kernel::Quantize(elem(key.x))).into_iter().chain(tiles))
+}
+
+fn experts(key: &WgpuKernel, kind: MoeOpKind, select: &Select) -> Vec<Kernel> {
+    let (x, out) = (elem(key.x), elem(key.out));
+    match kind {
+        MoeOpKind::Route => {
+            [Moe::Route, Moe::RouteByScore, Moe::Group].map(|how| Kernel::Moe(how, Elem::F32)).into()
+        }
+        MoeOpKind::Combine if key.x == key.out => vec![Kernel::Moe(Moe::Combine, x)],
+        MoeOpKind::Combine => vec![Kernel::Moe(Moe::CombineNode, x)],
+        MoeOpKind::ExpertLinear => {
+            let Some(weight) = packing(key.weight) else { return Vec::new() };
+            let bytes = weight == Packing::W8A8;
+            let vector = !bytes && key.inner.is_multiple_of(4);
+            let tiles =
+                ROWS.map(|share| Kernel::Experts { weight, x, out, rows: select.tile_rows(share), vector });
+            each_once(bytes.then_some(Kernel::Quantize(x)).into_iter().chain(tiles))
+        }
+    }
+}
+
+fn attention(key: &WgpuKernel, kind: AttentionOpKind, select: &Select) -> Vec<Kernel> {
+    let (x, kv) = (elem(key.x), key.kv.map_or(elem(key.x), elem));
+    let (columns, subgroups) = (key.columns, key.variant == Variant::Largest { subgroups: true });
+    let dense = kind == AttentionOpKind::AttendDense;
+    let tiles = !dense && select.has_tiles();
+    [false, true]
+        .into_iter()
+        .flat_map(|capped| {
+            let alone = Kernel::Attention(Attention { dense, columns, capped, subgroups }, x, kv);
+            [Some(alone), tiles.then_some(Kernel::AttentionTile(columns, capped, x, kv))]
+        })
+        .flatten()
+        .collect()
+}
+
+fn elementwise(kind: engraft_core::ops::ElementwiseOpKind, x: Elem, out: Elem) -> Vec<Kernel> {
+    use engraft_core::ops::ElementwiseOpKind as Op;
+    let how = match kind {
+        Op::Add => Elementwise::Add,
+        Op::Activate => Elementwise::Activate,
+        Op::Xielu => Elementwise::Xielu,
+        Op::Gate => Elementwise::Gate,
+        Op::Modulate => Elementwise::Modulate,
+        Op::Limit => Elementwise::Limit,
+        Op::Scale => Elementwise::Scale,
+        Op::Convert => {
+            return [Elementwise::Convert, Elementwise::AddBias]
+                .map(|how| Kernel::Elementwise(how, x, out))
+                .into();
+        }
+    };
+    vec![Kernel::Elementwise(how, x, out)]
+}
