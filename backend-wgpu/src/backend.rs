@@ -3,11 +3,10 @@
 
 use crate::adapter::Listed;
 use crate::arithmetic::Arithmetic;
-use crate::clock;
 use crate::config::WgpuConfig;
 use crate::device::{Counters, Gpu};
-use crate::encoding::Encoding;
-use crate::limits::Limits;
+use crate::encoding::{Encoding, Loss};
+use crate::limits::{Limits, Way};
 use crate::outcome::Probe;
 use crate::pipelines::Pipelines;
 use crate::scores::{FixedWords, OfHeads, ScoreBuffers};
@@ -149,7 +148,7 @@ impl Wgpu {
 
     /// Whether times of its streams are the device's own; the host's behind a wait else.
     pub fn has_clock(&self) -> bool {
-        clock::is_of_device(&self.gpu)
+        self.gpu.clock != Way::Nowhere
     }
 
     /// What the device's streams have done so far.
@@ -161,7 +160,13 @@ impl Wgpu {
     /// a driver's watchdog drops one that takes too long.
     #[doc(hidden)]
     pub fn lose_command_buffer(&self, others: u64) {
-        self.encoding().lose(others);
+        self.encoding().lose(others, Loss::Dropped);
+    }
+
+    /// For tests: the device is lost when the command buffer is handed over behind `others` more.
+    #[doc(hidden)]
+    pub fn lose_device(&self, others: u64) {
+        self.encoding().lose(others, Loss::Device);
     }
 
     pub(crate) fn limits(&self) -> &Limits {

@@ -3,8 +3,8 @@
 //! A device has one file. Its name has the SHA-256 of what its content depends on: adapter, driver, their
 //! versions, and the version of this package. So nothing is ever out of date: what changes is not found, and
 //! a file may be deleted at any time. In front of the driver's bytes stands their own SHA-256 (with the
-//! key's): a file that is truncated, damaged or another's is distinguished from a good one here, before a driver
-//! reads it. Files are written under a name of their own and renamed, so that no reader sees half of one.
+//! key's): a file that is truncated, damaged or another's is distinguished from a good one here, before a
+//! driver reads it. Files are written under a name of their own and renamed, so that no reader sees half of one.
 //!
 //! The disk never fails a start: whatever it refuses, pipelines are compiled, and a warning says so.
 

@@ -3,7 +3,7 @@
 use crate::WgpuMem;
 use crate::adapter::{IN_BROWSER, Listed};
 use crate::faults::{Fault, Faults};
-use crate::limits::{Limits, MIB};
+use crate::limits::{Limits, MIB, Way};
 use crate::mem::Graveyard;
 use engraft_core::backend::block_on;
 use engraft_core::{Error, Result};
@@ -53,6 +53,8 @@ pub(crate) struct Gpu {
     pub faults: Faults,
     pub graveyard: Graveyard,
     pub tally: Tally,
+    /// Where it writes its clock.
+    pub clock: Way,
     /// Bytes of weights that the queue may hold still.
     pub staged: AtomicU64,
     next_id: AtomicU64,
@@ -115,6 +117,7 @@ impl Gpu {
         Ok(Self {
             name: format!("wgpu:{first}"),
             faults: Faults::of(&device),
+            clock: Way::of(features),
             device,
             queue,
             limits: Limits::from(&have),

@@ -21,8 +21,10 @@ use crate::WgpuMem;
 use crate::adapter::IN_BROWSER;
 use crate::arena::Arena;
 use crate::budget::SubmitBudget;
+use crate::clock::{PassClock, WgpuEvent};
 use crate::command::{Call, Dispatch, Groups, Slot};
 use crate::device::Gpu;
+use crate::limits::Way;
 use crate::pipelines::Pipelines;
 use crate::readback::Staging;
 use engraft_core::{Error, Result};
@@ -40,6 +42,8 @@ pub(crate) struct Encoding {
     /// The kernel that the pass has set last.
     current: Option<Kernel>,
     encoder: Option<wgpu::CommandEncoder>,
+    /// Where the device writes its clock in passes alone.
+    pub passes: PassClock,
     groups: Groups,
     arena: Option<Arena>,
     /// Command buffers handed over so far.
@@ -61,8 +65,17 @@ pub(crate) struct Encoding {
     marks: u32,
     /// Whether work was encoded behind it.
     unmarked: bool,
-    /// How many command buffers are submitted until one is dropped.
-    lost_after: Option<u64>,
+    /// How many command buffers are submitted until something happens to one.
+    lost_after: Option<(u64, Loss)>,
+}
+
+/// What happens to a command buffer in tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// It is dropped without an error, as a watchdog drops one that takes too long.
+    Dropped,
+    /// The device is lost before it is submitted.
+    Device,
 }
 
 /// A command buffer that was handed over.
@@ -90,6 +103,7 @@ impl Encoding {
             pass: None,
             current: None,
             encoder: None,
+            passes: PassClock::default(),
             mark: groups.dispatch(gpu, pipelines, &call)?,
             groups,
             arena,
@@ -141,8 +155,7 @@ impl Encoding {
 
     fn dispatch(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<()> {
         if self.pass.is_none() {
-            self.pass = Some(self.encoder(gpu).begin_compute_pass(&Default::default()).forget_lifetime());
-            self.current = None;
+            self.begin(gpu);
         }
         let Some(pass) = &mut self.pass else { return Err(Error::internal("no pass")) };
         let pipeline = &dispatch.pipeline;
@@ -162,6 +175,21 @@ impl Encoding {
         let [x, y, z] = dispatch.grid;
         pass.dispatch_workgroups(x, y, z);
         Ok(())
+    }
+
+    /// Begins a pass, timed where a point before it is kept.
+    fn begin(&mut self, gpu: &Gpu) {
+        let times = if gpu.clock == Way::Passes { self.passes.pass(gpu) } else { None };
+        let timestamp_writes = times.as_ref().map(|times| times.writes());
+        let about = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
+        self.pass = Some(self.encoder(gpu).begin_compute_pass(&about).forget_lifetime());
+        self.current = None;
+    }
+
+    /// The point behind what was encoded, on a device that times passes.
+    pub fn point(&mut self) -> WgpuEvent {
+        self.pass = None;
+        WgpuEvent::between(self.passes.point())
     }
 
     /// The encoder outside any pass, for copies and timestamps.
@@ -197,16 +225,20 @@ impl Encoding {
         Ok(())
     }
 
-    /// The command buffer behind `others` is dropped, as a watchdog drops one that takes too long.
-    pub fn lose(&mut self, others: u64) {
-        self.lost_after = Some(others);
+    /// What happens to the command buffer behind `others`.
+    pub fn lose(&mut self, others: u64, loss: Loss) {
+        self.lost_after = Some((others, loss));
     }
 
-    /// Whether this command buffer is the one to be dropped.
-    fn is_lost(&mut self) -> bool {
-        let lost = self.lost_after == Some(0);
-        self.lost_after = self.lost_after.and_then(|others| others.checked_sub(1));
-        lost
+    /// What happens to this command buffer.
+    fn loss(&mut self) -> Option<Loss> {
+        match self.lost_after.take()? {
+            (0, loss) => Some(loss),
+            (others, loss) => {
+                self.lost_after = Some((others - 1, loss));
+                None
+            }
+        }
     }
 
     /// What to wait for where the command buffer of this number is wanted; none: everything.
@@ -245,7 +277,11 @@ impl Encoding {
         }
         if let Some(encoder) = self.encoder.take() {
             let buffer = encoder.finish();
-            let index = gpu.queue.submit((!self.is_lost()).then_some(buffer));
+            let loss = self.loss();
+            if loss == Some(Loss::Device) {
+                gpu.device.destroy();
+            }
+            let index = gpu.queue.submit((loss != Some(Loss::Dropped)).then_some(buffer));
             self.handed_over += 1;
             if self.recent.len() == RECENT {
                 self.recent.pop_front();

@@ -1,5 +1,6 @@
 //! What a device allows, as far as it matters here.
 
+use crate::adapter::IN_BROWSER;
 use engraft_core::{Error, Result};
 
 /// Mebibytes.
@@ -22,6 +23,29 @@ impl From<&wgpu::Limits> for Limits {
             binding: have.max_storage_buffer_binding_size,
             buffer: have.max_buffer_size,
             groups: have.max_compute_workgroups_per_dimension,
+        }
+    }
+}
+
+/// Where a device writes its clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Between any two commands.
+    Commands,
+    /// Where passes begin and end.
+    Passes,
+    /// Nowhere that this backend can read.
+    Nowhere,
+}
+
+impl Way {
+    /// Of a device with these features. Pages cannot wait for what was written.
+    pub fn of(features: wgpu::Features) -> Self {
+        let has = |feature| features.contains(feature);
+        match has(wgpu::Features::TIMESTAMP_QUERY) && !IN_BROWSER {
+            true if has(wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS) => Self::Commands,
+            true => Self::Passes,
+            false => Self::Nowhere,
         }
     }
 }
@@ -68,6 +92,14 @@ pub(crate) fn check(adapter: &str, have: &wgpu::Limits) -> Result<()> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_is_read_where_it_is_written() {
+        use wgpu::Features;
+        let within = Features::TIMESTAMP_QUERY_INSIDE_ENCODERS;
+        let ways = [Features::empty(), within, Features::TIMESTAMP_QUERY, Features::TIMESTAMP_QUERY | within];
+        assert_eq!(ways.map(Way::of), [Way::Nowhere, Way::Nowhere, Way::Passes, Way::Commands]);
+    }
 
     #[test]
     fn an_adapter_that_is_too_small_is_refused_by_its_limit() {

@@ -126,6 +126,11 @@ impl Backend for Wgpu {
         }
     }
     fn ready(&self, kernels: &[WgpuKernel]) -> Result<()> {
+        let staged = self.counters().staged.div_ceil(limits::MIB);
+        tracing::info!(
+            "{}: weights took at most {staged} MiB of the host's memory on their way",
+            self.gpu.name
+        );
         let all = kernels.iter().flat_map(|kernel| wanted::shaders(kernel, &self.select));
         self.pipelines.ready(&self.gpu, &wanted::each_once(all))
     }

@@ -13,6 +13,7 @@
 
 use crate::clock::{Clock, WgpuEvent};
 use crate::command::{Call, Dispatch};
+use crate::limits::Way;
 use crate::readback::{Staging, Ticket};
 use crate::{Wgpu, WgpuMem, WgpuPlan};
 use bytemuck::Pod;
@@ -52,8 +53,7 @@ pub struct WgpuStream {
 
 impl WgpuStream {
     pub(crate) fn new(gpu: Arc<Wgpu>) -> Self {
-        let clock = Clock::new(&gpu.gpu);
-        Self { gpu, clock, capture: None, spare: Vec::new(), scratch: None }
+        Self { gpu, clock: Clock::default(), capture: None, spare: Vec::new(), scratch: None }
     }
 
     pub(crate) fn gpu(&self) -> &Arc<Wgpu> {
@@ -192,10 +192,11 @@ impl Stream<Wgpu> for WgpuStream {
 
     fn record(&mut self) -> Result<WgpuEvent> {
         self.not_while_capturing("a timestamp")?;
-        let stamp = self.clock.stamp(&self.gpu.gpu, self.gpu.encoding().encoder(&self.gpu.gpu));
-        match stamp {
-            Some(event) => Ok(event),
-            None => {
+        let gpu = &self.gpu.gpu;
+        match gpu.clock {
+            Way::Commands => Ok(self.clock.stamp(gpu, self.gpu.encoding().encoder(gpu))),
+            Way::Passes => Ok(self.gpu.encoding().point()),
+            Way::Nowhere => {
                 self.sync()?;
                 Ok(WgpuEvent::now())
             }
@@ -203,10 +204,11 @@ impl Stream<Wgpu> for WgpuStream {
     }
 
     fn elapsed_us(&mut self, from: &WgpuEvent, to: &WgpuEvent) -> Result<f64> {
-        for set in [from, to].into_iter().filter_map(WgpuEvent::unread) {
+        for set in from.unread(to) {
             self.clock.close(&set);
             let staging = self.staging(set.bytes());
             let mut encoding = self.gpu.encoding();
+            encoding.passes.close(&set);
             let (number, mark) =
                 encoding.read(&self.gpu.gpu, &staging, |encoder, to| set.resolve(encoder, to))?;
             drop(encoding);

@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use crate::arithmetic::Arithmetic;
+use crate::limits::Way;
 use crate::pipelines::Pipelines;
-use crate::{Wgpu, WgpuConfig, WgpuMem, probe};
+use crate::{Wgpu, WgpuConfig, WgpuMem, WgpuStream, probe};
 use engraft_core::Error;
 use engraft_core::backend::{Backend, Coverage, Stream, block_on};
 use engraft_core::mem::{Buf, Float, HostWeight, Mat, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::numerics::Mode;
-use engraft_core::ops::{Checked, Embed, Linear, Run};
+use engraft_core::ops::{Add, Checked, Embed, Linear, Run};
 use engraft_shaders::{Elem, Kernel, Norm, Packing, Reduce};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -91,6 +92,31 @@ fn a_command_buffer_that_was_given_up_is_a_lost_device() {
         let read = stream.download(words.view()).unwrap();
         let e = block_on(stream.collect(read, &mut got)).unwrap_err();
         assert!(matches!(e, Error::DeviceLost { .. }), "{e}");
+    }
+}
+
+/// At whichever step: what was read before it is right, and nothing is read from then on.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn a_device_that_is_lost_at_a_step_ends_that_step() {
+    for others in 0..4 {
+        let gpu = opened();
+        let mut stream = gpu.stream().unwrap();
+        let mut words = words_of(&gpu);
+        let mut got = [u32::MAX; 4];
+        gpu.lose_device(others);
+        for step in 0..6 {
+            let wrote = stream.upload(&[step; 4], words.view_mut());
+            let read = wrote.and_then(|()| stream.download(words.view()));
+            let ended = read.and_then(|read| block_on(stream.collect(read, &mut got)));
+            match u64::from(step) < others {
+                true => assert_eq!((ended.is_ok(), got), (true, [step; 4]), "{others}"),
+                false => {
+                    assert!(matches!(ended, Err(Error::DeviceLost { .. })), "{others}, {step}: {ended:?}")
+                }
+            }
+        }
+        assert_eq!(got, [others.wrapping_sub(1) as u32; 4], "what was lost was taken for a result");
     }
 }
 
@@ -268,7 +294,7 @@ fn times_are_the_devices_and_move_on() {
     // More than a set of queries holds.
     let events: Vec<_> = (0..600).map(|_| stream.record().unwrap()).collect();
     stream.sync().unwrap();
-    let of_device = gpu.gpu.device.features().contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS);
+    let of_device = gpu.has_clock();
     assert!(events.iter().all(|e| e.is_of_device() == of_device));
     let mut sum = 0.0;
     for pair in events.windows(2) {
@@ -279,6 +305,51 @@ fn times_are_the_devices_and_move_on() {
     let whole = stream.elapsed_us(&events[0], &events[599]).unwrap();
     assert!((whole - sum).abs() <= 1e-6 * whole.max(1.0), "{whole} {sum}");
     println!("{}: by the {} clock, {whole:.1} us", gpu.name(), if of_device { "device's" } else { "host's" });
+}
+
+/// Where a device writes its clock in passes alone, as Apple's do: times are of the passes between.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn passes_are_timed_where_nothing_else_is() {
+    let mut gpu = Arc::try_unwrap(opened()).unwrap();
+    assert!(gpu.has_clock(), "an adapter without timestamps");
+    gpu.gpu.clock = Way::Passes;
+    let gpu = Arc::new(gpu);
+    let mut stream = gpu.stream().unwrap();
+    let mut mat =
+        |rows| Mat::<WgpuMem>::new(gpu.alloc(rows * 4096).unwrap(), rows, 1024, Float::F32).unwrap();
+    let (x, mut acc) = (mat(512), mat(512));
+    let mut add = |stream: &mut WgpuStream, rows: usize, count: usize| {
+        for _ in 0..count {
+            let acc = acc.view_mut(rows).unwrap();
+            stream.run(Checked::new(Add { acc, x: x.view(rows).unwrap() }).unwrap()).unwrap();
+        }
+    };
+    add(&mut stream, 512, 1);
+    stream.sync().unwrap();
+    // More passes than a set of queries has places for, of which those between two points that are one.
+    let begin = stream.record().unwrap();
+    let same = stream.record().unwrap();
+    let mut points = vec![begin];
+    for i in 0..300 {
+        let long = i == 299;
+        add(&mut stream, if long { 512 } else { 1 }, if long { 20 } else { 1 });
+        points.push(stream.record().unwrap());
+    }
+    assert!(points.iter().all(|point| point.is_of_device()));
+    assert_eq!(stream.elapsed_us(&points[0], &same).unwrap(), 0.0);
+    let each: Vec<f64> =
+        points.windows(2).map(|pair| stream.elapsed_us(&pair[0], &pair[1]).unwrap()).collect();
+    assert!(each.iter().all(|us| (0.0..1e7).contains(us)), "{each:?}");
+    let short = each[..299].iter().copied().fold(0.0, f64::max).min(each[..299].iter().sum::<f64>() / 100.0);
+    assert!(each[299] > short, "{} against {short}", each[299]);
+    let whole = stream.elapsed_us(&points[0], &points[300]).unwrap();
+    assert!(whole >= each.iter().sum::<f64>(), "{whole} {}", each.iter().sum::<f64>());
+    // Times of points that are gone cost nothing any more.
+    drop((points, same));
+    add(&mut stream, 1, 1);
+    stream.sync().unwrap();
+    assert!(!gpu.encoding().passes.is_kept());
 }
 
 /// A weight of several pieces is what its rows were, and takes no more of the host's memory than two pieces.

@@ -433,17 +433,20 @@ fn keys_that_no_binding_holds_are_refused_when_the_engine_is_made() {
     }
 }
 
-/// No token is made up where a driver drops work without a word: whichever step it was, the run ends.
+/// No token is made up where a driver drops work without a word, or loses the device: whichever step it was,
+/// the run ends.
 fn command_buffers_that_a_watchdog_gives_up_end_the_requests() {
     for name in adapters() {
-        for others in 0..6 {
-            let gpu = wgpu(Some(&name), false).unwrap();
-            let mut engine = open(&gpu, &golden(CASES[0]), config());
-            let request = Request { prompt: vec![5; 9], max_new_tokens: 8, ..Request::default() };
-            engine.put(request).unwrap();
-            gpu.lose_command_buffer(others);
-            let ended = engine.run().map(|_| ()).unwrap_err();
-            assert!(matches!(ended, Error::DeviceLost { .. }), "{name}, {others} before: {ended}");
+        for lose in [Wgpu::lose_command_buffer, Wgpu::lose_device] {
+            for others in 0..6 {
+                let gpu = wgpu(Some(&name), false).unwrap();
+                let mut engine = open(&gpu, &golden(CASES[0]), config());
+                let request = Request { prompt: vec![5; 9], max_new_tokens: 8, ..Request::default() };
+                engine.put(request).unwrap();
+                lose(&gpu, others);
+                let ended = engine.run().map(|_| ()).unwrap_err();
+                assert!(matches!(ended, Error::DeviceLost { .. }), "{name}, {others} before: {ended}");
+            }
         }
     }
 }

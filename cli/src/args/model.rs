@@ -52,8 +52,8 @@ pub struct DeviceArgs {
     /// Take the driver from this file instead of the system's (a software driver, say)
     #[arg(help_heading = "CUDA", long, value_name = "PATH")]
     pub cuda_driver: Option<PathBuf>,
-    /// cuda, wgpu on Vulkan: keep compiled kernels in this folder, `off` for none; default: engraft/kernels in
-    /// the user's cache folder
+    /// cuda, wgpu on Vulkan: keep compiled kernels in this folder, `off` for none; default: engraft/kernels
+    /// in the user's cache folder
     #[arg(long, value_name = "FOLDER")]
     pub kernel_cache: Option<PathBuf>,
     /// cuda, wgpu: what is promised about bits: reference (the CPU's), invariant (the same whatever the
