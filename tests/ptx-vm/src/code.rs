@@ -155,7 +155,7 @@ pub(crate) enum Op {
     Load(Box<ops::data::Access>),
     Store(Box<ops::data::Access>),
     Atomic(Box<ops::atomic::Atomic>),
-    Fence(bool),
+    Fence(Option<crate::memory::flag::Scope>),
     /// `fence.proxy.async`, of shared and of global memory.
     FenceAsync {
         shared: bool,

@@ -169,6 +169,8 @@ pub struct Touched {
     pub write: bool,
     /// By atomics, volatile or relaxed accesses alone.
     pub strong: bool,
+    /// Not before a release to other launches: none of them can be ordered behind it by a flag.
+    pub late: bool,
     /// The instruction that did it last, where it is known.
     pub by: Option<Instruction>,
 }

@@ -80,7 +80,7 @@ pub fn destroy(d: &mut Held, id: Id) -> Result {
     let device = context.device;
     // What the work itself ran into belongs to a context that is about to be gone.
     let _ = queue::finish_context(d, id);
-    d.queue.drop_context(id);
+    queue::drop_context(d, id);
     crate::capture::drop_context(d, id);
     module::drop_context(d, id);
     crate::graph::drop_context(d, id);

@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use ptx_vm::Standing;
 use ptx_vm::fault::{Instruction, demangled};
 
 use crate::queue::Ticket;
@@ -44,6 +45,8 @@ pub struct Access {
     pub write: bool,
     /// By atomics or other strong accesses alone.
     pub strong: bool,
+    /// Not before a release to other kernels: only the end of the operation orders others behind it.
+    pub late: bool,
     /// A kernel's instruction.
     pub by: Option<Instruction>,
 }
@@ -51,7 +54,7 @@ pub struct Access {
 impl Access {
     /// Bytes that a copy, memset or release touches.
     pub fn plain(start: u64, bytes: u64, write: bool) -> Self {
-        Access { range: start..start + bytes, write, strong: false, by: None }
+        Access { range: start..start + bytes, write, strong: false, late: true, by: None }
     }
 }
 
@@ -60,6 +63,9 @@ impl Access {
 struct Record {
     chain: u64,
     at: u64,
+    clock: Clock,
+    /// Kernels of one company have been held against each other by the machine.
+    company: Option<u64>,
     stream: Id,
     what: String,
     /// Ascending by start.
@@ -78,6 +84,8 @@ pub struct Hazards {
     host: Clock,
     records: Vec<Record>,
     chains: u64,
+    /// Operations that flags have ordered behind others; what comes behind them is, too.
+    gained: BTreeSet<Ticket>,
 }
 
 fn join(to: &mut Clock, from: &Clock) {
@@ -103,13 +111,39 @@ impl Hazards {
             self.chains += 1;
             self.chains
         });
-        let at = self.tips.get(&chain).map_or(1, |at| at + 1);
+        // The odd number below stands for what a kernel releases to others while it runs.
+        let at = self.tips.get(&chain).map_or(2, |at| at + 2);
         self.tips.insert(chain, at);
         clock.insert(chain, at);
         self.stamps.insert(ticket, Stamp { chain, at, clock, stream });
         self.unfinished.insert(ticket);
         while self.stamps.len() > 2 * REMEMBERED {
             self.stamps.pop_first();
+        }
+    }
+
+    /// An operation's place in the order, for the machine.
+    pub fn standing(&self, ticket: Ticket) -> Standing {
+        let Some(stamp) = self.stamps.get(&ticket) else { return Standing::default() };
+        Standing { chain: stamp.chain, at: stamp.at, clock: stamp.clock.clone() }
+    }
+
+    /// Flags have ordered an operation behind others.
+    pub fn learned(&mut self, ticket: Ticket, clock: &Clock) {
+        if let Some(stamp) = self.stamps.get_mut(&ticket)
+            && clock.iter().any(|(chain, at)| stamp.clock.get(chain).is_none_or(|own| own < at))
+        {
+            join(&mut stamp.clock, clock);
+            self.gained.insert(ticket);
+        }
+    }
+
+    /// What is behind such an operation knows what it knows.
+    pub fn pass_on(&mut self, ticket: Ticket, behind: &[Ticket]) {
+        if self.gained.remove(&ticket)
+            && let Some(clock) = self.stamps.get(&ticket).map(|stamp| stamp.clock.clone())
+        {
+            behind.iter().for_each(|&ticket| self.learned(ticket, &clock));
         }
     }
 
@@ -173,14 +207,35 @@ impl Hazards {
     }
 
     /// Notes what an operation has touched; the sentence for a race, if there is one.
-    pub fn touched(&mut self, ticket: Ticket, what: String, mut accesses: Vec<Access>) -> Option<String> {
+    pub fn touched(
+        &mut self,
+        ticket: Ticket,
+        what: String,
+        mut accesses: Vec<Access>,
+        company: Option<u64>,
+    ) -> Option<String> {
         let stamp = self.stamps.get(&ticket)?;
         accesses.retain(|a| !a.range.is_empty());
         accesses.sort_by_key(|a| a.range.start);
-        let ordered = |r: &Record| stamp.clock.get(&r.chain).is_some_and(|&at| at >= r.at);
+        let apart = |r: &&Record| company.is_none() || r.company != company;
         let mut found = None;
-        for record in self.records.iter().filter(|r| !ordered(r)) {
-            if let Some((mine, theirs, range)) = clash(&accesses, &record.accesses) {
+        for record in self.records.iter().filter(apart) {
+            let order = [
+                (
+                    knows(&stamp.clock, record.chain, record.at, true),
+                    knows(&stamp.clock, record.chain, record.at, false),
+                ),
+                (
+                    knows(&record.clock, stamp.chain, stamp.at, true),
+                    knows(&record.clock, stamp.chain, stamp.at, false),
+                ),
+            ];
+            if order.iter().any(|(all, _)| *all) {
+                continue;
+            }
+            if let Some((mine, theirs, range)) =
+                unordered(&accesses, &record.accesses, order[1].1, order[0].1)
+            {
                 let mine = party(&what, stamp.stream, mine);
                 let theirs = party(&record.what, record.stream, theirs);
                 let bytes = range.end - range.start;
@@ -192,12 +247,12 @@ impl Hazards {
                 break;
             }
         }
-        let (chain, at, stream) = (stamp.chain, stamp.at, stamp.stream);
+        let (chain, at, stream, clock) = (stamp.chain, stamp.at, stamp.stream, stamp.clock.clone());
         if !accesses.is_empty() {
             if self.records.len() >= REMEMBERED {
                 self.records.remove(0);
             }
-            self.records.push(Record { chain, at, stream, what, accesses });
+            self.records.push(Record { chain, at, clock, company, stream, what, accesses });
         }
         found
     }
@@ -215,10 +270,36 @@ pub fn kernel(name: &str) -> String {
     format!("kernel `{}`", demangled(name))
 }
 
+/// Whether a clock knows an operation: all of it, or what it had released to others.
+fn knows(clock: &Clock, chain: u64, at: u64, all: bool) -> bool {
+    clock.get(&chain).is_some_and(|&known| known >= if all { at } else { at - 1 })
+}
+
+/// The first clash of accesses that nothing orders: early ones of mine are ordered where `my_early` says so,
+/// theirs where `their_early` does.
+fn unordered<'a>(
+    mine: &'a [Access],
+    theirs: &'a [Access],
+    my_early: bool,
+    their_early: bool,
+) -> Option<(&'a Access, &'a Access, Range<u64>)> {
+    for (my_late, their_late) in [(true, true), (true, false), (false, true), (false, false)] {
+        if (!my_late && my_early) || (!their_late && their_early) {
+            continue;
+        }
+        let of = |all: &'a [Access], late| all.iter().filter(|a| a.late == late).collect::<Vec<_>>();
+        let found = clash(&of(mine, my_late), &of(theirs, their_late));
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
 /// The first bytes that two operations touch, one of them writing, not both by strong accesses.
-fn clash<'a>(mine: &'a [Access], theirs: &'a [Access]) -> Option<(&'a Access, &'a Access, Range<u64>)> {
+fn clash<'a>(mine: &[&'a Access], theirs: &[&'a Access]) -> Option<(&'a Access, &'a Access, Range<u64>)> {
     let (mut i, mut j) = (0, 0);
-    while let (Some(a), Some(b)) = (mine.get(i), theirs.get(j)) {
+    while let (Some(&a), Some(&b)) = (mine.get(i), theirs.get(j)) {
         let common = a.range.start.max(b.range.start)..a.range.end.min(b.range.end);
         if !common.is_empty() && (a.write || b.write) && !(a.strong && b.strong) {
             return Some((a, b, common));
@@ -238,7 +319,7 @@ mod tests {
 
     fn write(h: &mut Hazards, ticket: Ticket, start: u64) -> bool {
         h.finished(ticket);
-        h.touched(ticket, format!("{ticket}"), vec![Access::plain(start, 16, true)]).is_some()
+        h.touched(ticket, format!("{ticket}"), vec![Access::plain(start, 16, true)], None).is_some()
     }
 
     #[test]
@@ -279,6 +360,37 @@ mod tests {
         assert!(!h.open(1) && !h.open(2) && !h.watch(), "nothing is left");
     }
 
+    /// A kernel's flag orders what it did before it, and not what it does later.
+    #[test]
+    fn a_flag_orders_what_was_released_by_it() {
+        for (late, race) in [(false, false), (true, true)] {
+            let mut h = Hazards::default();
+            h.submitted(1, Id(1), &[]);
+            h.submitted(2, Id(2), &[]);
+            h.submitted(3, Id(2), &[2]);
+            let Standing { chain, at, .. } = h.standing(1);
+            // The second kernel has seen the flag; what comes behind it knows that, too.
+            h.learned(2, &[(chain, at - 1)].into());
+            h.pass_on(2, &[3]);
+            let access = |late, write| vec![Access { late, ..Access::plain(64, 8, write) }];
+            // In whatever order they end.
+            if race {
+                assert!(h.touched(3, "c".into(), access(true, true), None).is_none());
+                assert!(h.touched(1, "a".into(), access(late, false), None).is_some());
+            } else {
+                assert!(h.touched(3, "c".into(), access(true, true), None).is_none());
+                assert!(h.touched(1, "a".into(), access(late, false), None).is_none());
+                assert!(h.touched(2, "b".into(), access(true, true), None).is_none());
+            }
+            // Kernels of one company have been held against each other already.
+            h.submitted(4, Id(1), &[]);
+            h.submitted(5, Id(2), &[]);
+            let far = || vec![Access::plain(900, 8, true)];
+            assert!(h.touched(4, "d".into(), far(), Some(7)).is_none());
+            assert!(h.touched(5, "e".into(), far(), Some(7)).is_none());
+        }
+    }
+
     #[test]
     fn readers_and_atomics_do_not_race_with_their_like() {
         let mut h = Hazards::default();
@@ -286,14 +398,14 @@ mod tests {
             h.submitted(ticket, Id(ticket), &[]);
         }
         let access = |write, strong| vec![Access { strong, ..Access::plain(64, 8, write) }];
-        assert!(h.touched(1, "a".into(), access(true, true)).is_none());
-        assert!(h.touched(2, "b".into(), access(true, true)).is_none());
-        let text = h.touched(3, "c".into(), access(false, false)).unwrap_or_default();
+        assert!(h.touched(1, "a".into(), access(true, true), None).is_none());
+        assert!(h.touched(2, "b".into(), access(true, true), None).is_none());
+        let text = h.touched(3, "c".into(), access(false, false), None).unwrap_or_default();
         assert!(text.contains("c in stream 0x3 reads 8 bytes at 0x40; a in stream 0x1 writes"), "{text}");
         let mut h = Hazards::default();
         h.submitted(1, Id(1), &[]);
         h.submitted(2, Id(2), &[]);
-        assert!(h.touched(1, "a".into(), access(false, false)).is_none());
-        assert!(h.touched(2, "b".into(), access(false, false)).is_none());
+        assert!(h.touched(1, "a".into(), access(false, false), None).is_none());
+        assert!(h.touched(2, "b".into(), access(false, false), None).is_none());
     }
 }

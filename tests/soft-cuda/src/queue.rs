@@ -8,18 +8,24 @@
 //! Nothing runs by itself. Work is done by the thread that waits for it (or submits it, under `Eager` and
 //! `Seeded`), which is one of the behaviours that a real device may show. Only functions of the program get a
 //! thread of their own.
+//!
+//! A kernel that waits for another one is set aside ([`Aside`]) and goes on when others have run. Where none
+//! can go on and no thread of the program has come with more work, that is a deadlock, and said to be one.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use parking_lot::MutexGuard;
+use ptx_vm::{Aside, Company, Step};
 
 use crate::code::{Code, Result};
 use crate::fault;
 use crate::hazard::{Access, Hazards};
 use crate::order::{Coins, Order};
-use crate::state::{Driver, Held, Id};
-use crate::work::{self, HostCall, Work};
+use crate::print;
+use crate::state::{self, Driver, Held, Id};
+use crate::work::{self, HostCall, KernelWork, Work};
 
 /// An operation's number; later ones are larger.
 pub type Ticket = u64;
@@ -40,6 +46,15 @@ struct Pending {
     dependents: Vec<Ticket>,
 }
 
+/// A kernel that waits for another one.
+#[derive(Debug)]
+struct Waiting {
+    kernel: Box<KernelWork>,
+    aside: Box<Aside>,
+    /// [`Queue::stirs`] when it was last looked at.
+    seen: u64,
+}
+
 /// The operations to be done.
 #[derive(Debug)]
 pub struct Queue {
@@ -49,12 +64,38 @@ pub struct Queue {
     coins: Coins,
     /// What operations touch without order.
     pub hazards: Hazards,
+    /// Kernels that wait for others.
+    aside: BTreeMap<Ticket, Waiting>,
+    /// What kernels share that are under way at once.
+    pub company: Company,
+    /// Grows with everything that such a kernel may have waited for.
+    stirs: u64,
+    /// When something last came or moved.
+    stirred: Instant,
+    /// What a kernel ran into while others waited, perhaps for it.
+    failed: Option<String>,
+    /// Functions of the program that run.
+    calls: usize,
+    /// What the threads wait for that can do nothing themselves.
+    sleepers: BTreeMap<u64, Vec<Ticket>>,
 }
 
 impl Default for Queue {
     fn default() -> Self {
-        let (pending, ready, hazards) = (BTreeMap::new(), BTreeSet::new(), Hazards::default());
-        Queue { pending, ready, next: 1, coins: Coins::new(0), hazards }
+        Queue {
+            pending: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            next: 1,
+            coins: Coins::new(0),
+            hazards: Hazards::default(),
+            aside: BTreeMap::new(),
+            company: Company::default(),
+            stirs: 0,
+            stirred: Instant::now(),
+            failed: None,
+            calls: 0,
+            sleepers: BTreeMap::new(),
+        }
     }
 }
 
@@ -83,6 +124,7 @@ impl Queue {
     pub fn insert(&mut self, context: Id, stream: Id, work: Work, after: &[Ticket]) -> Ticket {
         let ticket = self.next;
         self.next += 1;
+        self.stirred = Instant::now();
         self.hazards.submitted(ticket, stream, after);
         let after: BTreeSet<Ticket> = after.iter().copied().filter(|&t| !self.done(t)).collect();
         for dependency in &after {
@@ -132,6 +174,7 @@ impl Queue {
         self.ready.remove(&ticket);
         self.hazards.finished(ticket);
         let Some(gone) = self.pending.remove(&ticket) else { return };
+        self.hazards.pass_on(ticket, &gone.dependents);
         for dependent in gone.dependents {
             if let Some(p) = self.pending.get_mut(&dependent) {
                 p.missing -= 1;
@@ -142,12 +185,34 @@ impl Queue {
         }
     }
 
-    /// Forgets a context's operations; what depends on them may go on.
-    pub fn drop_context(&mut self, context: Id) {
-        for ticket in self.of_context(context) {
-            self.finish(ticket);
-        }
+    /// Something has moved, by which kernels that wait may go on.
+    fn stir(&mut self) {
+        self.stirs += 1;
+        self.stirred = Instant::now();
     }
+
+    /// Whether every thread of the program that is known here waits for what does not come, the caller among
+    /// them.
+    fn all_asleep(&self) -> bool {
+        let stuck = |targets: &&Vec<Ticket>| targets.iter().any(|&t| !self.done(t));
+        self.sleepers.values().filter(stuck).count() >= state::threads()
+    }
+}
+
+/// Forgets a context's operations; what depends on them may go on.
+pub fn drop_context(d: &mut Driver, context: Id) {
+    for ticket in d.queue.of_context(context) {
+        give_up(d, ticket);
+    }
+}
+
+/// Ends an operation that will not run, or not run on.
+fn give_up(d: &mut Driver, ticket: Ticket) {
+    let Driver { queue, memory, .. } = d;
+    if let Some(waiting) = queue.aside.remove(&ticket) {
+        queue.company.abandon(waiting.aside, memory);
+    }
+    queue.finish(ticket);
 }
 
 /// Runs what the order in force does not leave for later; whoever has submitted something calls this when its
@@ -155,7 +220,12 @@ impl Queue {
 pub fn pump(d: &mut Held) {
     let order = d.settings.order;
     match order {
-        Order::Eager => while d.queue.ready.first().copied().is_some_and(|t| run(d, t)) {},
+        Order::Eager => loop {
+            while d.queue.ready.first().copied().is_some_and(|t| run(d, t)) {}
+            if !resume(d) {
+                break;
+            }
+        },
         Order::Seeded(_) if d.queue.coins.below(3) == 0 => {
             for _ in 0..=d.queue.coins.below(3) {
                 if let Some(t) = d.queue.any() {
@@ -169,10 +239,19 @@ pub fn pump(d: &mut Held) {
         let Some(&oldest) = d.queue.ready.first() else { break };
         run(d, oldest);
     }
+    wake(d);
+}
+
+/// Threads that could do nothing may find something now.
+fn wake(d: &Held) {
+    if !d.queue.sleepers.is_empty() {
+        d.returned.notify_all();
+    }
 }
 
 /// Runs what the order in force picks until the targets are done.
 pub fn wait(d: &mut Held, targets: &[Ticket]) {
+    state::enter();
     let needed = d.queue.needed(targets);
     while targets.iter().any(|&t| !d.queue.done(t)) {
         let order = d.settings.order;
@@ -180,22 +259,106 @@ pub fn wait(d: &mut Held, targets: &[Ticket]) {
             Some(ticket) => {
                 run(d, ticket);
             }
-            // All that is left runs on other threads (host functions): wait for one to return.
-            None => d.returned.wait(d),
+            None if order != Order::Never && others(d) => {}
+            None => pause(d, targets),
         }
     }
     d.queue.hazards.learn(targets);
+    wake(d);
+}
+
+/// Runs what kernels may wait for, if some wait; false where nothing could move.
+fn others(d: &mut Held) -> bool {
+    if d.queue.aside.is_empty() {
+        return false;
+    }
+    if resume(d) {
+        return true;
+    }
+    d.queue.ready.last().copied().is_some_and(|ticket| run(d, ticket))
+}
+
+/// Lets kernels go on that wait, as far as anything has moved since; whether one of them did.
+fn resume(d: &mut Held) -> bool {
+    let stirs = d.queue.stirs;
+    let again = d.queue.aside.iter().filter(|(_, w)| w.seen != stirs).map(|(&t, _)| t);
+    let mut moved = false;
+    for ticket in again.collect::<Vec<_>>() {
+        let context = d.queue.pending.get(&ticket).map(|p| p.context);
+        if context.is_none_or(|context| d.healthy(context).is_err()) {
+            give_up(d, ticket);
+            moved = true;
+            continue;
+        }
+        let Some(Waiting { kernel, aside, .. }) = d.queue.aside.remove(&ticket) else { continue };
+        let Driver { queue, memory, .. } = &mut **d;
+        let step = queue.company.resume(aside, memory);
+        moved |= went(d, ticket, kernel, step);
+    }
+    moved
+}
+
+/// Nothing is left for this thread to do: host functions may return, or other threads come with more.
+fn pause(d: &mut Held, targets: &[Ticket]) {
+    if d.queue.aside.is_empty() || d.queue.calls > 0 || d.settings.order == Order::Never {
+        let returned = d.returned;
+        returned.wait(d);
+        return;
+    }
+    let (me, returned, patience) = (d.thread(), d.returned, d.settings.patience);
+    d.queue.sleepers.insert(me, targets.to_vec());
+    let left = patience.saturating_sub(d.queue.stirred.elapsed());
+    let over = d.queue.all_asleep() || {
+        returned.wait_for(d, left);
+        d.queue.stirred.elapsed() >= patience
+    };
+    d.queue.sleepers.remove(&me);
+    if over && !d.queue.aside.is_empty() {
+        deadlock(d);
+    }
+}
+
+/// Gives up all kernels that wait, each with the words for all of them.
+fn deadlock(d: &mut Held) {
+    let words = |w: &Waiting| w.aside.why().map(ToString::to_string).unwrap_or_default();
+    let all: Vec<(Ticket, String)> = d.queue.aside.iter().map(|(&t, w)| (t, words(w))).collect();
+    for (ticket, own) in &all {
+        let rest: Vec<&str> = all.iter().filter(|(t, _)| t != ticket).map(|(_, w)| w.as_str()).collect();
+        let mut text = match rest.is_empty() {
+            true => format!("{own}, and no other one is left"),
+            false => format!("{own}; so does what it waits for: {}", rest.join("; ")),
+        };
+        if let Some(failed) = &d.queue.failed {
+            text = format!("{text}; another kernel has failed meanwhile: {failed}");
+        }
+        let context = d.queue.pending.get(ticket).map(|p| p.context);
+        give_up(d, *ticket);
+        if let Some(context) = context {
+            fault::poison(d, context, Code::LAUNCH_TIMEOUT, text);
+        }
+    }
+    d.queue.failed = None;
+    d.queue.stir();
+    wake(d);
 }
 
 /// Runs one step towards the targets: what a question about them gives them time for.
 pub fn advance(d: &mut Held, targets: &[Ticket]) {
     let needed = d.queue.needed(targets);
     let order = d.settings.order;
-    if !needed.is_empty()
-        && let Some(ticket) = d.queue.pick(order, &needed)
-    {
-        run(d, ticket);
+    if needed.is_empty() || order == Order::Never {
+        return;
     }
+    if let Some(ticket) = d.queue.pick(order, &needed) {
+        run(d, ticket);
+    } else if !others(d)
+        && !d.queue.aside.is_empty()
+        && d.queue.calls == 0
+        && d.queue.stirred.elapsed() >= d.settings.patience
+    {
+        deadlock(d);
+    }
+    wake(d);
 }
 
 /// Waits for everything there is.
@@ -229,13 +392,57 @@ fn run(d: &mut Held, ticket: Ticket) -> bool {
         // Records complete whatever happened before them: waiting for them must end.
         (Work::Record(event), _) => crate::event::complete(d, event, ticket),
         (_, Some(_)) => {}
+        (Work::Kernel(kernel), None) => {
+            let standing = d.queue.hazards.standing(ticket);
+            match work::begin(d, &kernel, standing) {
+                Ok(step) => {
+                    went(d, ticket, kernel, step);
+                    return true;
+                }
+                Err((code, text)) => fault::poison(d, context, code, text),
+            }
+        }
         (work, None) => {
-            let done = work::perform(d, &work).and_then(|touched| race(d, ticket, &work, touched));
+            let done =
+                work::perform(d, &work).and_then(|touched| race(d, ticket, work.name(), touched, None));
             if let Err((code, text)) = done {
                 fault::poison(d, context, code, text);
             }
         }
     }
+    d.queue.stir();
+    d.queue.finish(ticket);
+    true
+}
+
+/// A kernel has ended, or waits for another one; whether anything has moved.
+fn went(d: &mut Held, ticket: Ticket, kernel: Box<KernelWork>, step: Step) -> bool {
+    print::write(&d.memory.take_printed());
+    let (outcome, learned, company) = match step {
+        Step::Aside(aside) => {
+            let moved = aside.moved();
+            if moved {
+                d.queue.stir();
+            }
+            let seen = d.queue.stirs;
+            d.queue.aside.insert(ticket, Waiting { kernel, aside, seen });
+            return moved;
+        }
+        Step::Ended { outcome, learned, company } => (outcome, learned, company),
+    };
+    let context = d.queue.pending.get(&ticket).map(|p| p.context);
+    d.queue.hazards.learned(ticket, &learned);
+    let ended = work::end(d, &kernel, outcome);
+    let name = crate::hazard::kernel(&kernel.name);
+    let done = ended.and_then(|touched| race(d, ticket, name, touched, company));
+    if let (Err((code, text)), Some(context)) = (done, context) {
+        d.queue.failed.get_or_insert_with(|| text.clone());
+        fault::poison(d, context, code, text);
+    }
+    if d.queue.aside.is_empty() {
+        d.queue.failed = None;
+    }
+    d.queue.stir();
     d.queue.finish(ticket);
     true
 }
@@ -244,10 +451,11 @@ fn run(d: &mut Held, ticket: Ticket) -> bool {
 fn race(
     d: &mut Held,
     ticket: Ticket,
-    work: &Work,
+    name: String,
     touched: Vec<Access>,
+    company: Option<u64>,
 ) -> std::result::Result<(), work::Failure> {
-    match d.queue.hazards.touched(ticket, work.name(), touched) {
+    match d.queue.hazards.touched(ticket, name, touched, company) {
         Some(text) => Err((Code::LAUNCH_FAILED, text)),
         None => Ok(()),
     }
@@ -257,9 +465,12 @@ fn race(
 /// is waiting here.
 fn call_host(d: &mut Held, ticket: Ticket, call: HostCall, poisoned: Option<Code>) {
     let (driver, returned) = (MutexGuard::mutex(d), d.returned);
+    d.queue.calls += 1;
     let body = move || {
         as_host_function(|| call.call(poisoned));
         let mut d = driver.lock();
+        d.queue.calls -= 1;
+        d.queue.stir();
         d.queue.finish(ticket);
         // The function may tell the program, which goes on behind what came before it.
         d.queue.hazards.learn(&[ticket]);

@@ -14,9 +14,11 @@
 //! | `faults` | distinct faults after which a kernel ends |
 //! | `go-on` | `yes`: a fault is told and the program goes on; `no`: it spoils the context |
 //! | `threads`, `budget` | of a kernel: threads that run it, warp instructions at most |
+//! | `patience` | milliseconds for which kernels that wait may hope for more work from a thread |
 //! | `report` | path of a file to which faults, and counts at the end, are appended |
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ptx_vm::{Barriers, Schedule};
 
@@ -96,6 +98,7 @@ fn read(text: &str, settings: &mut Settings) -> Result<Option<PathBuf>, String> 
             }
             "threads" => settings.machine.threads = number()?.clamp(1, 256) as usize,
             "budget" => settings.machine.budget = number()?,
+            "patience" => settings.patience = Duration::from_millis(number()?),
             "report" => report = Some(value.into()),
             _ => return Err(format!("`{key}` is no setting")),
         }

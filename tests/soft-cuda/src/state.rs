@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ThreadId;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ptx_vm::{Memory, Options};
@@ -70,6 +72,8 @@ pub struct Settings {
     pub stream_races: bool,
     /// A fault is told and spoils no context: the program goes on.
     pub go_on: bool,
+    /// How long kernels that wait for each other wait for work that a thread of the program may bring.
+    pub patience: Duration,
 }
 
 impl Default for Settings {
@@ -77,8 +81,18 @@ impl Default for Settings {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let machine = Options { track_writes: true, threads, ..Options::default() };
         let (order, linker, pinned) = (Order::Latest, Linker::All, u64::MAX);
-        let (stream_races, go_on) = (true, false);
-        Settings { devices: 1, memory: 8 << 30, order, linker, pinned, machine, stream_races, go_on }
+        let (stream_races, go_on, patience) = (true, false, Duration::from_secs(10));
+        Settings {
+            devices: 1,
+            memory: 8 << 30,
+            order,
+            linker,
+            pinned,
+            machine,
+            stream_races,
+            go_on,
+            patience,
+        }
     }
 }
 
@@ -224,8 +238,38 @@ static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| {
     Mutex::new(driver)
 });
 
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// A thread of the program that has called the driver.
+struct Known;
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        THREADS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+thread_local! {
+    static KNOWN: Known = {
+        THREADS.fetch_add(1, Ordering::Relaxed);
+        Known
+    };
+}
+
+/// The calling thread uses the driver, until it ends.
+pub fn enter() {
+    // A thread that is about to end, and whose marks are gone, brings no more work.
+    let _ = KNOWN.try_with(|_| ());
+}
+
+/// Threads that have called the driver and have not ended.
+pub fn threads() -> usize {
+    THREADS.load(Ordering::Relaxed)
+}
+
 /// Locks the process's driver.
 pub fn lock() -> Held {
+    enter();
     DRIVER.lock()
 }
 

@@ -6,14 +6,13 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use ptx_vm::{Instance, Launch};
+use ptx_vm::{Instance, Launch, Standing, Step};
 
 use crate::code::Code;
 use crate::context;
 use crate::fault;
 use crate::hazard::{self, Access};
 use crate::memory;
-use crate::print;
 use crate::state::{Driver, Id, Written};
 
 /// An operation.
@@ -147,16 +146,16 @@ impl HostCall {
 /// What went wrong, for the code and for people.
 pub type Failure = (Code, String);
 
+/// What the machine says of a kernel that has ended.
+pub type Outcome = Result<ptx_vm::Report, Vec<ptx_vm::Fault>>;
+
 /// Does an operation that touches nothing but the driver's own state; what it has read and written of the
 /// devices' memory, when that matters.
 pub fn perform(d: &mut Driver, work: &Work) -> Result<Vec<Access>, Failure> {
-    let watch =
-        d.settings.stream_races && (d.queue.hazards.watch() || d.streams.len() > d.contexts.len() + 1);
-    let touched = if watch { work.touches(d) } else { Vec::new() };
+    let touched = if watches(d) { work.touches(d) } else { Vec::new() };
     match work {
-        // The queue does these itself: they need the lock or the ticket.
-        Work::Nothing | Work::Record(_) | Work::Call(_) => Ok(()),
-        Work::Kernel(kernel) => return run_kernel(d, kernel, watch),
+        // The queue does these itself: they need the lock or the ticket, or may wait for each other.
+        Work::Nothing | Work::Record(_) | Work::Call(_) | Work::Kernel(_) => Ok(()),
         Work::Copy(transfer) => {
             d.statistics.copied += transfer.bytes();
             transfer.run(d).map_err(|e| (Code::ILLEGAL_ADDRESS, format!("copy: {e}")))
@@ -203,21 +202,28 @@ impl Work {
     }
 }
 
-fn run_kernel(d: &mut Driver, kernel: &KernelWork, watch: bool) -> Result<Vec<Access>, Failure> {
+/// Whether it matters what operations touch.
+fn watches(d: &Driver) -> bool {
+    d.settings.stream_races && (d.queue.hazards.watch() || d.streams.len() > d.contexts.len() + 1)
+}
+
+/// Begins a kernel, which ends or waits for another one.
+pub fn begin(d: &mut Driver, kernel: &KernelWork, standing: Standing) -> Result<Step, Failure> {
     if let Some(text) = fault::planted(&kernel.name) {
         return Err((Code::LAUNCH_FAILED, text));
     }
-    let mut with_pending;
-    let mut launch = &kernel.launch;
+    let mut launch = kernel.launch.clone();
     if let Some(earlier) = &kernel.unfinished {
-        with_pending = kernel.launch.clone();
-        with_pending.pending = earlier.lock().clone();
-        launch = &with_pending;
+        launch.pending = earlier.lock().clone();
     }
     let print_bytes = context::print_bytes(d, kernel.function);
-    let options = ptx_vm::Options { track_accesses: watch, print_bytes, ..d.settings.machine };
-    let outcome = ptx_vm::launch_all(&kernel.instance, &kernel.name, launch, &mut d.memory, &options);
-    print::write(&d.memory.take_printed());
+    let options = ptx_vm::Options { track_accesses: watches(d), print_bytes, ..d.settings.machine };
+    let Driver { queue, memory, .. } = d;
+    Ok(queue.company.begin(&kernel.instance, &kernel.name, launch, standing, memory, &options))
+}
+
+/// What a kernel that has ended has read and written.
+pub fn end(d: &mut Driver, kernel: &KernelWork, outcome: Outcome) -> Result<Vec<Access>, Failure> {
     let report = match outcome {
         Ok(report) => report,
         Err(faults) => {
@@ -228,7 +234,13 @@ fn run_kernel(d: &mut Driver, kernel: &KernelWork, watch: bool) -> Result<Vec<Ac
     };
     d.statistics.ran(&kernel.name, &report);
     *kernel.written.lock() = report.written;
-    let access = |t: ptx_vm::Touched| Access { range: t.range, write: t.write, strong: t.strong, by: t.by };
+    let access = |t: ptx_vm::Touched| Access {
+        range: t.range,
+        write: t.write,
+        strong: t.strong,
+        late: t.late,
+        by: t.by,
+    };
     Ok(report.accesses.into_iter().map(access).collect())
 }
 

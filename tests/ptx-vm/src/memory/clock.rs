@@ -6,6 +6,8 @@
 //! independent blocks cost nothing.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// What a warp (or a synchronisation object) has been ordered after.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -16,6 +18,36 @@ pub(crate) struct Clock {
     /// What a fence between proxies stands behind, by space and cluster: of each warp the latest count whose
     /// writes the asynchronous proxy sees. Empty without a fence.
     seen_async: [BTreeMap<u32, Vec<u32>>; 2],
+    /// Other launches, and what the caller ran before. Shared, since most warps know the same of them.
+    past: Option<Arc<Past>>,
+}
+
+/// What comes before as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Past {
+    /// Clusters of launches that have ended: the first one and the one behind the last.
+    pub(crate) clusters: BTreeMap<u32, u32>,
+    /// Of each chain of the caller's operations, the last one.
+    pub(crate) chains: BTreeMap<u64, u64>,
+}
+
+impl Past {
+    fn holds(&self, cluster: u32) -> bool {
+        self.clusters.range(..=cluster).next_back().is_some_and(|(_, &end)| cluster < end)
+    }
+
+    fn covers(&self, other: &Past) -> bool {
+        let known = |(chain, at)| self.chains.get(chain).is_some_and(|own| own >= at);
+        other.chains.iter().all(known) && other.clusters.keys().all(|first| self.holds(*first))
+    }
+
+    fn join(&mut self, other: &Past) {
+        self.clusters.extend(&other.clusters);
+        for (&chain, &at) in &other.chains {
+            let own = self.chains.entry(chain).or_default();
+            *own = (*own).max(at);
+        }
+    }
 }
 
 /// Memory that a fence between proxies is about.
@@ -71,12 +103,46 @@ impl Clock {
     pub(crate) fn knows(&self, cluster: u32, warp: u16, count: u32) -> bool {
         let row = if cluster == self.home { Some(&self.own) } else { self.foreign.get(&cluster) };
         row.and_then(|r| r.get(usize::from(warp))).is_some_and(|&c| c >= count)
+            || self.past.as_ref().is_some_and(|past| past.holds(cluster))
+    }
+
+    /// Orders the owner after all this.
+    pub(crate) fn begin_after(&mut self, past: Past) {
+        if past != Past::default() {
+            self.past = Some(Arc::new(past));
+        }
+    }
+
+    /// Of each chain of the caller's operations, the last one that comes before.
+    pub(crate) fn chains(&self) -> BTreeMap<u64, u64> {
+        self.past.as_ref().map(|past| past.chains.clone()).unwrap_or_default()
+    }
+
+    /// Orders the owner after whole operations that come before `other`.
+    pub(crate) fn join_past(&mut self, other: &Clock) {
+        match (&mut self.past, &other.past) {
+            (_, None) => {}
+            (own @ None, Some(past)) => *own = Some(past.clone()),
+            (Some(own), Some(past)) => {
+                if !Arc::ptr_eq(own, past) && !own.covers(past) {
+                    Arc::make_mut(own).join(past);
+                }
+            }
+        }
+    }
+
+    /// Orders the owner after what `other` is ordered after outside these clusters.
+    pub(crate) fn join_outside(&mut self, other: &Clock, own: &Range<u32>) {
+        self.join_past(other);
+        for (cluster, row) in other.foreign.iter().filter(|(cluster, _)| !own.contains(cluster)) {
+            raise(self.foreign.entry(*cluster).or_default(), row);
+        }
     }
 
     /// `fence.proxy.async`: what the owner is ordered after the asynchronous proxy sees, for whoever is
     /// ordered after this.
     pub(crate) fn fence_async(&mut self, space: Fenced) {
-        let Clock { home, own, foreign, seen_async } = self;
+        let Clock { home, own, foreign, seen_async, .. } = self;
         let seen = &mut seen_async[space as usize];
         raise(seen.entry(*home).or_default(), own);
         for (cluster, row) in foreign {
@@ -104,9 +170,10 @@ impl Clock {
 
     /// Orders the owner after everything `other` is ordered after.
     pub(crate) fn join(&mut self, other: &Clock) {
+        self.join_past(other);
         if other.home == self.home {
             raise(&mut self.own, &other.own);
-        } else {
+        } else if !other.own.is_empty() {
             raise(self.foreign.entry(other.home).or_default(), &other.own);
         }
         for (seen, others) in self.seen_async.iter_mut().zip(&other.seen_async) {

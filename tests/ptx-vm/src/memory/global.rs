@@ -1,7 +1,8 @@
 //! The shadow of global memory: pages of lines, made when they are first touched.
 
-use super::clock::Fenced;
-use super::shadow::{Cell, Conflict, How, LINE, Line, Parts, Party, Readers, word_bytes};
+use super::Memory;
+use super::clock::{Clock, Fenced};
+use super::shadow::{Cell, Conflict, How, LINE, Line, Parts, Party, Readers, Seen, word_bytes};
 
 /// Lines of a page of the global shadow: one bit each in a word.
 const PAGE: usize = 64;
@@ -16,12 +17,16 @@ pub(super) struct Page {
 }
 
 /// The shadow of global memory.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct GlobalShadow {
     /// Per allocation of the memory.
     pub(super) pages: Vec<Vec<Page>>,
     pub(crate) readers: Readers,
     parts: Parts,
+    /// The allocations that the pages belong to, and the memory's generation then: a launch that waits may
+    /// find others when it goes on.
+    bases: Vec<u64>,
+    generation: u64,
 }
 
 impl GlobalShadow {
@@ -29,8 +34,29 @@ impl GlobalShadow {
         GlobalShadow {
             pages: vec![Vec::new(); allocations],
             readers: Readers::new(ordered_clusters),
-            parts: Parts::default(),
+            ..GlobalShadow::default()
         }
+    }
+
+    /// Before the launch waits: which allocations the pages belong to.
+    pub(crate) fn leave(&mut self, memory: &Memory) {
+        (self.bases, self.generation) = (memory.bases(), memory.generation());
+    }
+
+    /// When it goes on: allocations may have come and gone.
+    pub(crate) fn fit(&mut self, memory: &Memory) {
+        if self.generation == memory.generation() {
+            return;
+        }
+        let bases = memory.bases();
+        let mut pages = vec![Vec::new(); bases.len()];
+        for (base, old) in self.bases.iter().zip(&mut self.pages) {
+            if let Ok(at) = bases.binary_search(base) {
+                pages[at] = std::mem::take(old);
+            }
+        }
+        self.pages = pages;
+        self.leave(memory);
     }
 
     /// Notes an access to `bytes` bytes at `offset` of an allocation.
@@ -73,10 +99,10 @@ impl GlobalShadow {
         }
     }
 
-    /// Shows what has been done with each word, ascending: allocation, offset, written, by strong accesses
-    /// alone, instruction.
-    pub(crate) fn touched(&mut self, see: &mut dyn FnMut(usize, usize, bool, bool, Option<u32>)) {
-        let GlobalShadow { pages, parts, .. } = self;
+    /// Shows what has been done with each word, ascending: allocation, offset and the access. `released` is
+    /// what the launch has released to others.
+    pub(crate) fn touched(&mut self, released: &Clock, see: &mut dyn FnMut(usize, usize, Seen)) {
+        let GlobalShadow { pages, parts, readers, .. } = self;
         for (allocation, pages) in pages.iter_mut().enumerate() {
             for (at, page) in pages.iter_mut().enumerate() {
                 let Some(lines) = &mut page.lines else { continue };
@@ -85,9 +111,8 @@ impl GlobalShadow {
                     let cells = cells.all(parts);
                     for word in 0..LINE / 4 {
                         let cell = &cells[word.min(cells.len() - 1)];
-                        if let Some((write, strong, by)) = cell.touched() {
-                            see(allocation, offset + 4 * word, write, strong, by);
-                        }
+                        let seen = cell.touched(readers, released);
+                        seen.into_iter().flatten().for_each(|seen| see(allocation, offset + 4 * word, seen));
                     }
                 }
             }

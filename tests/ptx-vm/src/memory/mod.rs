@@ -9,8 +9,10 @@
 //! device. What is *not* here: the shadow that finds races (it lives as long as a launch) and shared memory
 //! (as long as a block).
 
+mod access;
 mod bits;
 pub(crate) mod clock;
+pub(crate) mod flag;
 pub(crate) mod global;
 pub(crate) mod overlay;
 mod printed;
@@ -115,6 +117,8 @@ pub struct Memory {
     peers: BTreeSet<(u32, u32)>,
     traffic: traffic::Counters,
     printed: printed::Printed,
+    /// Counts changes of the list of allocations.
+    generation: u64,
 }
 
 impl Default for Memory {
@@ -135,6 +139,7 @@ impl Memory {
             peers: BTreeSet::new(),
             traffic: traffic::Counters::default(),
             printed: printed::Printed::default(),
+            generation: 0,
         }
     }
 
@@ -176,6 +181,7 @@ impl Memory {
     fn insert(&mut self, allocation: Allocation) {
         let at = self.allocations.partition_point(|a| a.base < allocation.base);
         self.allocations.insert(at, allocation);
+        self.generation += 1;
     }
 
     /// Forbids kernels to write an allocation (constant memory).
@@ -195,6 +201,7 @@ impl Memory {
             return Err(Error::Address { address, bytes: 0, detail: self.about(address) });
         };
         let gone = self.allocations.remove(at);
+        self.generation += 1;
         if let Some(used) = self.used.get_mut(&device) {
             *used -= gone.bytes;
         }
@@ -235,6 +242,7 @@ impl Memory {
         match self.allocations.binary_search_by_key(&address, |a| a.base) {
             Ok(at) if self.allocations[at].device.is_none() => {
                 self.allocations.remove(at);
+                self.generation += 1;
                 Ok(())
             }
             _ => Err(Error::Address { address, bytes: 0, detail: self.about(address) }),
@@ -280,6 +288,16 @@ impl Memory {
 
     pub(crate) fn count(&self) -> usize {
         self.allocations.len()
+    }
+
+    /// Another number whenever an allocation has come or gone.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The first addresses of all allocations, ascending.
+    pub(crate) fn bases(&self) -> Vec<u64> {
+        self.allocations.iter().map(|a| a.base).collect()
     }
 
     /// Whether the address lies in a released allocation.

@@ -10,19 +10,15 @@
 //! is the same. Where two parties write, or two read, different bytes of one word, only the later one is
 //! remembered: such a race can be missed, but nothing is reported that is none.
 
+pub(crate) use super::access::{Conflict, How, Party, Seen, TOGETHER};
+use super::access::{FAR, SEVERAL};
 use super::clock::{Clock, Fenced};
+use super::flag::Scope;
 
-/// Several lanes of one warp, as far as a cell remembers.
-const SEVERAL: u8 = 32;
-/// All lanes at once, in a collective that the warp executes together.
-pub(crate) const TOGETHER: u8 = 33;
 /// The reader field's mark for a list of readers.
 const LISTED: u16 = u16::MAX;
 /// More readers than this are not distinguished when nothing can order clusters.
 const ANYONE: u32 = u32::MAX;
-
-/// An instruction too far behind in its kernel to be remembered.
-const FAR: u16 = u16::MAX;
 
 /// What is known of one word. A count of 0 stands for "none".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,7 +35,8 @@ pub(crate) struct Cell {
     write_bytes: u8,
     read_bytes: u8,
     /// Bit 0: the last write was strong; bit 1: all reads were strong; bit 2: the asynchronous proxy made the
-    /// last write (global memory).
+    /// last write (global memory). Bits 3 and 4: the scope of a strong write; 5 and 6: the narrowest scope of
+    /// strong reads.
     strong: u8,
     /// Low four bits: bytes written at all (shared memory). High four: bytes of an mbarrier.
     pub(crate) init: u8,
@@ -69,12 +66,14 @@ struct Reader {
 }
 
 /// The lists of readers that do not fit a cell.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Readers {
     lists: Vec<Vec<Reader>>,
     spare: Vec<u32>,
     /// Clusters can be ordered among each other in this launch.
     pub(crate) ordered_clusters: bool,
+    /// The first cluster of each launch and its device, ascending; empty where one launch is alone.
+    pub(crate) devices: Vec<(u32, u32)>,
 }
 
 impl Readers {
@@ -82,75 +81,24 @@ impl Readers {
     pub(crate) fn new(ordered_clusters: bool) -> Self {
         Readers { ordered_clusters, ..Readers::default() }
     }
-}
 
-/// Who accesses.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Party<'a> {
-    pub(crate) cluster: u32,
-    pub(crate) warp: u16,
-    pub(crate) lane: u8,
-    /// The instruction, as an index into the program's lines.
-    pub(crate) line: u32,
-    pub(crate) clock: &'a Clock,
-}
+    /// The device that runs a cluster.
+    fn device(&self, cluster: u32) -> Option<u32> {
+        let at = self.devices.partition_point(|(first, _)| *first <= cluster);
+        at.checked_sub(1).map(|at| self.devices[at].1)
+    }
 
-/// How it accesses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct How {
-    pub(crate) write: bool,
-    pub(crate) strong: bool,
-}
-
-impl How {
-    pub(crate) const READ: How = How { write: false, strong: false };
-    pub(crate) const WRITE: How = How { write: true, strong: false };
-    pub(crate) const ATOMIC: How = How { write: true, strong: true };
-}
-
-/// The other party of a race.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Conflict {
-    /// The earlier access was a write.
-    pub(crate) write: bool,
-    pub(crate) cluster: u32,
-    pub(crate) warp: u16,
-    /// The lane, when it is known.
-    pub(crate) lane: Option<u8>,
-    /// Its instruction, when it is known, as an index into the program's lines.
-    pub(crate) line: Option<u32>,
-}
-
-impl Conflict {
-    fn new(write: bool, cluster: u32, who: u16, line: u16) -> Self {
-        let lane = (who & 63) as u8;
-        let line = (line != FAR).then_some(u32::from(line));
-        Conflict { write, cluster, warp: who >> 6, lane: (lane < SEVERAL).then_some(lane), line }
+    /// Whether strong accesses of two clusters, the narrower of which has this scope, are atomic to each
+    /// other.
+    fn joint(&self, scope: Scope, a: u32, b: u32) -> bool {
+        scope == Scope::System
+            || a == b
+            || scope == Scope::Device && (self.devices.len() < 2 || self.device(a) == self.device(b))
     }
 }
 
-impl Party<'_> {
-    #[inline(always)]
-    fn line(&self) -> u16 {
-        self.line.min(FAR.into()) as u16
-    }
-
-    #[inline(always)]
-    fn who(&self) -> u16 {
-        self.warp << 6 | u16::from(self.lane)
-    }
-
-    /// Whether an earlier access is ordered before this one.
-    #[inline(always)]
-    fn after(&self, cluster: u32, who: u16, count: u32) -> bool {
-        let warp = who >> 6;
-        if cluster == self.cluster && warp == self.warp {
-            let lane = (who & 63) as u8;
-            return lane == self.lane || lane == TOGETHER || count < self.clock.now(warp);
-        }
-        self.clock.knows(cluster, warp, count)
-    }
-}
+/// The marks of reads in [`Cell::strong`], which a write leaves alone.
+const READ_MARKS: u8 = 0b0110_0010;
 
 impl Cell {
     /// Notes an access to some bytes of the word (a mask of four bits), or tells with whom it races.
@@ -163,7 +111,10 @@ impl Cell {
         me: &Party<'_>,
     ) -> Option<Conflict> {
         let now = me.clock.now(me.warp);
-        if self.write_count != 0 && self.write_bytes & bytes != 0 && !(how.strong && self.strong & 1 != 0) {
+        if self.write_count != 0
+            && self.write_bytes & bytes != 0
+            && !(how.strong && self.strong & 1 != 0 && self.joint_write(readers, how, me))
+        {
             // Two lanes of one warp that write one word: mostly one instruction, and then no race worth a
             // report.
             let same = how.write && self.write_cluster == me.cluster && self.write_who >> 6 == me.warp;
@@ -174,8 +125,9 @@ impl Cell {
         if how.write {
             if self.read_count != 0 {
                 if self.read_bytes & bytes != 0
-                    && !(how.strong && self.strong & 2 != 0)
+                    && !(how.strong && self.strong & 2 != 0 && readers.devices.len() < 2)
                     && let Some(conflict) = self.unordered_reader(readers, me)
+                    && !(how.strong && self.joint_read(readers, how, conflict.cluster, me))
                 {
                     return Some(conflict);
                 }
@@ -192,11 +144,24 @@ impl Cell {
             self.write_count = now;
             self.write_cluster = me.cluster;
             self.write_line = me.line();
-            self.strong = self.strong & !5 | u8::from(how.strong);
+            self.strong = self.strong & READ_MARKS | how.write_marks();
         } else {
-            self.read(readers, bytes, how.strong, now, me);
+            self.read(readers, bytes, how, now, me);
         }
         None
+    }
+
+    /// Whether the last write and this access, both strong, are atomic to each other.
+    #[inline(always)]
+    fn joint_write(&self, readers: &Readers, how: How, me: &Party<'_>) -> bool {
+        let scope = Scope::ALL[usize::from(self.strong >> 3 & 3)].min(how.scope);
+        readers.joint(scope, self.write_cluster, me.cluster)
+    }
+
+    /// Whether the reads, if all were strong, and this strong write are atomic to each other.
+    fn joint_read(&self, readers: &Readers, how: How, reader: u32, me: &Party<'_>) -> bool {
+        let scope = Scope::ALL[usize::from(self.strong >> 5 & 3)].min(how.scope);
+        self.strong & 2 != 0 && readers.joint(scope, reader, me.cluster)
     }
 
     /// Notes an access that has been reported, so that it is not reported again.
@@ -204,23 +169,41 @@ impl Cell {
     pub(crate) fn renew(&mut self, readers: &mut Readers, bytes: u8, how: How, me: &Party<'_>) {
         let now = me.clock.now(me.warp);
         if !how.write {
-            self.read(readers, bytes, how.strong, now, me);
+            self.read(readers, bytes, how, now, me);
             return;
         }
         self.forget_readers(readers);
         (self.write_count, self.write_cluster, self.write_who) = (now, me.cluster, me.who());
         (self.write_bytes, self.write_line) = (bytes, me.line());
-        self.strong = self.strong & !5 | u8::from(how.strong);
+        self.strong = self.strong & READ_MARKS | how.write_marks();
     }
 
-    /// What has been done with the word: written (and not only read), by strong accesses alone, and where.
-    pub(super) fn touched(&self) -> Option<(bool, bool, Option<u32>)> {
+    /// What has been done with the word. A write stands for the reads too, unless only one of the two
+    /// was released.
+    pub(super) fn touched(&self, readers: &Readers, released: &Clock) -> [Option<Seen>; 2] {
         let place = |line: u16| (line != FAR).then_some(u32::from(line));
         let reads_strong = self.read_count == 0 || self.strong & 2 != 0;
-        if self.write_count != 0 {
-            return Some((true, self.strong & 1 != 0 && reads_strong, place(self.write_line)));
+        let late = |cluster, who: u16, count| !released.knows(cluster, who >> 6, count);
+        let read = (self.read_count != 0).then(|| {
+            let all = match (self.read_who, self.read_count) {
+                (LISTED, ANYONE) => true,
+                (LISTED, at) => {
+                    readers.lists[at as usize - 1].iter().any(|r| late(r.cluster, r.who, r.count))
+                }
+                (who, count) => {
+                    let more = self.more.iter().filter(|&&mark| mark != 0).map(|&mark| along(mark));
+                    std::iter::once(who).chain(more).any(|who| late(self.read_cluster, who, count))
+                }
+            };
+            Seen { write: false, strong: reads_strong, late: all, by: place(self.read_line) }
+        });
+        if self.write_count == 0 {
+            return [read, None];
         }
-        (self.read_count != 0).then(|| (false, reads_strong, place(self.read_line)))
+        let strong = self.strong & 1 != 0 && reads_strong;
+        let late = late(self.write_cluster, self.write_who, self.write_count);
+        let write = Seen { write: true, strong, late, by: place(self.write_line) };
+        [Some(write), read.filter(|read| read.late != late)]
     }
 
     /// One history but for the instructions that made it.
@@ -268,7 +251,7 @@ impl Cell {
     }
 
     #[inline(always)]
-    fn read(&mut self, readers: &mut Readers, bytes: u8, strong: bool, now: u32, me: &Party<'_>) {
+    fn read(&mut self, readers: &mut Readers, bytes: u8, how: How, now: u32, me: &Party<'_>) {
         let who = me.who();
         if self.read_bytes & bytes == 0
             && (self.read_who != who || self.read_cluster != me.cluster || self.more != ALONE)
@@ -279,12 +262,14 @@ impl Cell {
             (self.read_count, self.read_cluster, self.read_who, self.read_bytes) =
                 (now, me.cluster, who, bytes);
             self.read_line = me.line();
-            self.strong = self.strong & !2 | u8::from(strong) << 1;
+            self.strong = self.strong & !READ_MARKS | how.read_marks();
             return;
         }
         self.read_bytes |= bytes;
-        if !strong {
-            self.strong &= !2;
+        if !how.strong || self.strong & 2 == 0 {
+            self.strong &= !READ_MARKS;
+        } else if how.scope < Scope::ALL[usize::from(self.strong >> 5 & 3)] {
+            self.strong = self.strong & !READ_MARKS | how.read_marks();
         }
         if self.read_count == ANYONE {
             return;
@@ -411,7 +396,7 @@ impl Cell {
         (self.read_count, self.read_who, self.read_bytes, self.more) = (0, 0, 0, ALONE);
         // Words with one history have one cell, bit for bit: nothing of the readers stays.
         (self.read_cluster, self.read_line) = (0, 0);
-        self.strong &= !2;
+        self.strong &= !READ_MARKS;
     }
 
     #[inline(never)]
@@ -460,7 +445,7 @@ pub(crate) struct Line {
 const _: () = assert!(size_of::<Line>() == 2 * LINE + 4);
 
 /// The words of lines that are apart.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Parts {
     cells: Vec<[Cell; 4]>,
     spare: Vec<u32>,

@@ -233,7 +233,7 @@ fn strong_accesses_do_not_race_with_each_other() {
     assert_eq!(cell.touch(&mut readers, 15, How::ATOMIC, &party(&clocks[0], 0, 0)), None);
     assert_eq!(cell.touch(&mut readers, 15, How::ATOMIC, &party(&clocks[1], 1, 0)), None);
     assert_eq!(
-        cell.touch(&mut readers, 15, How { write: false, strong: true }, &party(&clocks[0], 0, 0)),
+        cell.touch(&mut readers, 15, How { strong: true, ..How::READ }, &party(&clocks[0], 0, 0)),
         None
     );
     assert!(cell.touch(&mut readers, 15, How::READ, &party(&clocks[0], 0, 0)).is_some());

@@ -4,12 +4,13 @@
 //! before it covered, so a missing fence before a flag is found as a race at the reader; reading through any
 //! atomic counts as acquiring.
 
-use super::data::{self, Order};
+use super::data::{self, Hints, Order};
 use super::reduce::Reduction;
 use super::space::{parse, resolve};
-use super::{Decoder, Done, Flow};
+use super::{Decoder, Done, Flow, flags};
 use crate::code::{Address, Op};
 use crate::memory::clock::Fenced;
+use crate::memory::flag::Scope;
 use crate::memory::shadow::{How, Party};
 use crate::registers::Slot;
 use crate::run::{Stop, Turn, lanes_of};
@@ -27,6 +28,7 @@ pub(crate) struct Atomic {
     b: Vec<Slot>,
     c: Option<Slot>,
     order: Order,
+    scope: Scope,
 }
 
 /// Decodes `atom` and `red`.
@@ -36,7 +38,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
         return super::mbarrier::red_async(d);
     }
     let ty = d.ty()?;
-    let (order, policy) = data::hints(d);
+    let Hints { order, scope, policy } = data::hints(d);
     let order = if order == Order::Weak { Order::Relaxed } else { order };
     d.variant.take("noftz");
     let vector = d.variant.one_of(&["v2", "v4", "v8"]);
@@ -69,7 +71,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let c = if sources == 2 { Some(d.l.source(&operands[first + 2], ty)?) } else { None };
     d.l.program.orders_blocks = true;
     d.l.program.dependent = true;
-    Ok(Op::Atomic(Box::new(Atomic { space, address, reduction, d: to, b, c, order })))
+    Ok(Op::Atomic(Box::new(Atomic { space, address, reduction, d: to, b, c, order, scope })))
 }
 
 /// Executes `atom` and `red`.
@@ -116,24 +118,27 @@ fn one(t: &mut Turn<'_, '_>, a: &Atomic, address: u64, width: usize, lane: usize
                 t.grid.moved(address, width, false);
                 t.grid.moved(address, width, true);
                 t.grid.written(found, width, lane as u8)?;
-                t.grid.touch(found, width, How::ATOMIC, &me)?;
+                t.grid.touch(found, width, How { scope: a.scope, ..How::ATOMIC }, &me)?;
                 let mut bytes = [0; 8];
                 t.grid.load(found, &mut bytes[..width]);
                 let result = update(&mut bytes[..width]);
                 t.grid.save(found, &bytes[..width]);
-                data::acquire_global(t, address);
-                data::release_global(t, address, a.order);
+                flags::acquire_global(t, address, a.scope);
+                if !result.1 {
+                    flags::look(t, address, &result.0.to_le_bytes()[..width]);
+                }
+                flags::release_global(t, address, a.order, a.scope);
                 result
             }
             Space::Shared | Space::Cluster => {
                 let place = t.cluster.place(t.warp.rank, address)?;
                 // The read half is checked first: an atomic on memory that nothing has written is a mistake
                 // too.
-                t.cluster.access(place, width, How { write: false, strong: true }, &me, t.grid.options)?;
+                t.cluster.access(place, width, How { strong: true, ..How::READ }, &me, t.grid.options)?;
                 let start = t.cluster.access(place, width, How::ATOMIC, &me, t.grid.options)?;
                 let result = update(t.cluster.bytes(place.rank, start, width));
-                data::acquire_shared(t, place);
-                data::release_shared(t, place, a.order);
+                flags::acquire_shared(t, place);
+                flags::release_shared(t, place, a.order);
                 result
             }
             _ => return Err(Stop::new(FaultKind::Operand, format!("an atomic on {space:?} memory"))),
@@ -193,18 +198,19 @@ pub(crate) fn fence(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
         return Ok(match (with_async, barrier_init) {
             (true, _) => Op::FenceAsync { shared: shared || all, global: global || all },
             (_, true) => Op::FenceBarrierInit,
-            _ => Op::Fence(true),
+            _ => Op::Fence(None),
         });
     }
-    match base {
-        "membar" => d.variant.one_of(&["cta", "gl", "sys"]),
-        _ => d.variant.one_of(&["sc", "acq_rel", "acquire", "release"]),
+    let scope = match base {
+        "membar" => d.variant.one_of(&["cta", "gl", "sys"]).and_then(Scope::parse),
+        _ => d.variant.one_of(&["sc", "acq_rel", "acquire", "release"]).and(None),
     };
-    d.variant.one_of(&["cta", "cluster", "gpu", "sys"]);
+    let named = d.variant.one_of(&["cta", "cluster", "gpu", "sys"]).and_then(Scope::parse).or(scope);
     d.finish()?;
     d.l.program.orders_blocks = true;
     d.l.program.dependent = true;
-    Ok(Op::Fence(false))
+    // Without a scope a fence is about everything.
+    Ok(Op::Fence(Some(named.unwrap_or(Scope::System))))
 }
 
 /// Executes a fence between the plain and the asynchronous proxy.
@@ -217,11 +223,10 @@ pub(crate) fn execute_fence_async(t: &mut Turn<'_, '_>, shared: bool, global: bo
     Ok(Flow::Next)
 }
 
-/// Executes a fence: what the warp knows now is what relaxed writes publish.
-pub(crate) fn execute_fence(t: &mut Turn<'_, '_>, proxy: bool) -> Done<Flow> {
-    if !proxy {
-        t.warp.fenced = Some(t.warp.clock.clone());
-        t.warp.clock.tick(t.warp.id);
+/// Executes a fence; one between proxies has no scope.
+pub(crate) fn execute_fence(t: &mut Turn<'_, '_>, scope: Option<Scope>) -> Done<Flow> {
+    if let Some(scope) = scope {
+        flags::fence(t.warp, scope);
     }
     Ok(Flow::Next)
 }

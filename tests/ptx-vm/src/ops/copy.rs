@@ -55,7 +55,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
         let (address, _) = d.l.address(d.operand(0)?)?;
         return Ok(Op::CopyArrive { address, counted });
     }
-    let (_, policy) = super::data::hints(d);
+    let policy = super::data::hints(d).policy;
     let shared = d.variant.take("shared") || d.variant.take("shared::cta");
     let global = d.variant.take("global");
     d.finish()?;

@@ -1,11 +1,11 @@
 //! Moving data: `mov`, `ld`, `st`. Source: PTX ISA 8.7, 9.7.9.
 
 use super::space::{parse, resolve};
-use super::{Decoder, Done, Flow};
+use super::{Decoder, Done, Flow, flags};
 use crate::code::{Address, Op};
+use crate::memory::flag::Scope;
 use crate::memory::shadow::How;
 use crate::registers::{Lanewise, Registers, Slot, lanes};
-use crate::run::cluster::SharedPlace;
 use crate::run::{Stop, Turn, lanes_of};
 use crate::text::syntax::{Operand, Space};
 use crate::text::types::Type;
@@ -21,6 +21,9 @@ pub(crate) enum Order {
     Release,
     Both,
 }
+
+/// A weak access, of which the scope does not matter.
+pub(crate) const WEAK: (Order, Scope) = (Order::Weak, Scope::System);
 
 impl Order {
     pub(crate) fn strong(self) -> bool {
@@ -42,6 +45,7 @@ pub(crate) struct Access {
     /// Bits of the destination registers.
     own: u32,
     order: Order,
+    scope: Scope,
 }
 
 /// Copies a few bytes: the widths of accesses are moves of registers and no calls.
@@ -78,9 +82,19 @@ pub(crate) fn little(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Takes scopes, orders and cache hints; the order and whether a cache policy operand follows.
-pub(crate) fn hints(d: &mut Decoder<'_, '_>) -> (Order, bool) {
+/// What an opcode says besides its operation.
+pub(crate) struct Hints {
+    pub(crate) order: Order,
+    pub(crate) scope: Scope,
+    /// A cache policy operand follows.
+    pub(crate) policy: bool,
+}
+
+/// Takes scopes, orders and cache hints. Without a scope `.volatile` is about the system, an atomic about
+/// the device.
+pub(crate) fn hints(d: &mut Decoder<'_, '_>) -> Hints {
     let mut order = Order::Weak;
+    let everywhere = ["volatile", "mmio"].iter().any(|name| d.variant.rest().contains(name));
     for (name, value) in [
         ("weak", Order::Weak),
         ("volatile", Order::Relaxed),
@@ -94,9 +108,8 @@ pub(crate) fn hints(d: &mut Decoder<'_, '_>) -> (Order, bool) {
             order = value;
         }
     }
-    for name in ["cta", "cluster", "gpu", "sys"] {
-        d.variant.take(name);
-    }
+    let named = d.variant.one_of(&["cta", "cluster", "gpu", "sys"]).and_then(Scope::parse);
+    let scope = named.unwrap_or(if everywhere { Scope::System } else { Scope::Device });
     for name in
         ["ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified", "L1::evict_normal", "L1::evict_unchanged"]
     {
@@ -115,13 +128,13 @@ pub(crate) fn hints(d: &mut Decoder<'_, '_>) -> (Order, bool) {
     for name in ["L2::64B", "L2::128B", "L2::256B"] {
         d.variant.take(name);
     }
-    (order, d.variant.take("L2::cache_hint"))
+    Hints { order, scope, policy: d.variant.take("L2::cache_hint") }
 }
 
 fn access(d: &mut Decoder<'_, '_>, load: bool) -> Result<Op, Error> {
     let ty = d.ty()?;
     d.variant.take("const::cta");
-    let (order, policy) = hints(d);
+    let Hints { order, scope, policy } = hints(d);
     let mut space = d.variant.next(parse).unwrap_or(Space::Generic);
     let lanes = d.variant.one_of(&["v2", "v4", "v8"]);
     d.finish()?;
@@ -162,7 +175,8 @@ fn access(d: &mut Decoder<'_, '_>, load: bool) -> Result<Op, Error> {
         d.l.program.orders_blocks = true;
         d.l.program.dependent = true;
     }
-    let access = Access { space, address, registers, bytes: ty.bytes(), signed: ty.is_signed(), own, order };
+    let access =
+        Access { space, address, registers, bytes: ty.bytes(), signed: ty.is_signed(), own, order, scope };
     Ok(if load { Op::Load(Box::new(access)) } else { Op::Store(Box::new(access)) })
 }
 
@@ -220,7 +234,7 @@ pub(crate) fn aligned(address: u64, bytes: u64) -> Done {
 #[inline]
 pub(crate) fn fetch(
     t: &mut Turn<'_, '_>,
-    order: Order,
+    (order, scope): (Order, Scope),
     space: Space,
     address: u64,
     lane: usize,
@@ -230,7 +244,7 @@ pub(crate) fn fetch(
     match space {
         Space::Generic => {
             let (space, address) = resolve(address);
-            fetch(t, order, space, address, lane, out)
+            fetch(t, (order, scope), space, address, lane, out)
         }
         Space::Global | Space::Const => {
             if !t.grid.launch.pending.is_empty() && !t.warp.dependency_done {
@@ -246,10 +260,11 @@ pub(crate) fn fetch(
                 line: t.grid.line,
                 clock: &t.warp.clock,
             };
-            t.grid.touch(found, n, How { write: false, strong: order.strong() }, &me)?;
+            t.grid.touch(found, n, How { write: false, strong: order.strong(), scope }, &me)?;
             t.grid.load(found, out);
             if order.strong() {
-                acquire_global(t, address);
+                flags::acquire_global(t, address, scope);
+                flags::look(t, address, out);
             }
             Ok(())
         }
@@ -262,11 +277,11 @@ pub(crate) fn fetch(
                 line: t.grid.line,
                 clock: &t.warp.clock,
             };
-            let how = How { write: false, strong: order.strong() };
+            let how = How { write: false, strong: order.strong(), scope };
             let start = t.cluster.access(place, n, how, &me, t.grid.options)?;
             copy_few(out, t.cluster.bytes(place.rank, start, n));
             if order.strong() {
-                acquire_shared(t, place);
+                flags::acquire_shared(t, place);
             }
             Ok(())
         }
@@ -296,7 +311,7 @@ pub(crate) fn fetch(
 pub(crate) fn fetch_bytes(t: &mut Turn<'_, '_>, address: u64, lane: usize, out: &mut [u8]) -> Done {
     aligned(address, out.len() as u64)?;
     let (space, inner) = resolve(address);
-    fetch(t, Order::Weak, space, inner, lane, out)
+    fetch(t, WEAK, space, inner, lane, out)
 }
 
 /// The place of a lane's local bytes among the warp's.
@@ -314,18 +329,18 @@ pub(crate) fn local(t: &Turn<'_, '_>, address: u64, n: usize, lane: usize) -> Do
 #[inline]
 pub(crate) fn put(
     t: &mut Turn<'_, '_>,
-    order: Order,
+    (order, scope): (Order, Scope),
     space: Space,
     address: u64,
     lane: usize,
     data: &[u8],
 ) -> Done {
     let n = data.len();
-    let how = How { write: true, strong: order.strong() };
+    let how = How { write: true, strong: order.strong(), scope };
     match space {
         Space::Generic => {
             let (space, address) = resolve(address);
-            put(t, order, space, address, lane, data)
+            put(t, (order, scope), space, address, lane, data)
         }
         Space::Global => {
             if !t.grid.launch.pending.is_empty() && !t.warp.dependency_done {
@@ -348,7 +363,7 @@ pub(crate) fn put(
                 forgive(&mut t.grid.noted, t.grid.options, there[..n] == *data);
             }
             if order.strong() {
-                release_global(t, address, order);
+                flags::release_global(t, address, order, scope);
             }
             t.grid.save(found, data);
             t.cluster.progress += 1;
@@ -370,7 +385,7 @@ pub(crate) fn put(
                 forgive(&mut t.cluster.noted, t.grid.options, equal);
             }
             if order.strong() {
-                release_shared(t, place, order);
+                flags::release_shared(t, place, order);
             }
             copy_few(t.cluster.bytes(place.rank, start, n), data);
             t.cluster.progress += 1;
@@ -395,47 +410,6 @@ pub(crate) fn forgive(noted: &mut Vec<Stop>, options: &crate::Options, equal: bo
     }
 }
 
-/// A strong read orders the warp after what was released there.
-pub(crate) fn acquire_global(t: &mut Turn<'_, '_>, address: u64) {
-    t.grid.looks += 1;
-    if let Some(clock) = t.grid.flags.get(&(address & !3)) {
-        t.warp.clock.join(clock);
-    }
-}
-
-/// See [`acquire_global`].
-pub(crate) fn acquire_shared(t: &mut Turn<'_, '_>, at: SharedPlace) {
-    t.grid.looks += 1;
-    if let Some(clock) = t.cluster.flags.get(&(at.rank, at.offset & !3)) {
-        t.warp.clock.join(clock);
-    }
-}
-
-/// What a strong write of that order publishes: everything (release), or what the last fence covered
-/// (relaxed).
-fn published(warp: &crate::run::Warp, order: Order) -> Option<&crate::memory::clock::Clock> {
-    match order {
-        Order::Release | Order::Both => Some(&warp.clock),
-        _ => warp.fenced.as_ref(),
-    }
-}
-
-/// A strong write releases what comes before it.
-pub(crate) fn release_global(t: &mut Turn<'_, '_>, address: u64, order: Order) {
-    if let Some(clock) = published(t.warp, order) {
-        t.grid.flags.entry(address & !3).or_default().join(clock);
-    }
-    t.warp.clock.tick_flag(t.warp.id, order);
-}
-
-/// See [`release_global`].
-pub(crate) fn release_shared(t: &mut Turn<'_, '_>, at: SharedPlace, order: Order) {
-    if let Some(clock) = published(t.warp, order) {
-        t.cluster.flags.entry((at.rank, at.offset & !3)).or_default().join(clock);
-    }
-    t.warp.clock.tick_flag(t.warp.id, order);
-}
-
 /// Notes that a lane's access did not take place.
 #[cold]
 pub(crate) fn note(t: &mut Turn<'_, '_>, stop: Stop, lane: usize) {
@@ -451,8 +425,8 @@ pub(crate) fn execute_load(t: &mut Turn<'_, '_>, a: &Access, active: u32) -> Don
     for lane in lanes_of(active) {
         let mut buffer = [0u8; 64];
         let data = &mut buffer[..total];
-        let read =
-            aligned(at[lane], total as u64).and_then(|()| fetch(t, a.order, a.space, at[lane], lane, data));
+        let read = aligned(at[lane], total as u64)
+            .and_then(|()| fetch(t, (a.order, a.scope), a.space, at[lane], lane, data));
         if let Err(stop) = read {
             note(t, stop, lane);
         }
@@ -489,7 +463,7 @@ pub(crate) fn execute_store(t: &mut Turn<'_, '_>, a: &Access, active: u32) -> Do
             copy_few(part, &value.to_le_bytes()[..size]);
         }
         let written = aligned(at[lane], total as u64)
-            .and_then(|()| put(t, a.order, a.space, at[lane], lane, &buffer[..total]));
+            .and_then(|()| put(t, (a.order, a.scope), a.space, at[lane], lane, &buffer[..total]));
         if let Err(stop) = written {
             note(t, stop, lane);
         }

@@ -90,7 +90,7 @@ pub(crate) fn decode(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let expect = d.variant.take("expect_tx");
     d.variant.take("noComplete");
     let parity = d.variant.take("parity");
-    let (order, _) = super::data::hints(d);
+    let order = super::data::hints(d).order;
     let space = d.variant.next(parse);
     d.finish()?;
     let action = match name {
@@ -178,7 +178,7 @@ pub(crate) fn visit(t: &mut Turn<'_, '_>, at: SharedPlace, lane: usize) -> Done 
         line: t.grid.line,
         clock: &t.warp.clock,
     };
-    t.cluster.access(at, 8, How { write: false, strong: true }, &me, t.grid.options)?;
+    t.cluster.access(at, 8, How { strong: true, ..How::READ }, &me, t.grid.options)?;
     Ok(())
 }
 

@@ -13,6 +13,7 @@ pub(crate) mod control;
 pub(crate) mod convert;
 pub(crate) mod copy;
 pub(crate) mod data;
+pub(crate) mod flags;
 pub(crate) mod float;
 pub(crate) mod general;
 pub(crate) mod half;
@@ -241,7 +242,7 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, op: &Op, active: u32, group: u32) ->
         Op::Load(a) => data::execute_load(t, a, active),
         Op::Store(a) => data::execute_store(t, a, active),
         Op::Atomic(a) => atomic::execute(t, a, active),
-        Op::Fence(cluster) => atomic::execute_fence(t, *cluster),
+        Op::Fence(scope) => atomic::execute_fence(t, *scope),
         Op::FenceAsync { shared, global } => atomic::execute_fence_async(t, *shared, *global),
         Op::FenceBarrierInit => mbarrier::execute_fence(t),
         Op::MapShared(m) => space::map(t, m, active),

@@ -1,7 +1,7 @@
 //! `wmma.load`, `wmma.store`, `wmma.mma`. Which lane holds what, and the arithmetic, are in
 //! [`crate::matrix::wmma`]; here are the operands and the memory.
 
-use super::data::{Order, addresses, aligned, fetch, put};
+use super::data::{WEAK, addresses, aligned, fetch, put};
 use super::space::parse;
 use super::warp::whole as together;
 use super::{Decoder, Done, Flow};
@@ -218,9 +218,9 @@ impl WholeAccess<'_> {
         for i in (0..count).step_by(step) {
             let (at, part) = (self.address(register, lane, i), i * size..(i + step) * size);
             if self.f.load {
-                fetch(t, Order::Weak, self.f.space, at, lane, &mut data[part])?;
+                fetch(t, WEAK, self.f.space, at, lane, &mut data[part])?;
             } else {
-                put(t, Order::Weak, self.f.space, at, lane, &data[part])?;
+                put(t, WEAK, self.f.space, at, lane, &data[part])?;
             }
         }
         if self.f.load {

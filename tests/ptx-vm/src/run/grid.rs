@@ -1,13 +1,16 @@
 //! What all blocks of a launch share.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
+use super::company::Common;
 use super::notes::Notes;
 use super::schedule::Plan;
 use super::{Done, Spot, Stop};
 use crate::code::Program;
 use crate::matrix::Summation;
 use crate::memory::clock::Clock;
+use crate::memory::flag::Flag;
 use crate::memory::global::GlobalShadow;
 use crate::memory::overlay::Overlay;
 use crate::memory::shadow::{Conflict, How, LINE, Party};
@@ -47,7 +50,17 @@ pub(crate) struct Grid<'g> {
     pub(crate) memory: Store<'g>,
     pub(crate) shadow: GlobalShadow,
     /// What has been released at an address by strong accesses.
-    pub(crate) flags: HashMap<u64, Clock>,
+    pub(crate) flags: HashMap<u64, Flag>,
+    /// What it shares with launches that are under way with it; none where it runs to its end at once.
+    pub(crate) company: Option<Box<Common>>,
+    /// The numbers of its clusters among those of all launches.
+    pub(crate) own: Range<u32>,
+    /// What its warps are ordered after when they start.
+    pub(crate) start: Clock,
+    /// What warps that have ended had learned of other launches.
+    pub(crate) learned: Clock,
+    /// What it has released to its device or further.
+    pub(crate) released: Clock,
     pub(crate) written: BTreeSet<u64>,
     /// Bytes moved, if they are counted.
     pub(crate) traffic: Option<Box<Counters>>,
@@ -58,6 +71,10 @@ pub(crate) struct Grid<'g> {
     pub(crate) longest: u64,
     /// Accesses by which a warp can learn that others have moved: strong reads, atomics, polls of mbarriers.
     pub(crate) looks: u64,
+    /// Those at global memory, where other launches can be seen to move.
+    pub(crate) global_looks: u64,
+    /// Such looks, and the progress of its cluster, when the turn of the warp began.
+    pub(crate) turn: (u64, u64),
     pub(crate) warps_per_block: u32,
     /// Faults of the instruction being executed behind which it goes on.
     pub(crate) noted: Vec<Stop>,
@@ -95,12 +112,19 @@ impl<'g> Grid<'g> {
             memory,
             shadow,
             flags: HashMap::new(),
+            company: None,
+            own: 0..u32::MAX,
+            start: Clock::default(),
+            learned: Clock::default(),
+            released: Clock::default(),
             written: BTreeSet::new(),
             traffic: options.count_traffic.then(Box::default),
             instructions: 0,
             executed: options.count_lines.then(|| vec![0; program.code.len()].into()),
             longest: 0,
             looks: 0,
+            global_looks: 0,
+            turn: (0, 0),
             noted: Vec::new(),
             notes: Notes::default(),
             line: 0,
@@ -250,12 +274,20 @@ impl<'g> Grid<'g> {
         if !self.options.global_races {
             return Ok(());
         }
-        match self.shadow.touch(found.allocation, found.offset, bytes, how, me) {
+        let mut conflict = self.shadow.touch(found.allocation, found.offset, bytes, how, me);
+        if let Some(shadow) = self.company.as_mut().and_then(|common| common.shadow.as_mut()) {
+            let other = shadow.touch(found.allocation, found.offset, bytes, how, me);
+            conflict = conflict.or(other);
+        }
+        match conflict {
             None => Ok(()),
             Some(c) => {
                 let stop = self.race(found, bytes, how, me, c);
                 self.noted.push(stop);
                 self.shadow.renew(found.allocation, found.offset, bytes, how, me);
+                if let Some(shadow) = self.company.as_mut().and_then(|common| common.shadow.as_mut()) {
+                    shadow.renew(found.allocation, found.offset, bytes, how, me);
+                }
                 Ok(())
             }
         }
@@ -292,8 +324,14 @@ impl<'g> Grid<'g> {
     fn race(&self, found: Found, bytes: usize, how: How, me: &Party<'_>, c: Conflict) -> Stop {
         let address = self.memory.get().at(found.allocation).base + found.offset as u64;
         let verb = |w| if w { "write" } else { "read" };
+        let mut between = String::new();
         let other = if c.cluster == u32::MAX {
             "several blocks".into()
+        } else if let Some(far) = self.stranger(c) {
+            if far.device != self.launch.device {
+                between = format!("between devices {} and {}: ", far.device, self.launch.device);
+            }
+            far.words
         } else if c.cluster == me.cluster {
             format!(
                 "warp {}{} of the same block or cluster",
@@ -301,15 +339,16 @@ impl<'g> Grid<'g> {
                 c.lane.map(|l| format!(" lane {l}")).unwrap_or_default()
             )
         } else {
-            format!("block or cluster {}, warp {}", c.cluster, c.warp)
+            format!("block or cluster {}, warp {}", c.cluster - self.own.start, c.warp)
         };
         let detail = format!(
-            "{} of {bytes} bytes at global address {address:#x} is not ordered after the {} by {other}",
+            "{between}{} of {bytes} bytes at global address {address:#x} is not ordered after the {} by {other}",
             verb(how.write),
             verb(c.write)
         );
         let spot = Spot { shared: None, start: address, bytes: bytes as u64 };
-        let stop = Stop::new(FaultKind::GlobalRace, detail).of(spot).with(c.line, how.write && c.write);
+        let line = c.line.filter(|_| self.own.contains(&c.cluster));
+        let stop = Stop::new(FaultKind::GlobalRace, detail).of(spot).with(line, how.write && c.write);
         if me.lane < 32 { stop.at(me.lane.into()) } else { stop }
     }
 

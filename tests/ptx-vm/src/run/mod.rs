@@ -7,9 +7,13 @@
 //! * [`notes`] holds the faults behind which a launch goes on.
 //! * [`warp`] is 32 lanes with their registers and divergent groups; [`step`] executes one instruction.
 //! * [`parallel`] spreads independent blocks over threads.
+//! * [`company`] holds what launches share that are under way at once; [`aside`] is a launch that waits for
+//!   another.
 //! * [`schedule`] decides who runs next, when asynchronous work lands, and when nothing can go on.
 
+pub(crate) mod aside;
 pub(crate) mod cluster;
+pub(crate) mod company;
 pub(crate) mod flight;
 pub(crate) mod grid;
 pub(crate) mod notes;
@@ -17,6 +21,7 @@ pub(crate) mod parallel;
 pub(crate) mod schedule;
 pub(crate) mod step;
 pub(crate) mod warp;
+pub(crate) mod workspace;
 
 use crate::FaultKind;
 

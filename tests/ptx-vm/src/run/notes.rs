@@ -14,7 +14,9 @@ use std::collections::HashSet;
 use super::schedule::Plan;
 use super::{Cluster, Grid, Spot, Stop, Warp};
 use crate::fault::Instruction;
+use crate::memory::clock::Clock;
 use crate::memory::global::GlobalShadow;
+use crate::memory::shadow::Seen;
 use crate::{Fault, FaultKind, Memory, Touched};
 
 /// Warp instructions for which the launch goes on behind a read of unwritten bytes, to see who writes them.
@@ -183,20 +185,27 @@ pub(crate) fn report(
 
 /// What the blocks of a grid have read and written, if somebody wants to know: neighbouring words with one
 /// history together.
-pub(crate) fn touched(plan: &Plan<'_>, memory: &Memory, shadow: &mut GlobalShadow) -> Vec<Touched> {
+pub(crate) fn touched(
+    plan: &Plan<'_>,
+    memory: &Memory,
+    shadow: &mut GlobalShadow,
+    released: &Clock,
+) -> Vec<Touched> {
     let mut all: Vec<(Touched, Option<u32>)> = Vec::new();
     if !plan.options.track_accesses {
         return Vec::new();
     }
-    shadow.touched(&mut |allocation, offset, write, strong, by| {
+    shadow.touched(released, &mut |allocation, offset, seen| {
+        let Seen { write, strong, late, by } = seen;
         let start = memory.at(allocation).base + offset as u64;
         match all.last_mut() {
             Some((last, line))
-                if last.range.end == start && (last.write, last.strong, *line) == (write, strong, by) =>
+                if last.range.end == start
+                    && (last.write, last.strong, last.late, *line) == (write, strong, late, by) =>
             {
                 last.range.end += 4;
             }
-            _ => all.push((Touched { range: start..start + 4, write, strong, by: None }, by)),
+            _ => all.push((Touched { range: start..start + 4, write, strong, late, by: None }, by)),
         }
     });
     let by = |line: Option<u32>| line.and_then(|at| plan.program.lines.get(at as usize)).cloned();

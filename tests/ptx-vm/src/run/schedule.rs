@@ -14,7 +14,7 @@ use super::grid::{Store, WRITTEN_GRAIN};
 use super::step::{Blame, Turned};
 use super::warp::{Position, Wait, Warp};
 use super::{Grid, Stop, Turn};
-use super::{notes, parallel};
+use super::{notes, parallel, workspace};
 use crate::code::{Program, SHARED_START};
 use crate::fault::Instruction;
 use crate::memory::Traffic;
@@ -69,23 +69,32 @@ pub(crate) struct Plan<'g> {
     /// The clusters in the order of the schedule.
     pub(crate) order: Vec<u32>,
     /// The address of the grid's workspace, 0 without one.
-    workspace: u64,
-    seed: u64,
+    pub(crate) workspace: u64,
+    pub(crate) seed: u64,
 }
 
 /// The state of a launch.
 pub(crate) struct Runner<'g> {
     pub(crate) grid: Grid<'g>,
     plan: &'g Plan<'g>,
+    pub(crate) blocks: Blocks,
+    warps_per_block: u32,
+}
+
+/// The blocks of a launch that have not ended.
+#[derive(Default)]
+pub(crate) struct Blocks {
     waiting: VecDeque<u32>,
     active: Vec<Active>,
     spare: Vec<Active>,
-    warps_per_block: u32,
-    /// Such instructions since something moved.
+    /// Instructions of warps that look at what others do, since something moved.
     quiet: u64,
+    /// Something has moved since the launch last waited for another one.
+    pub(crate) moved: bool,
 }
 
-fn refuse(kernel: &str, detail: String) -> Fault {
+/// A launch that cannot begin.
+pub(crate) fn refuse(kernel: &str, detail: String) -> Fault {
     Fault {
         kind: FaultKind::Launch,
         kernel: kernel.into(),
@@ -192,14 +201,13 @@ pub(crate) fn run(
     {
         return Ok(report(&plan, memory, done));
     }
-    if launch.cooperative && plan.program.workspace {
-        plan.workspace = workspace(memory, launch.device).map_err(|e| vec![refuse(name, e.to_string())])?;
-    }
+    let made = workspace::make(launch, plan.program.workspace, memory);
+    plan.workspace = made.map_err(|e| vec![refuse(name, e.to_string())])?;
     let grid = Grid::new(&plan, Store::Own(memory));
     let mut runner = Runner::new(&plan, grid);
     let ended = runner.run_clusters(plan.order.iter().copied());
     let Grid { written, instructions, executed, longest, traffic, notes, mut shadow, .. } = runner.grid;
-    let touched = notes::touched(&plan, memory, &mut shadow);
+    let touched = notes::touched(&plan, memory, &mut shadow, &Clock::default());
     if plan.workspace != 0 {
         // It was allocated above, and kernels release nothing.
         let _ = memory.free(plan.workspace);
@@ -208,16 +216,6 @@ pub(crate) fn run(
         return Err(notes.take(ended.err()));
     }
     Ok(report(&plan, memory, parallel::Done { written, instructions, executed, longest, traffic, touched }))
-}
-
-/// What the blocks of a cooperative launch wait for each other in: its size, and the barrier that
-/// `grid.sync()` counts in, which starts at zero.
-fn workspace(memory: &mut Memory, device: u32) -> Result<u64, crate::Error> {
-    const BYTES: u32 = 64;
-    let at = memory.allocate(device, BYTES.into())?;
-    memory.fill(at, BYTES.into(), &[0])?;
-    memory.write(at, &BYTES.to_le_bytes())?;
-    Ok(at)
 }
 
 /// These clusters, in the order of the schedule.
@@ -246,7 +244,7 @@ fn lines(program: &Program, executed: Option<Box<[u64]>>) -> Vec<LineCount> {
 }
 
 /// The report of a launch that has ended well.
-fn report(plan: &Plan<'_>, memory: &mut Memory, done: parallel::Done) -> Report {
+pub(crate) fn report(plan: &Plan<'_>, memory: &mut Memory, done: parallel::Done) -> Report {
     let mut written: Vec<std::ops::Range<u64>> = Vec::new();
     for page in &done.written {
         let start = page * WRITTEN_GRAIN;
@@ -272,44 +270,58 @@ impl<'g> Runner<'g> {
         Runner {
             grid,
             plan,
-            waiting: VecDeque::new(),
-            active: Vec::new(),
-            spare: Vec::new(),
+            blocks: Blocks::default(),
             warps_per_block: plan.launch.block.iter().product::<u32>().div_ceil(32),
-            quiet: 0,
         }
     }
 
     /// Runs clusters to their end.
     pub(crate) fn run_clusters(&mut self, clusters: impl IntoIterator<Item = u32>) -> Result<(), Fault> {
-        self.waiting.extend(clusters);
-        self.all()
+        self.begin(clusters).map(|_| ())
     }
 
-    fn all(&mut self) -> Result<(), Fault> {
+    /// Runs clusters, as [`Runner::run_on`].
+    pub(crate) fn begin(&mut self, clusters: impl IntoIterator<Item = u32>) -> Result<Option<Fault>, Fault> {
+        self.blocks.waiting.extend(clusters);
+        self.run_on()
+    }
+
+    /// Runs what has not ended, to its end or until all of it waits for another launch; then the words for
+    /// that. Only a launch in a company waits.
+    pub(crate) fn run_on(&mut self) -> Result<Option<Fault>, Fault> {
         let mut idle = 0;
+        self.blocks.moved = false;
         loop {
-            while !self.waiting.is_empty() && (self.active.is_empty() || self.grid.launch.cooperative) {
+            while !self.blocks.waiting.is_empty()
+                && (self.blocks.active.is_empty() || self.grid.launch.cooperative)
+            {
                 self.admit();
             }
-            if self.active.is_empty() {
-                return Ok(());
+            if self.blocks.active.is_empty() {
+                return Ok(None);
             }
             let (mut progress, mut spinning) = (false, false);
-            for at in 0..self.active.len() {
+            let looks = self.grid.global_looks;
+            for at in 0..self.blocks.active.len() {
                 let (moved, spins) = self.round(at)?;
                 progress |= moved;
                 spinning |= spins;
             }
             self.retire()?;
+            self.blocks.moved |= progress;
             if progress {
                 idle = 0;
-                self.quiet = 0;
-            } else if !self.waiting.is_empty() && self.active.len() < RESIDENT {
+                self.blocks.quiet = 0;
+            } else if !self.blocks.waiting.is_empty() && self.blocks.active.len() < RESIDENT {
                 self.admit();
                 idle = 0;
+            } else if self.grid.company.is_some() && self.grid.global_looks > looks {
+                idle += 1;
+                if idle >= IDLE_ROUNDS {
+                    return Ok(Some(self.stuck(FaultKind::Deadlock, "it waits for another kernel")));
+                }
             } else if spinning {
-                if self.quiet > QUIET {
+                if self.blocks.quiet > QUIET {
                     return Err(self.stuck(FaultKind::Budget, "warps spin on something that never comes"));
                 }
             } else {
@@ -326,7 +338,7 @@ impl<'g> Runner<'g> {
 
     /// Starts the next cluster.
     fn admit(&mut self) {
-        let Some(id) = self.waiting.pop_front() else { return };
+        let Some(id) = self.blocks.waiting.pop_front() else { return };
         let launch = self.grid.launch;
         let per = launch.cluster;
         let across: [u32; 3] = std::array::from_fn(|i| launch.grid[i] / per[i]);
@@ -338,8 +350,12 @@ impl<'g> Runner<'g> {
             std::array::from_fn(|i| first[i] * per[i] + inside[i])
         };
         let count = (blocks * self.warps_per_block) as usize;
-        let zero = Clock::new(id, count + 1);
-        let mut old = self.spare.pop();
+        let number = self.grid.own.start + id;
+        let mut zero = Clock::new(number, count + 1);
+        if self.grid.company.is_some() {
+            zero.join(&self.grid.start);
+        }
+        let mut old = self.blocks.spare.pop();
         let block = |rank: u32, old: Option<Block>| {
             let (mut bytes, mut lines) = old.map_or((Vec::new(), Vec::new()), |b| (b.shared, b.lines));
             bytes.clear();
@@ -380,7 +396,7 @@ impl<'g> Runner<'g> {
             warp.constants(self.grid.program, self.plan.addresses, &position);
         }
         let cluster = Cluster {
-            id,
+            id: number,
             blocks,
             readers: Readers::new(true),
             parts,
@@ -394,12 +410,12 @@ impl<'g> Runner<'g> {
             noted: Vec::new(),
         };
         let mixed = (self.plan.seed ^ u64::from(id) << 1).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1;
-        self.active.push(Active { cluster, warps, order: (0..count).collect(), dice: Dice(mixed) });
+        self.blocks.active.push(Active { cluster, warps, order: (0..count).collect(), dice: Dice(mixed) });
     }
 
     /// One turn for every warp of a cluster: whether anything moved, and whether somebody is in a loop.
     fn round(&mut self, at: usize) -> Result<(bool, bool), Fault> {
-        let a = &mut self.active[at];
+        let a = &mut self.blocks.active[at];
         match self.grid.options.schedule {
             Schedule::Forward => {}
             Schedule::Reverse => a.order.sort_by_key(|&i| std::cmp::Reverse(i)),
@@ -423,15 +439,20 @@ impl<'g> Runner<'g> {
             let turned = Turn { grid: &mut self.grid, cluster: &mut a.cluster, warp }.run(slice);
             let ran = a.warps[w].count - count;
             self.grid.instructions += ran;
-            self.quiet += if self.grid.looks > looks { ran } else { 0 };
+            self.blocks.quiet += if self.grid.looks > looks { ran } else { 0 };
             match turned {
                 Ok(Turned::Ended) => {
                     self.grid.longest = self.grid.longest.max(a.warps[w].count);
+                    self.grid.learn(&a.warps[w].clock);
                     let rank = usize::from(a.warps[w].rank);
                     a.cluster.blocks[rank].live &= !(1 << a.warps[w].index);
                     a.cluster.progress += 1;
                 }
-                Ok(Turned::Sliced) => spinning = true,
+                Ok(Turned::Sliced) => {
+                    spinning = true;
+                    // Whoever computes has not come to wait.
+                    a.cluster.progress += u64::from(self.grid.company.is_some() && self.grid.looks == looks);
+                }
                 Ok(Turned::Waits | Turned::Polled) => {}
                 Err(blame) => {
                     return Err(fault(&self.grid, &a.cluster, &a.warps[w], blame));
@@ -452,12 +473,12 @@ impl<'g> Runner<'g> {
         if a.cluster.progress == before {
             self.land_one(at)?;
         }
-        Ok((self.active[at].cluster.progress != before, spinning))
+        Ok((self.blocks.active[at].cluster.progress != before, spinning))
     }
 
     /// Lets one asynchronous operation of a cluster happen.
     fn land_one(&mut self, at: usize) -> Result<(), Fault> {
-        let a = &mut self.active[at];
+        let a = &mut self.blocks.active[at];
         let signalling: Vec<usize> =
             (0..a.cluster.flights.len()).filter(|&i| a.cluster.flights[i].signal.is_some()).collect();
         let pick = match self.grid.options.schedule {
@@ -497,12 +518,12 @@ impl<'g> Runner<'g> {
     /// shared memory that belongs to the next block.
     fn retire(&mut self) -> Result<(), Fault> {
         let mut at = 0;
-        while at < self.active.len() {
-            if !self.active[at].warps.iter().all(|w| w.done) {
+        while at < self.blocks.active.len() {
+            if !self.blocks.active[at].warps.iter().all(|w| w.done) {
                 at += 1;
                 continue;
             }
-            let mut done = self.active.swap_remove(at);
+            let mut done = self.blocks.active.swap_remove(at);
             for f in std::mem::take(&mut done.cluster.flights) {
                 let (warp, lane, line) = (usize::from(f.warp), u32::from(f.lane), f.line);
                 let landed = if f.signal.is_some() {
@@ -522,14 +543,14 @@ impl<'g> Runner<'g> {
                 })?;
                 notes::report(&mut self.grid, &mut done.cluster, &done.warps[warp], line)?;
             }
-            self.spare.push(done);
+            self.blocks.spare.push(done);
         }
         Ok(())
     }
 
     /// The report of a launch that cannot go on.
     fn stuck(&self, kind: FaultKind, what: &str) -> Fault {
-        let a = &self.active[0];
+        let a = &self.blocks.active[0];
         let mut lines = Vec::new();
         let mut first = None;
         for w in a.warps.iter().filter(|w| !w.done) {
@@ -539,12 +560,16 @@ impl<'g> Runner<'g> {
             let at = &self.grid.program.lines[self.grid.program.code[pc as usize].line as usize];
             if lines.len() < 8 {
                 let source = at.source.as_ref().map(|s| format!(" ({s})")).unwrap_or_default();
+                let looked =
+                    if w.looked == 0 { String::new() } else { format!(", looking at {:#x}", w.looked) };
                 lines.push(format!(
-                    "warp {} of block {} at line {}: {}{source}",
+                    "warp {} of block {} at line {}: {}{source}{looked}",
                     w.index, w.rank, at.line, at.text
                 ));
             }
-            first.get_or_insert((w, pc));
+            if first.is_none_or(|(other, _): (&Warp, u32)| other.looked == 0 && w.looked != 0) {
+                first = Some((w, pc));
+            }
         }
         let detail = format!("{what}; {}", lines.join("; "));
         match first {

@@ -5,6 +5,9 @@ use super::{Done, Flow, Stop, Turn};
 use crate::code::Op;
 use crate::{FaultKind, ops};
 
+/// Looks at global memory in one turn that are enough to know that it waits.
+const LOOKS: u64 = 64;
+
 /// How a turn of a warp ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turned {
@@ -30,6 +33,7 @@ impl Turn<'_, '_> {
     /// Runs the warp for at most `slice` instructions.
     pub(crate) fn run(&mut self, slice: u64) -> Result<Turned, Blame> {
         let end = self.warp.count + slice;
+        self.grid.turn = (self.grid.global_looks, self.cluster.progress);
         loop {
             self.warp.merge();
             let Some(at) = self.choose() else {
@@ -63,6 +67,13 @@ impl Turn<'_, '_> {
         }
         groups.iter_mut().for_each(|g| g.parked = false);
         groups.iter().position(|g| !g.blocked)
+    }
+
+    /// A loop that has looked at memory often in this turn, found nothing new and changed nothing: the turn is
+    /// over, as nothing can come of it before others have run.
+    fn learns_nothing(&self) -> bool {
+        let (looks, progress) = self.grid.turn;
+        self.grid.global_looks - looks > LOOKS && self.cluster.progress == progress
     }
 
     /// Groups at different `bar.warp.sync` instructions meet as well: the manual asks for the same mask, not
@@ -127,7 +138,7 @@ impl Turn<'_, '_> {
                 Flow::Next => pc += 1,
                 Flow::Branch(taken, to) => {
                     if taken == mask {
-                        if to <= pc && self.warp.count >= end {
+                        if to <= pc && (self.warp.count >= end || self.learns_nothing()) {
                             self.warp.groups[at].pc = to;
                             self.warp.groups[at].parked = true;
                             return Ok(Some(Turned::Sliced));

@@ -8,7 +8,8 @@
 use crate::code::{Constant, Special};
 use crate::memory::clock::Clock;
 use crate::registers::{Registers, Slot};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// Lanes that stand at one instruction.
 #[derive(Debug, Clone, Copy)]
@@ -74,7 +75,11 @@ pub(crate) struct Warp {
     pub(crate) local_bytes: u32,
     pub(crate) clock: Clock,
     /// What the last fence made visible to relaxed releases.
-    pub(crate) fenced: Option<Clock>,
+    /// By scope.
+    pub(crate) fenced: [Option<Arc<Clock>>; 4],
+    /// What strong reads have found, where the launch may wait for others, and the last address.
+    pub(crate) seen: HashMap<u64, u64>,
+    pub(crate) looked: u64,
     pub(crate) copies: Vec<PendingCopy>,
     pub(crate) copy_groups: [u32; 32],
     pub(crate) copy_serial: u64,
@@ -119,7 +124,9 @@ impl Warp {
             local: vec![0; program.local_bytes as usize * 32],
             local_bytes: program.local_bytes,
             clock: Clock::default(),
-            fenced: None,
+            fenced: Default::default(),
+            seen: HashMap::new(),
+            looked: 0,
             copies: Vec::new(),
             copy_groups: [0; 32],
             copy_serial: 0,
@@ -148,7 +155,9 @@ impl Warp {
         self.done = false;
         self.clock = clock;
         self.clock.tick(id);
-        self.fenced = None;
+        self.fenced = Default::default();
+        self.seen.clear();
+        self.looked = 0;
         self.copies.clear();
         self.copy_groups = [0; 32];
         self.arrivals.clear();

@@ -24,4 +24,5 @@ mod program;
 mod refused;
 mod reports;
 mod threads;
+mod waiting;
 mod warp;
