@@ -6,7 +6,7 @@ use super::output::{emit, note};
 use engraft::engraft_core::{checkpoint::Access, file};
 use engraft::engraft_diffusion::engraft_image::{self, Picture, PictureLimits, SchedulerConfig};
 use engraft::engraft_diffusion::{Control, ImageRequest, Init};
-use engraft::{Error, ImageGenerator, ImageOptions, named_scheduler};
+use engraft::{DeepSpeedConfigBuilder, Error, Float, ImageGenerator, ImageOptions, named_scheduler};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::hash::{BuildHasher, RandomState};
 use std::io::IsTerminal;
@@ -23,9 +23,11 @@ pub fn run(args: &ImageArgs) -> Outcome {
     let control = args.control.as_deref().map(read).transpose()?;
     check_place(&args.out)?;
     let access = if args.no_mmap { Access::Read } else { Access::default() };
-    let (backend, threads, dtype) = (args.backend.clone(), args.threads, args.dtype);
+    let (backend, threads, vae_tiling) = (args.backend.clone(), args.threads, args.vae_tiling);
     let (loras, controlnet, without) = (args.lora.clone(), args.controlnet.clone(), args.without.clone());
-    let options = ImageOptions { backend, threads, dtype, access, loras, controlnet, without };
+    let dtype = args.dtype.unwrap_or(Float::F32);
+    let options = ImageOptions { backend, threads, dtype, access, loras, controlnet, without, vae_tiling };
+    let options = configured(args, options)?;
     let mut model = ImageGenerator::open(&args.model, &options)?;
     let request = request(args, &model, Given { init, mask, control })?;
     let (seed, began, bar) = (args.seed.unwrap_or_else(fresh_seed), Instant::now(), bar());
@@ -53,6 +55,26 @@ pub fn run(args: &ImageArgs) -> Outcome {
     let seconds = began.elapsed().as_secs_f64();
     note(&format!("{width} x {height}, {steps} steps, seed {seed}, {seconds:.1} s"));
     Ok(())
+}
+
+/// What a DeepSpeed configuration makes of the options; a type on the command line counts before.
+fn configured(args: &ImageArgs, options: ImageOptions) -> Result<ImageOptions, Failure> {
+    let Some(file) = &args.config else { return Ok(options) };
+    let no = |error: Error| match error {
+        Error::Config { .. } => Error::format(file.display().to_string(), error.to_string()),
+        other => other,
+    };
+    let read = DeepSpeedConfigBuilder::new().file(file).and_then(DeepSpeedConfigBuilder::check);
+    let (config, mut warnings) = read.map_err(no)?;
+    let (mut options, others) = options.deepspeed(&config).map_err(no)?;
+    warnings.extend(others);
+    warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
+    if let Some(dtype) = args.dtype.filter(|dtype| *dtype != options.dtype) {
+        let (own, file) = (options.dtype, file.display());
+        note(&format!("warning: --dtype {dtype} counts before `dtype` {own} of {file}"));
+        options.dtype = dtype;
+    }
+    Ok(options)
 }
 
 /// The pictures that are given.

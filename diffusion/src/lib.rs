@@ -23,15 +23,18 @@ mod model;
 pub mod nets;
 mod pipeline;
 mod run;
+mod tiles;
 mod transformer;
+mod vae;
 
 pub use controlnet::ControlNet;
 pub use load::Loaded;
-pub use model::{Unet, UnetInput, Vae};
+pub use model::{Unet, UnetInput};
 pub use pipeline::{
     Control, Defaults, Folder, GuidedBy, ImageRequest, Images, Init, Lora, Noise, Pipeline, PipelineOptions,
     Progress, Purpose, Seeded, Sizes,
 };
 pub use transformer::{Transformer, TransformerInput};
+pub use vae::Vae;
 
 pub use engraft_image;

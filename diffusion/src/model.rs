@@ -4,7 +4,7 @@
 
 use crate::graph::{Graph, Grid, Tensors};
 use crate::load::Loaded;
-use crate::nets::{Conditions, UnetSpec, VaeSpec, sinusoids};
+use crate::nets::{Conditions, UnetSpec, sinusoids};
 use crate::run::{self, Asked, Executable};
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::ModelFiles;
@@ -206,97 +206,4 @@ pub(crate) fn give_step<B: Backend>(
 ) -> Result<()> {
     run.give("sample", sample)?;
     run.give("time", &sinusoids(times, spec.time_width(), spec.flip_sin_to_cos, spec.freq_shift))
-}
-
-/// An autoencoder of pictures.
-pub struct Vae<B: Backend> {
-    spec: VaeSpec,
-    tensors: Tensors,
-    loaded: Loaded<B>,
-    dtype: Float,
-    encoder: Option<At<B>>,
-    decoder: Option<At<B>>,
-}
-
-impl<B: Backend> Vae<B> {
-    /// Loads a folder of class `AutoencoderKL`, `AutoencoderTiny` or `AutoencoderDC`.
-    ///
-    /// # Errors
-    /// As [`Unet::load`].
-    pub fn load(backend: Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Self> {
-        let Known { spec, tensors, uses } = Self::check(&backend, files, dtype)?;
-        let loaded = Loaded::new(backend, files.source.as_ref(), &tensors, &uses)?;
-        Ok(Self { spec, tensors, loaded, dtype, encoder: None, decoder: None })
-    }
-
-    /// What a folder has, and whether the backend can run it, before a weight is read.
-    ///
-    /// # Errors
-    /// As [`Unet::load`].
-    pub(crate) fn check(backend: &Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Known<VaeSpec>> {
-        let class = check_class(files, &["AutoencoderKL", "AutoencoderTiny", "AutoencoderDC"])?;
-        let spec = match class {
-            "AutoencoderTiny" => VaeSpec::of_tiny(&files.config)?,
-            "AutoencoderDC" => VaeSpec::of_deep(&files.config)?,
-            _ => VaeSpec::new(&files.config)?,
-        };
-        let graphs = |spec: &VaeSpec, tensors: &mut Tensors| {
-            let side = 2 * spec.factor();
-            let encoder = spec.encoder(tensors, 1, Grid { height: side, width: side })?;
-            Ok(vec![encoder, spec.decoder(tensors, 1, Grid { height: 1, width: 1 })?])
-        };
-        Known::new((backend, dtype), files, (class, &[]), spec, graphs)
-    }
-
-    /// Its description.
-    pub fn spec(&self) -> &VaeSpec {
-        &self.spec
-    }
-
-    /// Mean and logarithm of the variance, as it is stored (the reference holds it within -30 and 20): of
-    /// `[items * height * width, channels]`, -1 to 1, the rows `[items * latents, mean | logarithm]`; of
-    /// classes `AutoencoderTiny` and `AutoencoderDC`, which have no variance, the latents.
-    ///
-    /// # Errors
-    /// `Config` for another number of values and a picture that is too small; what the backend raises.
-    pub async fn encode(&mut self, image: &[f32], items: usize, size: Grid) -> Result<Vec<f32>> {
-        let Self { spec, tensors, loaded, encoder, dtype, .. } = self;
-        let graph = || spec.encoder(tensors, items, size);
-        let image = spec.encoder_input(image);
-        run_at(encoder, (loaded, *dtype), (items, size), graph, ("image", &image)).await
-    }
-
-    /// Pictures of latents `[items * height * width, channels]`: `[items * pixels, channels]`.
-    ///
-    /// # Errors
-    /// As [`Vae::encode`].
-    pub async fn decode(&mut self, latents: &[f32], items: usize, size: Grid) -> Result<Vec<f32>> {
-        let Self { spec, tensors, loaded, decoder, dtype, .. } = self;
-        let graph = || spec.decoder(tensors, items, size);
-        let latents = spec.decoder_input(latents);
-        let decoded = run_at(decoder, (loaded, *dtype), (items, size), graph, ("latents", &latents)).await?;
-        Ok(spec.picture_of(decoded))
-    }
-}
-
-/// A graph at the size that it was made for.
-type At<B> = ((usize, Grid), Executable<B>);
-
-/// What a graph of one input and one output gives, made anew where the one that is kept has another size.
-async fn run_at<B: Backend>(
-    kept: &mut Option<At<B>>,
-    (loaded, dtype): (&Loaded<B>, Float),
-    at: (usize, Grid),
-    graph: impl FnOnce() -> Result<Graph>,
-    (name, values): (&'static str, &[f32]),
-) -> Result<Vec<f32>> {
-    if kept.as_ref().is_none_or(|(known, _)| *known != at) {
-        // Its memory goes before that of the next one comes.
-        *kept = None;
-        *kept = Some((at, Executable::new(loaded, graph()?, dtype)?));
-    }
-    let Some((_, run)) = kept else { return Err(Error::internal("no graph")) };
-    run.give(name, values)?;
-    run.step(loaded)?;
-    run.read(0).await
 }

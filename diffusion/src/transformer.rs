@@ -64,6 +64,7 @@ impl<B: Backend> Transformer<B> {
         // A table of positions that is computed may be in a file, too.
         let computed: &[&str] = match spec {
             TransformerSpec::PixArt(_) => &["pos_embed.pos_embed"],
+            TransformerSpec::Sana(_) => &["patch_embed.pos_embed"],
             _ => &[],
         };
         // Operands and kernels are the same at every size.

@@ -63,6 +63,9 @@ pub struct ImageOptions {
     pub controlnet: Option<PathBuf>,
     /// Components that are left out, see [`PipelineOptions`].
     pub without: Vec<String>,
+    /// Whether large pictures are encoded and decoded in tiles, which takes less memory and makes pictures
+    /// that differ, see [`Vae::enable_tiling`](engraft_diffusion::Vae::enable_tiling).
+    pub vae_tiling: bool,
 }
 
 impl Default for ImageOptions {
@@ -70,7 +73,8 @@ impl Default for ImageOptions {
     fn default() -> Self {
         let (dtype, access) = (Float::F32, Access::default());
         let (loras, controlnet, without) = (Vec::new(), None, Vec::new());
-        Self { backend: BackendName::Cpu, threads: 0, dtype, access, loras, controlnet, without }
+        let (backend, threads, vae_tiling) = (BackendName::Cpu, 0, false);
+        Self { backend, threads, dtype, access, loras, controlnet, without, vae_tiling }
     }
 }
 
@@ -144,8 +148,8 @@ impl Visitor for Load<'_> {
 
     fn visit<B: Backend>(self, backend: Arc<B>) -> Result<ImageGenerator> {
         let Load(path, options) = self;
-        let ImageOptions { access, dtype, loras, controlnet, without, .. } = options.clone();
-        let options = PipelineOptions { access, dtype, loras, controlnet, without };
+        let ImageOptions { access, dtype, loras, controlnet, without, vae_tiling, .. } = options.clone();
+        let options = PipelineOptions { access, dtype, loras, controlnet, without, vae_tiling };
         let pipeline = Pipeline::load(&backend, path, &options)?;
         Ok(ImageGenerator(Box::new(pipeline)))
     }

@@ -56,6 +56,8 @@ mod hub_cache;
 #[cfg(feature = "image")]
 mod image;
 #[cfg(feature = "image")]
+mod image_deepspeed;
+#[cfg(feature = "image")]
 mod image_handle;
 mod labels;
 mod load;

@@ -42,7 +42,7 @@ fn logits(config: &DeepSpeedConfig, model: ModelSource) -> Vec<u32> {
 #[test]
 fn every_json_block_is_a_configuration_that_passes() {
     let configs: Vec<DeepSpeedConfig> = blocks("json").into_iter().map(config).collect();
-    assert_eq!(configs.len(), 3);
+    assert_eq!(configs.len(), 4);
     assert_eq!(configs[0].quantize.unwrap().to_string(), "int8:128");
     assert_eq!(configs[1].engine().max_step_tokens, 768);
     assert!(configs[2].checkpoint.is_some() && configs[2].base_dir == "shards");

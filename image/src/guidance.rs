@@ -81,10 +81,43 @@ pub fn skipped_steps(steps: usize, strength: f64) -> Result<usize> {
     Ok(steps - ((steps as f64 * strength) as usize).min(steps))
 }
 
+/// The same as pipelines of flow models count them: `steps - steps * strength`, rounded down.
+///
+/// # Errors
+/// `Argument` for a strength outside 0 to 1.
+///
+/// ```
+/// assert_eq!(engraft_image::skipped_flow_steps(10, 0.75)?, 2);
+/// # Ok::<(), engraft_image::Error>(())
+/// ```
+pub fn skipped_flow_steps(steps: usize, strength: f64) -> Result<usize> {
+    if !(0.0..=1.0).contains(&strength) {
+        return Err(Error::argument("strength", strength, "0 to 1"));
+    }
+    let all = steps as f64;
+    Ok((all - (all * strength).min(all)) as usize)
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn steps_of_flows_are_rounded_the_other_way() {
+        for (steps, strength, of_flow, others) in [
+            (5, 0.75, 1, 2),
+            (10, 0.75, 2, 3),
+            (4, 0.5, 2, 2),
+            (4, 1.0, 0, 0),
+            (4, 0.0, 4, 4),
+            (3, 0.1, 2, 3),
+        ] {
+            assert_eq!(skipped_flow_steps(steps, strength).unwrap(), of_flow, "{steps} {strength}");
+            assert_eq!(skipped_steps(steps, strength).unwrap(), others, "{steps} {strength}");
+        }
+        assert!(skipped_flow_steps(5, 1.5).is_err() && skipped_flow_steps(5, f64::NAN).is_err());
+    }
 
     #[test]
     fn guidance_is_linear_in_its_scale() {

@@ -14,6 +14,6 @@ mod picture;
 mod schedule;
 
 pub use error::{Error, Result};
-pub use guidance::{guide, rescale_guidance, skipped_steps};
+pub use guidance::{guide, rescale_guidance, skipped_flow_steps, skipped_steps};
 pub use picture::{Picture, PictureLimits, decode, encode_png, to_bytes};
 pub use schedule::{Class, Scheduler, SchedulerConfig, Settings, Steps};

@@ -83,12 +83,21 @@ pub struct ImageArgs {
     /// several times)
     #[arg(long, value_name = "NAME")]
     pub without: Vec<String>,
+    /// Encode and decode large pictures in tiles that overlap: less memory, and a picture that differs
+    #[arg(long)]
+    pub vae_tiling: bool,
+    /// Decode the pictures of a batch one after the other, which is done anyway: for scripts that say so
+    #[arg(long)]
+    pub vae_slicing: bool,
     /// Backend: cpu, cuda[:index], wgpu[:part of an adapter's name]
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backend)]
     pub backend: BackendName,
-    /// Element type of activations: f32, f16, bf16
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
-    pub dtype: Float,
+    /// Element type of activations: f32, f16, bf16; default: f32, or what --config says
+    #[arg(long, value_name = "TYPE", value_parser = dtype)]
+    pub dtype: Option<Float>,
+    /// A configuration of DeepSpeed (JSON or TOML), of which the element type counts
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Threads of the CPU backend; 0 is one per core
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = threads)]
     pub threads: usize,

@@ -128,7 +128,28 @@ fn a_picture_is_made_in_the_element_type_that_is_named() {
         assert_eq!(stdout(&in_folder(&place, &[&args[..], &size].concat(), "")), format!("{out}\n"));
         fs::read(place.join(out)).unwrap()
     };
-    assert_ne!(picture("f16", "half.png"), picture("f32", "single.png"));
+    let half = picture("f16", "half.png");
+    assert_ne!(half, picture("f32", "single.png"));
+    // The page's block about pipelines: its type counts, and what it has no use for is said.
+    fs::write(place.join("ds.json"), json_blocks()[3]).unwrap();
+    let begin = ["image", "--model", model, "--prompt", "a fox", "--config", "ds.json"];
+    let configured = |more: &[&str], out: &str| {
+        let output = in_folder(&place, &[&begin[..], &["--out", out], &size[..], more].concat(), "");
+        assert_eq!(stdout(&output), format!("{out}\n"));
+        (fs::read(place.join(out)).unwrap(), stderr(&output))
+    };
+    let (by_file, said) = configured(&[], "configured.png");
+    assert!(by_file == half && said.contains("warning: `enable_cuda_graph`"), "{said}");
+    let (by_flag, said) = configured(&["--dtype", "f32"], "flag.png");
+    assert!(by_flag != half && said.contains("--dtype f32 counts before `dtype` f16 of ds.json"), "{said}");
+    for (block, what) in [(json_blocks()[0], "tp_size"), (json_blocks()[2], "checkpoint")] {
+        let block = block.replace("\"tp_size\": 1", "\"tp_size\": 2");
+        fs::write(place.join("ds.json"), block).unwrap();
+        let output = in_folder(&place, &[&begin[..], &["--out", "no.png"], &size[..]].concat(), "");
+        let said = stderr(&output);
+        assert!(!output.status.success() && said.contains(what) && said.contains("ds.json"), "{said}");
+        assert!(!place.join("no.png").exists());
+    }
 }
 
 /// What the page has between backticks, its blocks left out.

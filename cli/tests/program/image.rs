@@ -83,6 +83,58 @@ fn transformers_make_pictures_with_and_without_their_largest_encoder() {
 }
 
 #[test]
+fn large_pictures_are_made_in_tiles_where_that_is_asked_for() {
+    let (place, model) = (folder("tiled"), model("sd1"));
+    let run = |width: &str, more: &[&str], out: &str| {
+        let out = place.join(out).to_str().unwrap().to_string();
+        let size = format!("{width}x32");
+        let args = ["image", "-m", &model, "-p", "a fox", "-p", "a dog", "--size", &size, "--steps", "2"];
+        let output = engraft(&[&args[..], &["--seed", "5", "-o", &out], more].concat());
+        stdout(&output).lines().map(|line| picture(line).rgb).collect::<Vec<_>>()
+    };
+    // A tile of this folder is 32 pixels wide.
+    let whole = run("48", &[], "whole.png");
+    assert_ne!(run("48", &["--vae-tiling"], "tiled.png"), whole);
+    assert_eq!(run("48", &["--vae-slicing"], "sliced.png"), whole);
+    assert_eq!(run("32", &["--vae-tiling"], "one.png"), run("32", &[], "small.png"));
+    let odd = copy("odd-tiles");
+    replace(&odd.join("vae/config.json"), "\"sample_size\": 32", "\"sample_size\": 20");
+    let (odd, out) = (odd.to_str().unwrap(), place.join("x.png"));
+    let args = ["image", "-m", odd, "-p", "a fox", "-o", out.to_str().unwrap()];
+    fails(&[&args[..], &["--vae-tiling"]].concat(), &["sample_size", "20", "whole latents"]);
+    assert!(!out.exists());
+}
+
+#[test]
+fn transformers_begin_with_pictures_and_read_loras() {
+    let (place, model) = (folder("begun"), model("flux"));
+    let file = |name: &str| place.join(name).to_str().unwrap().to_string();
+    let write = |name: &str, of: &dyn Fn(usize, usize) -> u8| {
+        let rgb = (0..16).flat_map(|y| (0..24).flat_map(move |x| [(y, x); 3]));
+        let rgb: Vec<u8> = rgb.map(|(y, x)| of(y, x)).collect();
+        fs::write(file(name), encode_png(&rgb, 24, 16).unwrap()).unwrap();
+    };
+    write("init.png", &|y, x| (9 * y + 4 * x) as u8);
+    write("mask.png", &|_, x| if x < 8 { 255 } else { 0 });
+    let (init, mask, lora) = (file("init.png"), file("mask.png"), model.clone() + "/lora_kohya.safetensors");
+    let run = |out: &str, more: &[&str]| {
+        let out = file(out);
+        let args =
+            ["image", "-m", &model, "-p", "a fox", "--seed", "5", "--steps", "4", "--text-tokens", "9"];
+        let output =
+            engraft(&[&args[..], &["-o", &out, "--init", &init, "--strength", "0.6"], more].concat());
+        assert!(stderr(&output).contains("24 x 16, 3 steps, seed 5, "), "{}", stderr(&output));
+        picture(out)
+    };
+    let free = run("free.png", &[]);
+    let masked = run("masked.png", &["--mask", &mask]);
+    assert_ne!(free.rgb, masked.rgb);
+    let half = format!("{lora}@0.5");
+    let [all, half] = [&lora, &half].map(|lora| run("lora.png", &["--lora", lora]));
+    assert!(all.rgb != free.rgb && half.rgb != free.rgb && all.rgb != half.rgb);
+}
+
+#[test]
 fn what_a_mask_hides_stays() {
     let (place, model) = (folder("masked"), model("sd1"));
     let file = |name: &str| place.join(name).to_str().unwrap().to_string();

@@ -5,7 +5,7 @@
 
 use super::adaptive::{Chunks, TIME_WIDTH};
 use super::attention::{cross, own};
-use super::time::{embedding, sinusoids};
+use super::time::{embedding, waves_of_places};
 use super::unet::Conditions;
 use crate::config;
 use crate::graph::{Builder, Graph, Grid, Picture, Stride, Tensors, Value};
@@ -106,15 +106,7 @@ impl PixArtSpec {
     pub fn positions(&self, size: Grid) -> Vec<f32> {
         let (grid, base) = (self.tokens(size), (self.sample_size / self.patch_size) as f64);
         let factor = self.interpolation_scale.unwrap_or((self.sample_size / 64).max(1) as f64);
-        let half = self.columns() / 2;
-        let along = |count: usize| {
-            let places: Vec<f64> = (0..count).map(|i| i as f64 / (count as f64 / base) / factor).collect();
-            sinusoids(&places, half, false, 0.0)
-        };
-        let (lines, columns) = (along(grid.height), along(grid.width));
-        let row = |rows: &[f32], n: usize| rows[n * half..(n + 1) * half].to_vec();
-        let pixels = (0..grid.height).flat_map(|y| (0..grid.width).map(move |x| (y, x)));
-        pixels.flat_map(|(y, x)| [row(&columns, x), row(&lines, y)].concat()).collect()
+        waves_of_places(grid, base, factor, self.columns())
     }
 
     /// From the inputs `sample` `[items * latents, channels]`, `positions` `[items * tokens, columns]`,

@@ -1,14 +1,14 @@
 //! `SanaTransformer2DModel`: blocks of attention that is linear in the picture's tokens, of attention to the
-//! text, and of gated convolutions; tokens have no positions.
+//! text, and of gated convolutions; tokens have no positions, but for those of the largest pictures.
 //!
 //! Source: arXiv 2410.10629.
 
 use super::adaptive::{Chunks, EPS, TIME_WIDTH};
 use super::gated_conv::gated_conv;
-use super::time::embedding;
+use super::time::{embedding, waves_of_places};
 use super::unet::Conditions;
 use crate::config;
-use crate::graph::{Builder, Columns, Graph, LinearHeads, Picture, Stride, Tensors, Value};
+use crate::graph::{Builder, Columns, Graph, Grid, LinearHeads, Picture, Stride, Tensors, Value};
 use engraft_core::params::Act;
 use engraft_core::{Error, Result};
 use serde::Deserialize;
@@ -41,6 +41,8 @@ pub struct SanaSpec {
     /// Lines and columns of latents that are a token.
     pub patch_size: usize,
     qk_norm: Option<String>,
+    /// Tokens have positions where there is one, closer by it.
+    interpolation_scale: Option<f64>,
     #[serde(flatten)]
     others: Map<String, Json>,
 }
@@ -60,6 +62,7 @@ impl Default for SanaSpec {
             sample_size: 32,
             patch_size: 1,
             qk_norm: None,
+            interpolation_scale: None,
             others: Map::new(),
         }
     }
@@ -99,6 +102,9 @@ impl SanaSpec {
             ("attention_head_dim", spec.attention_head_dim),
             ("num_cross_attention_heads", spec.num_cross_attention_heads),
         ])?;
+        if let Some(scale) = spec.interpolation_scale.filter(|scale| !(scale.is_finite() && *scale > 0.0)) {
+            return Err(Error::config("interpolation_scale", scale, "a number above 0, or none"));
+        }
         let all = spec.num_cross_attention_heads.saturating_mul(spec.cross_attention_head_dim);
         for (field, got) in
             [("cross_attention_dim", spec.cross_attention_dim), ("cross_attention_head_dim", all)]
@@ -111,6 +117,13 @@ impl SanaSpec {
         Ok(spec)
     }
 
+    /// Positions of an item's tokens `[tokens, columns]`, where there are some.
+    pub fn positions(&self, size: Grid) -> Option<Vec<f32>> {
+        let (factor, patch) = (self.interpolation_scale?, self.patch_size);
+        let grid = Grid { height: size.height / patch, width: size.width / patch };
+        Some(waves_of_places(grid, (self.sample_size / patch) as f64, factor, self.columns()))
+    }
+
     fn columns(&self) -> usize {
         self.num_attention_heads.saturating_mul(self.attention_head_dim)
     }
@@ -120,8 +133,8 @@ impl SanaSpec {
         self.out_channels.unwrap_or(self.in_channels)
     }
 
-    /// From the inputs `sample` `[items * latents, channels]`, `text` `[items * tokens, width]` and `time` to
-    /// `[items * latents, channels]`.
+    /// From the inputs `sample` `[items * latents, channels]`, `text` `[items * tokens, width]`, `time` and,
+    /// where it has some, `positions` `[items * tokens, columns]` to `[items * latents, channels]`.
     ///
     /// # Errors
     /// `Tensor` for those that are missing or have other shapes; `Config` for latents that are too small.
@@ -137,6 +150,10 @@ impl SanaSpec {
         let stride = Stride { step: patch, before: 0, after: 0 };
         let mut x = b.conv(sample, "patch_embed.proj", (patch, stride, at.size), None)?;
         config::columns("num_attention_heads", b.cols(x.value), self.columns())?;
+        if self.interpolation_scale.is_some() {
+            let places = b.input("positions", x.grid.pixels(), self.columns(), true);
+            x.value = b.add(x.value, places, "positions")?;
+        }
         let rows = b.input("text", at.tokens, self.caption_channels, true);
         let text = embedding(b, rows, "caption_projection", Act::GeluTanh)?;
         let given = Given { text: b.rms_norm(text, "caption_norm", RMS_EPS)?, by };

@@ -1,6 +1,6 @@
 //! Time steps as rows of sines and cosines, and what models make of such rows.
 
-use crate::graph::{Builder, Value};
+use crate::graph::{Builder, Grid, Value};
 use engraft_core::Result;
 use engraft_core::params::Act;
 
@@ -28,6 +28,20 @@ pub fn sinusoids(values: &[f64], dim: usize, flipped: bool, shift: f64) -> Vec<f
         rows.extend((2 * half..dim).map(|_| 0.0));
     }
     rows
+}
+
+/// Tokens of a picture as sines and cosines of their column and line, `[grid, columns]`: a picture of any
+/// size spans the `base` places of training, closer by `factor`.
+pub(super) fn waves_of_places(grid: Grid, base: f64, factor: f64, columns: usize) -> Vec<f32> {
+    let half = columns / 2;
+    let along = |count: usize| {
+        let places: Vec<f64> = (0..count).map(|i| i as f64 / (count as f64 / base) / factor).collect();
+        sinusoids(&places, half, false, 0.0)
+    };
+    let (down, across) = (along(grid.height), along(grid.width));
+    let row = |rows: &[f32], n: usize| rows[n * half..(n + 1) * half].to_vec();
+    let pixels = (0..grid.height).flat_map(|y| (0..grid.width).map(move |x| (y, x)));
+    pixels.flat_map(|(y, x)| [row(&across, x), row(&down, y)].concat()).collect()
 }
 
 #[cfg(test)]

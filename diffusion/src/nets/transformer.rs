@@ -131,7 +131,8 @@ impl TransformerSpec {
     pub fn positions(&self, size: Grid) -> Option<Vec<f32>> {
         match self {
             Self::PixArt(spec) => Some(spec.positions(size)),
-            _ => None,
+            Self::Sana(spec) => spec.positions(size),
+            Self::Sd3(_) | Self::Flux(_) => None,
         }
     }
 
@@ -195,7 +196,7 @@ mod tests {
             ("PixArtTransformer2DModel", "activation_fn", json!("geglu")),
             ("SanaTransformer2DModel", "qk_norm", json!("layer_norm")),
             ("SanaTransformer2DModel", "guidance_embeds", json!(true)),
-            ("SanaTransformer2DModel", "interpolation_scale", json!(2.0)),
+            ("SanaTransformer2DModel", "interpolation_scale", json!(0)),
             ("SanaTransformer2DModel", "cross_attention_head_dim", json!(113)),
             ("SanaTransformer2DModel", "norm_elementwise_affine", json!(true)),
         ] {

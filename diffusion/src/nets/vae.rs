@@ -7,6 +7,7 @@ use super::resnet::{MOST_LEVELS, Resnet, downsample, upsample};
 use super::tiny::TinySpec;
 use crate::config;
 use crate::graph::{Builder, Graph, Grid, Picture, Tensors};
+use crate::tiles::{Seams, Tiles};
 use engraft_core::params::Act;
 use engraft_core::{Error, Result};
 use serde::Deserialize;
@@ -15,6 +16,9 @@ use std::borrow::Cow;
 
 /// Variance floor of its norms.
 const EPS: f32 = 1e-6;
+
+/// Pixels of a tile along a line, and how many of them overlap, of classes that say nothing of it.
+const TILE: (usize, usize) = (512, 64);
 
 /// What `config.json` says.
 #[derive(Debug, Clone, Deserialize)]
@@ -39,6 +43,8 @@ pub struct VaeSpec {
     mid_block_add_attention: bool,
     use_quant_conv: bool,
     use_post_quant_conv: bool,
+    /// The side of the pictures that it was trained with: that of tiles.
+    sample_size: Json,
     /// Of class `AutoencoderTiny`, whose graphs are its own.
     #[serde(skip)]
     pub tiny: Option<TinySpec>,
@@ -66,6 +72,7 @@ impl Default for VaeSpec {
             mid_block_add_attention: true,
             use_quant_conv: true,
             use_post_quant_conv: true,
+            sample_size: json!(32),
             tiny: None,
             deep: None,
             others: Map::new(),
@@ -79,8 +86,8 @@ impl VaeSpec {
     /// # Errors
     /// `Config` for what is not known, naming the field.
     pub fn new(config: &Json) -> Result<Self> {
-        // What it was trained with, and how half precision is kept from overflowing, which f32 does not.
-        let harmless = [("sample_size", Json::Null), ("force_upcast", json!(true))];
+        // How half precision is kept from overflowing, which f32 does not.
+        let harmless = [("force_upcast", json!(true))];
         let spec: Self = config::read(config)?;
         config::check_others(&spec.others, &harmless)?;
         config::all_are("down_block_types", &spec.down_block_types, &["DownEncoderBlock2D"])?;
@@ -147,6 +154,35 @@ impl VaeSpec {
     pub fn latents_of(&self, size: Grid) -> Grid {
         let halve = |n: usize| (1..self.block_out_channels.len()).fold(n, |n, _| n / 2);
         Grid { height: halve(size.height), width: halve(size.width) }
+    }
+
+    /// The size of a picture of latents of this size.
+    pub fn pixels_of(&self, latents: Grid) -> Grid {
+        let pixels = |n: usize| n.saturating_mul(self.factor());
+        Grid { height: pixels(latents.height), width: pixels(latents.width) }
+    }
+
+    /// The tiles of large pictures, of encoding and of decoding.
+    ///
+    /// # Errors
+    /// `Config` where no whole latents overlap.
+    pub(crate) fn tiles(&self) -> Result<(Tiles, Tiles)> {
+        let factor = self.factor();
+        let ((side, overlap), seams) = match (&self.tiny, &self.deep) {
+            (Some(_), _) => (TILE, Seams::Ramp),
+            (None, Some(_)) => (TILE, Seams::Neighbours),
+            (None, None) => {
+                let side = self.sample_size.as_u64().map_or(0, |side| side as usize);
+                let overlap = if side.is_multiple_of(4) { side / 4 } else { 0 };
+                ((side, overlap), Seams::Neighbours)
+            }
+        };
+        let field = if self.has_variance() { "sample_size" } else { "block_out_channels" };
+        Tiles::both(side, overlap, factor, seams).ok_or_else(|| {
+            let got = if self.has_variance() { self.sample_size.to_string() } else { factor.to_string() };
+            let allowed = format!("for tiles, a side whose overlap is whole latents of {factor} pixels");
+            Error::config(field, got, allowed)
+        })
     }
 
     /// A picture, -1 to 1, as the encoder reads it.

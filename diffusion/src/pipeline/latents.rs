@@ -2,12 +2,13 @@
 
 use super::folder::of_image;
 use super::noise::{Noise, Purpose};
+use super::packed::packed;
 use super::request::{ImageRequest, Init};
 use crate::graph::Grid;
-use crate::model::Vae;
+use crate::vae::Vae;
 use engraft_core::backend::Backend;
 use engraft_core::{Error, Result};
-use engraft_image::{Scheduler, skipped_steps};
+use engraft_image::{Scheduler, skipped_flow_steps, skipped_steps};
 
 /// Logarithms of variances are held within these, as the reference does.
 const LOG_VARIANCE: [f32; 2] = [-30.0, 20.0];
@@ -29,8 +30,20 @@ pub(super) struct Kept {
     original: Vec<f32>,
     /// The noise that the run began with.
     noise: Vec<f32>,
-    /// `[items * latents]`: 1 where latents may change, else 0.
+    /// `[items * latents]`, or one for each value: 1 where latents may change, else 0.
     mask: Vec<f32>,
+}
+
+impl First {
+    /// With the four latents of a square as one row.
+    pub fn packed(self, size: Grid, channels: usize) -> Self {
+        let packed = |latents: &[f32]| packed(latents, size, channels);
+        let kept = self.kept.map(|Kept { original, noise, mask }| {
+            let each: Vec<f32> = mask.iter().flat_map(|x| std::iter::repeat_n(*x, channels)).collect();
+            Kept { original: packed(&original), noise: packed(&noise), mask: packed(&each) }
+        });
+        Self { latents: packed(&self.latents), kept, ..self }
+    }
 }
 
 impl Kept {
@@ -56,10 +69,11 @@ pub(super) fn unit_noise(noise: &mut dyn Noise, what: Purpose, items: usize, eac
     all
 }
 
-/// Steps of a run that are left out.
-pub(super) fn skipped(request: &ImageRequest, steps: usize) -> Result<usize> {
+/// Steps of a run that are left out; pipelines of transformers round them down.
+pub(super) fn skipped(request: &ImageRequest, steps: usize, rounds_down: bool) -> Result<usize> {
     let Some(init) = &request.init else { return Ok(0) };
-    let skipped = skipped_steps(steps, init.strength).map_err(of_image)?;
+    let count = if rounds_down { skipped_flow_steps } else { skipped_steps };
+    let skipped = count(steps, init.strength).map_err(of_image)?;
     match skipped < steps {
         true => Ok(skipped),
         false => {
@@ -164,9 +178,7 @@ async fn latents_of<B: Backend>(
     Ok(rows.flat_map(|(row, unit)| row[..channels].iter().zip(&row[channels..]).zip(unit).map(one)).collect())
 }
 
-/// Pictures of latents, one after the other: `decode(latents / scale + shift)`.
-///
-/// All at once would take memory for as many, and give the same bits.
+/// Pictures of latents: `decode(latents / scale + shift)`.
 pub(super) async fn decoded<B: Backend>(
     vae: &mut Vae<B>,
     latents: &[f32],
@@ -174,10 +186,6 @@ pub(super) async fn decoded<B: Backend>(
     size: Grid,
 ) -> Result<Vec<f32>> {
     let (scale, shift) = (vae.spec().scaling_factor, vae.spec().shift_factor.unwrap_or(0.0));
-    let mut all = Vec::new();
-    for own in latents.chunks((latents.len() / items.max(1)).max(1)) {
-        let scaled: Vec<f32> = own.iter().map(|x| (f64::from(*x) / scale + shift) as f32).collect();
-        all.extend(vae.decode(&scaled, 1, size).await?);
-    }
-    Ok(all)
+    let scaled: Vec<f32> = latents.iter().map(|x| (f64::from(*x) / scale + shift) as f32).collect();
+    vae.decode(&scaled, items, size).await
 }

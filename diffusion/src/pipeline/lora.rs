@@ -2,8 +2,9 @@
 //!
 //! `w + scale * alpha / rank * up down`, in f64, rounded to f32: a weight that a file changes is kept in f32.
 //! Files spell modules in three ways: kohya's with underscores, whose blocks may be counted as the first code
-//! of Stable Diffusion did; PEFT's and older diffusers' with the names of tensors. A module that no component
-//! has is an error.
+//! of Stable Diffusion did, or named as in that of FLUX and Stable Diffusion 3, where several modules of
+//! diffusers are one; PEFT's and older diffusers' with the names of tensors. A module that no component has
+//! is an error.
 
 use engraft_core::checkpoint::{ModelFiles, Source, TensorInfo, safetensors};
 use engraft_core::mem::Stored;
@@ -13,7 +14,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use super::sgm;
+use super::{original, sgm};
 
 /// A LoRA file and how much it counts.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,15 +54,41 @@ enum Side {
 }
 
 /// Components by the beginnings of names: dotted names, then those with underscores.
-const COMPONENTS: [(&str, &str); 7] = [
-    ("unet.", "unet"),
-    ("text_encoder_2.", "text_encoder_2"),
-    ("text_encoder.", "text_encoder"),
-    ("lora_unet_", "unet"),
-    ("lora_te2_", "text_encoder_2"),
-    ("lora_te1_", "text_encoder"),
-    ("lora_te_", "text_encoder"),
+const COMPONENTS: [(&str, Component); 14] = [
+    ("unet.", Component::Named("unet")),
+    ("transformer.", Component::Named("transformer")),
+    ("text_encoder_3.", Component::Named("text_encoder_3")),
+    ("text_encoder_2.", Component::Named("text_encoder_2")),
+    ("text_encoder.", Component::Named("text_encoder")),
+    ("diffusion_model.", Component::Model),
+    ("base_model.model.", Component::Model),
+    ("lora_unet_", Component::Model),
+    ("lora_transformer_", Component::Named("transformer")),
+    ("lora_te3_", Component::T5),
+    ("lora_te2_", Component::Named("text_encoder_2")),
+    ("lora_te1_", Component::Named("text_encoder")),
+    ("lora_te_", Component::Named("text_encoder")),
+    ("text_encoders.clip_l.transformer.", Component::Named("text_encoder")),
 ];
+
+/// What the beginning of a name stands for.
+#[derive(Debug, Clone, Copy)]
+enum Component {
+    Named(&'static str),
+    /// What a pipeline predicts noise with.
+    Model,
+    /// Its T5.
+    T5,
+}
+
+/// What a pipeline's components are that files have one name for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spelled {
+    /// `unet` or `transformer`.
+    pub model: &'static str,
+    /// The text encoder that is a T5; none has a name of its own where there is none.
+    pub t5: &'static str,
+}
 
 /// A file that was read: what is left of it until components have taken theirs.
 pub(super) struct Read {
@@ -84,12 +111,17 @@ struct Delta {
 ///
 /// # Errors
 /// `Tensor` for a name that is not understood.
-fn place<'n>(name: &'n str, file: &str) -> Result<(&'static str, &'n str, Side)> {
+fn place<'n>(name: &'n str, file: &str, spelled: Spelled) -> Result<(&'static str, &'n str, Side)> {
     let unknown = || Error::tensor(name, format!("of {file} is no part of a LoRA that is known"));
     let end = ENDS.iter().find_map(|(end, side)| Some((name.strip_suffix(end)?, *side)));
     let (module, side) = end.ok_or_else(unknown)?;
     let of = COMPONENTS.iter().find_map(|(start, of)| Some((*of, module.strip_prefix(start)?)));
     let (component, module) = of.ok_or_else(unknown)?;
+    let component = match component {
+        Component::Named(component) => component,
+        Component::Model => spelled.model,
+        Component::T5 => spelled.t5,
+    };
     Ok((component, module, side))
 }
 
@@ -98,7 +130,7 @@ impl Read {
     ///
     /// # Errors
     /// What reading it raises; `Tensor` for a name that is not understood.
-    pub fn open(lora: &Lora) -> Result<Self> {
+    pub fn open(lora: &Lora, spelled: Spelled) -> Result<Self> {
         let name = lora.file.display().to_string();
         if !lora.scale.is_finite() {
             return Err(Error::config("lora", lora.scale, "a number"));
@@ -107,7 +139,7 @@ impl Read {
         let mut pairs: BTreeMap<(&'static str, String), Pair> = BTreeMap::new();
         for found in safetensors::parse(&name, &bytes)? {
             let tensor = &found.info;
-            let (component, module, side) = place(&tensor.name, &name)?;
+            let (component, module, side) = place(&tensor.name, &name, spelled)?;
             let mut values = vec![0.0; tensor.elements()];
             let own = &bytes[found.start as usize..found.end as usize];
             plain::to_f32(tensor.stored, own, &mut values)?;
@@ -147,50 +179,80 @@ impl Read {
             .collect();
         let mut taken = Vec::new();
         for key in mine {
-            let (Some(pair), Some(tensor)) = (self.pairs.remove(&key), known.find(&key.1)) else { continue };
-            taken.push((tensor.name.clone(), self.delta(&key.1, pair, tensor)?));
+            let (Some(pair), Some(found)) = (self.pairs.remove(&key), known.find(&key.1)) else { continue };
+            taken.extend(self.deltas(&key.1, pair, &found)?);
         }
         Ok(taken)
     }
 
-    fn delta(&self, module: &str, pair: Pair, tensor: &TensorInfo) -> Result<Delta> {
+    /// What a module's pair adds to each of the tensors that it is here.
+    fn deltas(&self, module: &str, pair: Pair, found: &Found<'_>) -> Result<Vec<(String, Delta)>> {
         let no = |what: String| Err(Error::tensor(module, format!("of {}: {what}", self.name)));
-        let (Some((down_shape, down)), Some((up_shape, up))) = (pair.down, pair.up) else {
+        let (Some((down_shape, down)), Some((up_shape, mut up))) = (pair.down, pair.up) else {
             return no("has one of the two matrices of a LoRA".into());
         };
         let rank = down_shape.first().copied().unwrap_or(0);
-        let outputs = tensor.shape.first().copied().unwrap_or(0);
-        let inputs: usize = tensor.shape.iter().skip(1).product();
-        if rank == 0 || down.len() != rank * inputs || up.len() != outputs * rank {
-            let got = format!("{down_shape:?} and {up_shape:?}");
-            return no(format!("shapes {got} for a weight {:?}", tensor.shape));
+        let outputs = |tensor: &TensorInfo| tensor.shape.first().copied().unwrap_or(0);
+        let all: usize = found.tensors.iter().map(|tensor| outputs(tensor)).sum();
+        let inputs = |tensor: &TensorInfo| tensor.shape.iter().skip(1).product::<usize>();
+        let odd = found.tensors.iter().any(|tensor| down.len() != rank * inputs(tensor));
+        if rank == 0 || odd || up.len() != all * rank {
+            let shapes: Vec<&[usize]> = found.tensors.iter().map(|tensor| &tensor.shape[..]).collect();
+            let weights = if let [one] = shapes[..] { format!("{one:?}") } else { format!("{shapes:?}") };
+            return no(format!("shapes {down_shape:?} and {up_shape:?} for a weight {weights}"));
+        }
+        if found.swapped {
+            let half = all / 2 * rank;
+            up.rotate_left(half);
         }
         let factor = self.scale * pair.alpha.unwrap_or(rank as f64) / rank as f64;
-        Ok(Delta { factor, rank, down, up })
+        let mut rows = up.chunks(rank);
+        let one = |tensor: &&TensorInfo| {
+            let up = rows.by_ref().take(outputs(tensor)).flatten().copied().collect();
+            (tensor.name.clone(), Delta { factor, rank, down: down.clone(), up })
+        };
+        Ok(found.tensors.iter().map(one).collect())
     }
+}
+
+/// The tensors that a module of a file is here: one, or several whose outputs are one after the other there.
+struct Found<'a> {
+    tensors: Vec<&'a TensorInfo>,
+    /// Whether the halves of the outputs have changed places.
+    swapped: bool,
 }
 
 /// A component's weights by the ways that files spell their modules.
 struct Modules<'a> {
     tensors: HashMap<String, &'a TensorInfo>,
     layers: usize,
+    /// The last block of a transformer.
+    last: Option<usize>,
 }
 
 impl<'a> Modules<'a> {
     fn new(files: &'a ModelFiles) -> Self {
         let weights = files.source.tensors().iter();
         let named = weights.filter_map(|t| Some((t.name.strip_suffix(".weight")?.replace('.', "_"), t)));
-        let layers = files.config.get("layers_per_block").and_then(serde_json::Value::as_u64).unwrap_or(2);
-        Self { tensors: named.collect(), layers: layers as usize }
+        let number = |field: &str| files.config.get(field).and_then(serde_json::Value::as_u64);
+        let layers = number("layers_per_block").unwrap_or(2) as usize;
+        let last = number("num_layers").and_then(|blocks| (blocks as usize).checked_sub(1));
+        Self { tensors: named.collect(), layers, last }
     }
 
-    fn find(&self, module: &str) -> Option<&'a TensorInfo> {
+    fn find(&self, module: &str) -> Option<Found<'a>> {
         let flat = module.replace('.', "_");
         let other = sgm::diffusers(&flat, self.layers);
         // Text encoders are stored with and without the first word.
         let bare = flat.strip_prefix("text_model_");
         let names = [Some(flat.as_str()), other.as_deref(), bare];
-        names.into_iter().flatten().find_map(|name| self.tensors.get(name).copied())
+        let one = names.into_iter().flatten().find_map(|name| self.tensors.get(name).copied());
+        if let Some(tensor) = one {
+            return Some(Found { tensors: vec![tensor], swapped: false });
+        }
+        let original::Modules { names, swapped } = original::diffusers(&flat, self.last)?;
+        let tensors = names.iter().map(|name| self.tensors.get(name).copied());
+        Some(Found { tensors: tensors.collect::<Option<_>>()?, swapped })
     }
 }
 

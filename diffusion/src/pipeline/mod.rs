@@ -13,6 +13,7 @@ mod latents;
 mod lora;
 mod noise;
 mod options;
+mod original;
 mod packed;
 mod prompts;
 mod request;

@@ -1,9 +1,14 @@
 //! How a pipeline is loaded.
 
 use super::lora::Lora;
-use engraft_core::checkpoint::Access;
+use crate::nets::VaeSpec;
+use crate::vae::Vae;
+use engraft_core::Result;
+use engraft_core::backend::Backend;
+use engraft_core::checkpoint::{Access, ModelFiles};
 use engraft_core::mem::Float;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// How a pipeline is loaded.
 #[derive(Debug, Clone, Default)]
@@ -19,4 +24,24 @@ pub struct PipelineOptions {
     /// Components that are left out, as if the folder had none: the third text encoder of Stable Diffusion
     /// 3 and its tokenizer.
     pub without: Vec<String>,
+    /// Whether large pictures are encoded and decoded in tiles, see [`Vae::enable_tiling`].
+    pub vae_tiling: bool,
+}
+
+impl PipelineOptions {
+    /// Refuses tiles where there can be none, before a weight is read.
+    pub(super) fn check_tiles(&self, spec: &VaeSpec) -> Result<()> {
+        if self.vae_tiling { spec.tiles().map(drop) } else { Ok(()) }
+    }
+
+    /// The autoencoder of these files.
+    pub(super) fn vae<B: Backend>(&self, backend: &Arc<B>, files: &ModelFiles) -> Result<Vae<B>> {
+        let mut vae = Vae::load(backend.clone(), files, self.dtype)?;
+        // All at once would take memory for as many, and give the same bits.
+        vae.enable_slicing();
+        if self.vae_tiling {
+            vae.enable_tiling()?;
+        }
+        Ok(vae)
+    }
 }

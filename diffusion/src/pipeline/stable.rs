@@ -4,7 +4,7 @@ use super::control::{self, Steering};
 use super::defaults::{Defaults, GuidedBy};
 use super::folder::{Folder, of_image};
 use super::latents::{First, decoded, first, joined, skipped, unit_noise};
-use super::lora::{Read, fuse};
+use super::lora::{Read, Spelled, fuse};
 use super::noise::{Noise, Purpose};
 use super::options::PipelineOptions;
 use super::prompts::{self, Prompts, Reading};
@@ -12,8 +12,9 @@ use super::request::{ImageRequest, Images, Progress, Sizes, refuse_unread};
 use super::text::{self, TextEncoder};
 use crate::controlnet::{ControlNet, check_fits};
 use crate::graph::Grid;
-use crate::model::{Unet, UnetInput, Vae};
+use crate::model::{Unet, UnetInput};
 use crate::nets::{Conditions, UnetSpec, sinusoids};
+use crate::vae::Vae;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, ModelFiles};
 use engraft_core::text::Tokenizer;
@@ -114,7 +115,9 @@ impl<B: Backend> Stable<B> {
         let (access, dtype) = (options.access, options.dtype);
         let texts = encoders_of(folder)?;
         let scheduler = folder.scheduler()?;
-        let mut loras = options.loras.iter().map(Read::open).collect::<Result<Vec<_>>>()?;
+        let spelled = Spelled { model: "unet", t5: "text_encoder_3" };
+        let loras = options.loras.iter().map(|lora| Read::open(lora, spelled));
+        let mut loras = loras.collect::<Result<Vec<_>>>()?;
         let unet = fuse(folder.model("unet", access)?, "unet", &mut loras)?;
         let vae = folder.model("vae", access)?;
         let control = match &options.controlnet {
@@ -129,7 +132,7 @@ impl<B: Backend> Stable<B> {
         }
         loras.iter().try_for_each(Read::check_all_taken)?;
         let known = Unet::check(backend, &unet, dtype)?;
-        Vae::check(backend, &vae, dtype)?;
+        options.check_tiles(&Vae::check(backend, &vae, dtype)?.spec)?;
         if let Some(files) = &control {
             check_fits(&known, &ControlNet::check(backend, files, dtype)?)?;
         }
@@ -140,7 +143,7 @@ impl<B: Backend> Stable<B> {
         let encoders: Vec<TextEncoder<B>> = encoders.collect::<Result<_>>()?;
         let unet = Unet::load(backend.clone(), &unet, dtype)?;
         let control = control.map(|files| ControlNet::load(backend.clone(), &files, dtype)).transpose()?;
-        let vae = Vae::load(backend.clone(), &vae, dtype)?;
+        let vae = options.vae(backend, &vae)?;
         let penultimate = texts.len() > 1;
         let zeros = penultimate && folder.flag("force_zeros_for_empty_prompt").unwrap_or(true);
         Ok(Self { encoders, unet, control, vae, scheduler, reading: Reading { penultimate, zeros } })
@@ -202,7 +205,7 @@ impl<B: Backend> Stable<B> {
         let strength = strength.filter(|_| config.class() == Class::Lcm).unwrap_or(1.0);
         let settings = Settings { images: run.items, eta: request.eta, strength, ..Settings::default() };
         let mut scheduler = Scheduler::new(config, Steps::Count(steps), settings).map_err(of_image)?;
-        let skipped = skipped(request, steps)?;
+        let skipped = skipped(request, steps, false)?;
         if skipped > 0 {
             scheduler.begin_at(skipped).map_err(of_image)?;
         }

@@ -4,7 +4,8 @@
 
 use super::defaults::{Defaults, GuidedBy};
 use super::folder::{Folder, of_image};
-use super::latents::{decoded, unit_noise};
+use super::latents::{First, decoded, first, skipped, unit_noise};
+use super::lora::{Read, Spelled, fuse};
 use super::noise::{Noise, Purpose};
 use super::options::PipelineOptions;
 use super::packed::unpacked;
@@ -12,9 +13,9 @@ use super::request::{ImageRequest, Images, Progress, refuse_unread};
 use super::text::TextEncoder;
 use super::texts::{Sides, Texts, of_flux, of_pixart, of_sana, of_sd3};
 use crate::graph::Grid;
-use crate::model::Vae;
 use crate::nets::{Conditions, TransformerSpec};
 use crate::transformer::{Transformer, TransformerInput};
+use crate::vae::Vae;
 use engraft_core::backend::Backend;
 use engraft_core::{Error, Result};
 use engraft_image::{Class, Scheduler, SchedulerConfig, Settings, Steps, guide, to_bytes};
@@ -44,9 +45,13 @@ const FLUX_SAMPLE: usize = 128;
 
 impl Kind {
     /// The classes that are known.
-    pub const CLASSES: [(&str, Kind); 5] = [
+    pub const CLASSES: [(&str, Kind); 9] = [
         ("StableDiffusion3Pipeline", Kind::Sd3),
+        ("StableDiffusion3Img2ImgPipeline", Kind::Sd3),
+        ("StableDiffusion3InpaintPipeline", Kind::Sd3),
         ("FluxPipeline", Kind::Flux),
+        ("FluxImg2ImgPipeline", Kind::Flux),
+        ("FluxInpaintPipeline", Kind::Flux),
         ("PixArtAlphaPipeline", Kind::PixArt(120)),
         ("PixArtSigmaPipeline", Kind::PixArt(300)),
         ("SanaPipeline", Kind::Sana),
@@ -73,6 +78,23 @@ impl Kind {
             Kind::PixArt(_) => "PixArtTransformer2DModel",
             Kind::Sana => "SanaTransformer2DModel",
         }
+    }
+
+    /// Whether the reference has such a pipeline that begins with a picture.
+    fn reads_pictures(self) -> bool {
+        matches!(self, Kind::Sd3 | Kind::Flux)
+    }
+
+    /// The components that LoRA files have one name for; none where the reference reads no such files.
+    fn spelled(self) -> Option<Spelled> {
+        let t5 = match self {
+            Kind::Sd3 => "text_encoder_3",
+            Kind::Flux => "text_encoder_2",
+            // A Gemma, which kohya's files have no name for.
+            Kind::Sana => "T5",
+            Kind::PixArt(_) => return None,
+        };
+        Some(Spelled { model: "transformer", t5 })
     }
 
     /// Steps, scale of guidance and tokens of a text where none are said.
@@ -114,9 +136,6 @@ impl<B: Backend> Transformed<B> {
     /// # Errors
     /// As [`super::Pipeline::load`].
     pub fn load(backend: &Arc<B>, folder: &Folder, kind: Kind, options: &PipelineOptions) -> Result<Self> {
-        if let Some(lora) = options.loras.first() {
-            return Err(Error::config("lora", lora.file.display(), "none: they are read for UNets alone"));
-        }
         if let Some(folder) = &options.controlnet {
             return Err(Error::config("controlnet", folder.display(), "none: they are read for UNets alone"));
         }
@@ -125,25 +144,29 @@ impl<B: Backend> Transformed<B> {
         let parts = ENCODERS[..count].iter().flat_map(|(encoder, tokenizer)| [*encoder, *tokenizer]);
         folder.check_components(&parts.chain(["transformer", "vae", "scheduler"]).collect::<Vec<_>>())?;
         let scheduler = folder.scheduler()?;
-        let (transformer, vae) = (folder.model("transformer", access)?, folder.model("vae", access)?);
+        let mut loras = read_loras(options, kind)?;
+        let transformer = fuse(folder.model("transformer", access)?, "transformer", &mut loras)?;
+        let vae = folder.model("vae", access)?;
         let there =
             |(n, (encoder, _)): &(usize, &(&str, &str))| *n < needed || folder.class_of(encoder).is_some();
         let mut opened = Vec::new();
         for (_, (encoder, tokenizer)) in ENCODERS[..count].iter().enumerate().filter(there) {
-            opened.push((folder.model(encoder, access)?, folder.tokenizer(tokenizer)?));
+            let files = fuse(folder.model(encoder, access)?, encoder, &mut loras)?;
+            opened.push((files, folder.tokenizer(tokenizer)?));
         }
+        loras.iter().try_for_each(Read::check_all_taken)?;
         let class = TransformerSpec::new(&transformer.config)?.class();
         if class != kind.transformer() {
             return Err(Error::config("_class_name", class, kind.transformer()));
         }
         Transformer::check(backend, &transformer, dtype)?;
-        Vae::check(backend, &vae, dtype)?;
+        options.check_tiles(&Vae::check(backend, &vae, dtype)?.spec)?;
         let encoders = opened.into_iter();
         let encoders =
             encoders.map(|(files, tokenizer)| TextEncoder::load(backend, &files, tokenizer, dtype));
         let encoders: Vec<TextEncoder<B>> = encoders.collect::<Result<_>>()?;
         let transformer = Transformer::load(backend.clone(), &transformer, dtype)?;
-        let vae = Vae::load(backend.clone(), &vae, dtype)?;
+        let vae = options.vae(backend, &vae)?;
         let model = Self { kind, encoders, transformer, vae, scheduler };
         model.check_channels()?;
         Ok(model)
@@ -222,17 +245,19 @@ impl<B: Backend> Transformed<B> {
     ) -> Result<Option<Images>> {
         self.check(request)?;
         let run = self.begin(request)?;
-        let mut scheduler = self.steps(request, &run)?;
-        let factor = scheduler.init_noise_sigma();
-        let first = unit_noise(noise, Purpose::Latents, run.items, run.each);
-        let mut latents: Vec<f32> = first.iter().map(|x| (f64::from(*x) * factor) as f32).collect();
+        let (mut scheduler, skipped) = self.steps(request, &run)?;
+        let First { mut latents, kept, .. } = self.first(request, noise, &scheduler, &run).await?;
         let calls = scheduler.timesteps().to_vec();
-        for (i, time) in calls.iter().enumerate() {
+        for (i, time) in calls.iter().enumerate().skip(skipped) {
             let output = self.output(&run, &scheduler, &latents, *time).await?;
-            let added =
-                scheduler.needs_noise().then(|| unit_noise(noise, Purpose::Step(i), run.items, run.each));
+            let added = scheduler
+                .needs_noise()
+                .then(|| unit_noise(noise, Purpose::Step(i - skipped), run.items, run.each));
             scheduler.step(&output, &mut latents, added.as_deref()).map_err(of_image)?;
-            if watch(Progress { done: i + 1, of: calls.len() }).is_break() {
+            if let Some(kept) = &kept {
+                kept.blend(&scheduler, i + 1 == calls.len(), &mut latents)?;
+            }
+            if watch(Progress { done: i + 1 - skipped, of: calls.len() - skipped }).is_break() {
                 return Ok(None);
             }
         }
@@ -248,12 +273,28 @@ impl<B: Backend> Transformed<B> {
         Ok(Some(Images { rgb, decoded, latents, shortened: run.shortened, unused }))
     }
 
+    /// What a run begins with. FLUX's noise is that of its rows, but next to a picture that of its latents.
+    async fn first(
+        &mut self,
+        request: &ImageRequest,
+        noise: &mut dyn Noise,
+        scheduler: &Scheduler,
+        run: &Run,
+    ) -> Result<First> {
+        let shape = (request, run.items, run.size);
+        let begun = first(&mut self.vae, noise, scheduler, shape, false).await?;
+        Ok(match (self.kind, &request.init) {
+            (Kind::Flux, Some(_)) => begun.packed(run.size, self.vae.spec().latent_channels),
+            _ => begun,
+        })
+    }
+
     /// Refuses what such a pipeline does not read.
     fn check_request(&self, request: &ImageRequest) -> Result<()> {
         let (encoders, flux) = (self.kind.encoders().0, self.kind == Kind::Flux);
         let guided = !flux || self.transformer.spec().reads_guidance();
         refuse_unread(&[
-            ("init", request.init.is_some(), false),
+            ("init", request.init.is_some(), self.kind.reads_pictures()),
             ("control", request.control.is_some(), false),
             ("guidance_rescale", request.guidance_rescale != 0.0, false),
             ("clip_skip", request.clip_skip != 0, self.kind == Kind::Sd3),
@@ -321,8 +362,9 @@ impl<B: Backend> Transformed<B> {
         }
     }
 
-    /// The scheduler of a run. FLUX gives sigmas of its own, that fall evenly from 1.
-    fn steps(&self, request: &ImageRequest, run: &Run) -> Result<Scheduler> {
+    /// The scheduler of a run, and how many of its steps are left out. FLUX gives sigmas of its own, that
+    /// fall evenly from 1.
+    fn steps(&self, request: &ImageRequest, run: &Run) -> Result<(Scheduler, usize)> {
         let config = request.scheduler.as_ref().unwrap_or(&self.scheduler);
         let count = request.steps.unwrap_or(self.kind.defaults().0);
         let patch = self.transformer.spec().patch().max(1);
@@ -339,7 +381,12 @@ impl<B: Backend> Transformed<B> {
             (Kind::Flux, Class::FlowMatchEulerDiscrete) => Steps::Sigmas(&sigmas),
             _ => Steps::Count(count),
         };
-        Scheduler::new(config, steps, settings).map_err(of_image)
+        let mut scheduler = Scheduler::new(config, steps, settings).map_err(of_image)?;
+        let skipped = skipped(request, count, true)?;
+        if skipped > 0 {
+            scheduler.begin_at(skipped).map_err(of_image)?;
+        }
+        Ok((scheduler, skipped))
     }
 
     /// What the scheduler gets at this time: predicted variances are left out.
@@ -362,5 +409,19 @@ impl<B: Backend> Transformed<B> {
         let Some(scale) = run.scale else { return Ok(own) };
         let (without, with) = own.split_at(own.len() / 2);
         guide(without, with, scale as f32).map_err(of_image)
+    }
+}
+
+/// The LoRA files that are asked for.
+///
+/// # Errors
+/// `Config` where the reference reads none for such a pipeline; what reading them raises.
+fn read_loras(options: &PipelineOptions, kind: Kind) -> Result<Vec<Read>> {
+    match (kind.spelled(), options.loras.first()) {
+        (None, Some(lora)) => {
+            Err(Error::config("lora", lora.file.display(), format!("none for a {}", kind.transformer())))
+        }
+        (None, None) => Ok(Vec::new()),
+        (Some(spelled), _) => options.loras.iter().map(|lora| Read::open(lora, spelled)).collect(),
     }
 }

@@ -34,6 +34,29 @@ fn every_model_is_the_reference() {
     assert_eq!(count, 18);
 }
 
+/// The weights of a case with positions, which 4096 pixels have: what the reference makes of them is in a
+/// file of its own.
+#[test]
+fn positions_of_sana_are_the_reference() {
+    let (from, place) = (folder("components").join("sana_transformer"), tempfile::tempdir().unwrap());
+    let to = |name: &str| place.path().join(name);
+    let mut config = json(&from.join("config.json")).unwrap();
+    config["interpolation_scale"] = 2.into();
+    std::fs::write(to("config.json"), config.to_string()).unwrap();
+    for (file, name) in [
+        ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors"),
+        ("golden.json", "golden.json"),
+        ("golden.interpolation.safetensors", "golden.safetensors"),
+    ] {
+        std::fs::copy(from.join(file), to(name)).unwrap();
+    }
+    holds(place.path(), Float::F32);
+    config["interpolation_scale"] = 1.into();
+    std::fs::write(to("config.json"), config.to_string()).unwrap();
+    let cpu = Cpu::new(CpuConfig::default()).unwrap();
+    assert!(!component(&cpu, place.path(), Float::F32).unwrap().passes(), "another scale");
+}
+
 #[test]
 fn sixteen_bits() {
     for dtype in [Float::F16, Float::Bf16] {

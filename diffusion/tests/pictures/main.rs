@@ -7,3 +7,4 @@ mod control;
 mod goldens;
 mod pipelines;
 mod sana;
+mod tiles;

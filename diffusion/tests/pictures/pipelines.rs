@@ -2,12 +2,14 @@
 
 use engraft_core::backend::block_on;
 use engraft_cpu::{Cpu, CpuConfig};
-use engraft_diffusion::{ImageRequest, Init, Lora, Pipeline, PipelineOptions, Progress, Seeded, Sizes};
+use engraft_diffusion::{
+    ImageRequest, Init, Lora, Noise as _, Pipeline, PipelineOptions, Progress, Purpose, Seeded, Sizes,
+};
 use image_goldens::{Runs, cases, folder, name, tokenizers};
 use std::ops::ControlFlow;
 
 /// Runs of all cases.
-const RUNS: usize = 46;
+const RUNS: usize = 52;
 
 #[test]
 fn pictures_are_those_of_the_reference() {
@@ -119,9 +121,11 @@ fn what_transformers_do_not_read_is_refused() {
         Pipeline::load(&cpu, &folder("pipelines").join(case), options).map_err(|error| error.to_string())
     };
     let mut flux = load("flux_schnell", &PipelineOptions::default()).unwrap();
-    let init = Some(Init { rgb: vec![0.5; 24 * 16 * 3], strength: 0.5, mask: None });
+    let short = Some(Init { rgb: vec![0.5; 24 * 16 * 3], strength: 0.1, mask: None });
+    let large = Some(Init { rgb: vec![0.5; 24 * 24 * 3], strength: 0.5, mask: None });
     let requests = [
-        ("init", ImageRequest { init, ..small(&["a"]) }),
+        ("strength", ImageRequest { init: short.clone(), ..small(&["a"]) }),
+        ("init", ImageRequest { init: large, ..small(&["a"]) }),
         ("guidance", ImageRequest { guidance: Some(3.5), ..small(&["a"]) }),
         ("guidance_rescale", ImageRequest { guidance_rescale: 0.7, ..small(&["a"]) }),
         ("clip_skip", ImageRequest { clip_skip: 1, ..small(&["a"]) }),
@@ -146,8 +150,83 @@ fn what_transformers_do_not_read_is_refused() {
         let error = load(case, &without(name)).err().unwrap();
         assert!(error.contains(what), "{case} without {name}: {error}");
     }
-    let lora = Lora { file: folder("pipelines").join("sdxl/lora_kohya_sgm.safetensors"), scale: 1.0 };
-    let error =
-        load("sd35", &PipelineOptions { loras: vec![lora], ..PipelineOptions::default() }).err().unwrap();
-    assert!(error.contains("lora"), "{error}");
+    // The reference has no pipeline of PixArt that begins with a picture or reads LoRA files.
+    let mut pixart = load("pixart_sigma", &PipelineOptions::default()).unwrap();
+    let all = &mut |_: Progress| ControlFlow::Continue(());
+    let request = ImageRequest { init: short, text_tokens: None, ..small(&["a"]) };
+    let error = block_on(pixart.run(&request, &mut Seeded(1), all)).unwrap_err().to_string();
+    assert!(error.contains("init") && error.contains("reads none"), "{error}");
+    for (case, file, what) in [
+        ("pixart_sigma", "sd3/lora_peft.safetensors", "none for a PixArtTransformer2DModel"),
+        ("sd35", "sdxl/lora_kohya_sgm.safetensors", "lora_kohya_sgm.safetensors"),
+        ("flux", "sd3/lora_kohya.safetensors", "context_embedder"),
+        ("sd3", "flux/lora_kohya.safetensors", "final_layer_linear"),
+    ] {
+        let error = load(case, &with_lora(file)).err().unwrap();
+        assert!(error.contains("lora") && error.contains(what), "{case} with {file}: {error}");
+    }
+}
+
+/// With a LoRA file of a case.
+fn with_lora(file: &str) -> PipelineOptions {
+    let lora = Lora { file: folder("pipelines").join(file), scale: 1.0 };
+    PipelineOptions { loras: vec![lora], ..PipelineOptions::default() }
+}
+
+/// The same weights are added by the names of two programs, of which one has queries, keys and values as one
+/// module and shifts before scales.
+#[test]
+fn loras_of_transformers_mean_the_same_by_either_name() {
+    let cpu = Cpu::new(CpuConfig::default()).unwrap();
+    let run = |options: &PipelineOptions| {
+        let mut pipeline = Pipeline::load(&cpu, &folder("pipelines").join("sd3"), options).unwrap();
+        let all = &mut |_: Progress| ControlFlow::Continue(());
+        block_on(pipeline.run(&small(&["a fox"]), &mut Seeded(3), all)).unwrap().unwrap().latents
+    };
+    let peft = run(&with_lora("sd3/lora_peft.safetensors"));
+    let kohya = run(&with_lora("sd3/lora_kohya.safetensors"));
+    let plain = run(&PipelineOptions::default());
+    let differ = |a: &[f32]| a.iter().zip(&peft).fold(0.0f32, |most, (x, y)| most.max((x - y).abs()));
+    assert!(differ(&kohya) < 1e-4 && differ(&plain) > 0.1, "{} {}", differ(&kohya), differ(&plain));
+}
+
+/// What stays where a mask is black is the picture's own latents, at any strength and in a batch.
+#[test]
+fn transformers_keep_what_a_mask_hides() {
+    let cpu = Cpu::new(CpuConfig::default()).unwrap();
+    let mut rgb = vec![0.0; 24 * 16 * 3];
+    Seeded(4).fill(Purpose::Latents, 0, &mut rgb);
+    let mask: Vec<f32> = (0..16 * 24).map(|at| if at % 24 < 8 { 1.0 } else { 0.0 }).collect();
+    for case in ["sd35", "flux"] {
+        let path = folder("pipelines").join(case);
+        let mut pipeline = Pipeline::load(&cpu, &path, &PipelineOptions::default()).unwrap();
+        let mut run = |prompts: &[&str], seed: u64, strength: f64, mask: Option<&Vec<f32>>| {
+            let init = Some(Init { rgb: rgb.clone(), strength, mask: mask.cloned() });
+            let request = ImageRequest { init, steps: Some(4), ..small(prompts) };
+            let mut seen = Vec::new();
+            let watch = &mut |progress: Progress| {
+                seen.push((progress.done, progress.of));
+                ControlFlow::Continue(())
+            };
+            let images = block_on(pipeline.run(&request, &mut Seeded(seed), watch)).unwrap().unwrap();
+            (images, seen)
+        };
+        let (both, seen) = run(&["a fox", "lamps"], 5, 0.6, Some(&mask));
+        assert_eq!(seen, [(1, 3), (2, 3), (3, 3)], "{case}: 4 - 2.4 steps are left out, rounded down");
+        let (free, _) = run(&["a fox"], 5, 0.6, None);
+        let (whole, seen) = run(&["lamps"], 5, 1.0, Some(&mask));
+        assert_eq!(seen.len(), 4, "{case}");
+        // Rows of latents, of FLUX of squares: those of the last columns stay.
+        let across = if case == "flux" { 3 } else { 6 };
+        let width = free.latents.len() / (across * if case == "flux" { 2 } else { 4 });
+        let kept = |latents: &[f32]| -> Vec<f32> {
+            let rows = latents.chunks(width).enumerate();
+            rows.filter(|(at, _)| 3 * (at % across) >= across).flat_map(|(_, row)| row.to_vec()).collect()
+        };
+        let [first, second] =
+            [0, 1].map(|item| kept(both.latents.chunks(free.latents.len()).nth(item).unwrap()));
+        assert!(first == second && first == kept(&whole.latents), "{case}");
+        assert_ne!(first, kept(&free.latents), "{case}");
+        assert_ne!(both.rgb[0], both.rgb[1], "{case}");
+    }
 }
