@@ -14,7 +14,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 use ptx_vm::{Aside, Company, Step};
@@ -300,17 +300,16 @@ fn resume(d: &mut Held) -> bool {
 
 /// Nothing is left for this thread to do: host functions may return, or other threads come with more.
 fn pause(d: &mut Held, targets: &[Ticket]) {
-    if d.queue.aside.is_empty() || d.queue.calls > 0 || d.settings.order == Order::Never {
-        let returned = d.returned;
+    let (me, returned, patience) = (d.thread(), d.returned, d.settings.patience);
+    if d.queue.aside.is_empty() || d.settings.order == Order::Never {
         returned.wait(d);
         return;
     }
-    let (me, returned, patience) = (d.thread(), d.returned, d.settings.patience);
     d.queue.sleepers.insert(me, targets.to_vec());
-    let left = patience.saturating_sub(d.queue.stirred.elapsed());
-    let over = d.queue.all_asleep() || {
-        returned.wait_for(d, left);
-        d.queue.stirred.elapsed() >= patience
+    let over = d.queue.calls == 0 && d.queue.all_asleep() || {
+        let left = patience.saturating_sub(d.queue.stirred.elapsed());
+        returned.wait_for(d, left.max(Duration::from_millis(1)));
+        d.queue.calls == 0 && d.queue.stirred.elapsed() >= patience
     };
     d.queue.sleepers.remove(&me);
     if over && !d.queue.aside.is_empty() {

@@ -133,11 +133,13 @@ fn two(text: &str) -> Result<[Rank; 2], DriverError> {
 /// Some rounds by one thread of the host.
 fn rounds(text: &str, count: u32) -> Result<[[u32; 64]; 2], DriverError> {
     let ranks = two(text)?;
-    for _ in 0..count {
+    let each = (0..count).try_for_each(|_| {
         ranks[0].trade(ranks[1].reach())?;
-        ranks[1].trade(ranks[0].reach())?;
-    }
-    Ok([ranks[0].read()?, ranks[1].read()?])
+        ranks[1].trade(ranks[0].reach())
+    });
+    // Whatever has failed: nothing is freed that a kernel still waits to read.
+    let (first, second) = (ranks[0].read(), ranks[1].read());
+    each.and(Ok([first?, second?]))
 }
 
 /// The faults of some rounds under every order, with the order of warps that goes with it.
