@@ -99,8 +99,11 @@ impl Staging {
                 // result.
                 Some(Ok(())) => Poll::Ready(gpu.faults.check()),
                 Some(Err(e)) => {
-                    let lost = || Err(Error::DeviceLost { what: format!("reading back: {e}") });
-                    Poll::Ready(gpu.faults.check().and_then(|()| lost()))
+                    // What was reported says more. Else the device is lost, and stays so for every later call.
+                    Poll::Ready(gpu.faults.check().and_then(|()| {
+                        gpu.faults.set(Fault::Lost(format!("reading back: {e}")));
+                        gpu.faults.check()
+                    }))
                 }
                 None => {
                     mapped.waker = Some(context.waker().clone());
