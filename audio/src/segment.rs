@@ -120,6 +120,15 @@ mod tests {
     }
 
     #[test]
+    fn every_segment_has_the_times_around_it() {
+        let tokens = [at(0), 1, 2, at(170), at(170), at(171), at(171), 3, at(304)];
+        let (found, _) = segments(&tokens, &TIMES);
+        let all: Vec<_> = found.into_iter().map(|found| found.with_times).collect();
+        assert_eq!(all, [&tokens[0..4], &tokens[6..9]]);
+        assert_eq!(segments(&[1, 2], &TIMES).0[0].with_times, [1, 2]);
+    }
+
+    #[test]
     fn times_that_make_no_sense_end_the_window() {
         // Backwards, beyond the window, at its very beginning.
         assert_eq!(of(&[at(100), 1, at(50), at(50)]), (vec![([100, 100], vec![1])], 50));

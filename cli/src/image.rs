@@ -4,7 +4,7 @@ use super::args::ImageArgs;
 use super::failure::{Failure, Outcome};
 use super::output::{emit, note};
 use engraft::engraft_core::{checkpoint::Access, file};
-use engraft::engraft_diffusion::engraft_image::{self, Picture, PictureLimits, SchedulerConfig};
+use engraft::engraft_diffusion::engraft_image::{self, Mask, Picture, PictureLimits, SchedulerConfig};
 use engraft::engraft_diffusion::{Control, ImageRequest, Init};
 use engraft::{DeepSpeedConfigBuilder, Error, Float, ImageGenerator, ImageOptions, named_scheduler};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -19,7 +19,7 @@ const SIDE: usize = 512;
 pub fn run(args: &ImageArgs) -> Outcome {
     // What is wrong with a picture or a place is said before the model is read.
     let init = args.init.as_deref().map(read).transpose()?;
-    let mask = args.mask.as_deref().map(read).transpose()?;
+    let mask = args.mask.as_deref().map(|path| read_by(path, engraft_image::decode_mask)).transpose()?;
     let control = args.control.as_deref().map(read).transpose()?;
     check_place(&args.out)?;
     let access = if args.no_mmap { Access::Read } else { Access::default() };
@@ -80,7 +80,7 @@ fn configured(args: &ImageArgs, options: ImageOptions) -> Result<ImageOptions, F
 /// The pictures that are given.
 struct Given {
     init: Option<Picture>,
-    mask: Option<Picture>,
+    mask: Option<Mask>,
     control: Option<Picture>,
 }
 
@@ -93,16 +93,17 @@ fn request(
     let side = model.side().unwrap_or(SIDE);
     let own = init.as_ref().or(control.as_ref()).map(|picture| (picture.width, picture.height));
     let (width, height) = args.size.or(own).unwrap_or((side, side));
-    for (flag, picture) in [("--init", &init), ("--mask", &mask), ("--control", &control)] {
-        if let Some(picture) = picture.as_ref().filter(|p| (p.width, p.height) != (width, height)) {
-            let what =
-                format!("{flag} is {} x {}, the result {width} x {height}", picture.width, picture.height);
+    let of = |picture: &Picture| (picture.width, picture.height);
+    let of_mask = mask.as_ref().map(|mask| (mask.width, mask.height));
+    let given =
+        [("--init", init.as_ref().map(of)), ("--mask", of_mask), ("--control", control.as_ref().map(of))];
+    for (flag, size) in given {
+        if let Some((columns, lines)) = size.filter(|size| *size != (width, height)) {
+            let what = format!("{flag} is {columns} x {lines}, the result {width} x {height}");
             return Err(Failure::Usage(format!("{what}: give a picture of that size")));
         }
     }
-    // A grey picture has three equal channels.
-    let mask =
-        mask.map(|picture| picture.rgb.chunks(3).map(|pixel| pixel.iter().sum::<f32>() / 3.0).collect());
+    let mask = mask.map(|mask| mask.values);
     Ok(ImageRequest {
         prompts: args.prompt.clone(),
         negative: args.negative.clone().map(|text| vec![text]),
@@ -140,9 +141,17 @@ fn in_file(file: &Path, error: &engraft_image::Error) -> Error {
 
 /// The picture of a file.
 fn read(path: &Path) -> Result<Picture, Failure> {
+    read_by(path, engraft_image::decode)
+}
+
+/// What a decoder makes of a file.
+fn read_by<T>(
+    path: &Path,
+    decode: impl Fn(&[u8], PictureLimits) -> engraft_image::Result<T>,
+) -> Result<T, Failure> {
     let limits = PictureLimits::default();
     let bytes = file::whole(path, limits.bytes as u64)?;
-    Ok(engraft_image::decode(&bytes, limits).map_err(|e| in_file(path, &e))?)
+    Ok(decode(&bytes, limits).map_err(|e| in_file(path, &e))?)
 }
 
 /// Refuses a place that nothing can be written to.

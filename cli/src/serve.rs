@@ -26,6 +26,11 @@ pub fn run(args: &ServeArgs) -> Outcome {
     }
     #[cfg(feature = "image")]
     let pipeline = pipeline(args)?;
+    #[cfg(feature = "image")]
+    if pipeline.is_none() && !args.lora.is_empty() {
+        let what = "--lora is for pipelines that make pictures: a folder with model_index.json";
+        return Err(Failure::Usage(what.into()));
+    }
     let (path, model, seqs) = (args.path.clone(), args.model.clone(), config.max_num_seqs);
     let first = AtomicBool::new(true);
     let load = move || -> Result<Model> {
@@ -42,7 +47,10 @@ pub fn run(args: &ServeArgs) -> Outcome {
     }
     if server.makes_pictures() {
         let turns = "one request after the other, whatever --max-num-seqs says";
-        note(&dim(&format!("a pipeline: /v1/images/generations makes its pictures, {turns}")));
+        note(&dim(&format!(
+            "a pipeline: {} makes its pictures, {turns}",
+            server.picture_routes().join(", ")
+        )));
     } else if !server.has_chat_template() {
         note("This model has no chat template: /v1/chat/completions refuses; --chat-template gives one.");
     }
@@ -68,7 +76,8 @@ fn pipeline(args: &ServeArgs) -> Result<Option<(PathBuf, ImageOptions)>, Failure
     let (model, device) = (&args.model, &args.model.device);
     let (backend, threads, access) = (device.backend()?, device.threads, model.access());
     let dtype = device.dtype.unwrap_or(Float::F32);
-    let options = ImageOptions { backend, threads, dtype, access, ..ImageOptions::default() };
+    let loras = args.lora.clone();
+    let options = ImageOptions { backend, threads, dtype, access, loras, ..ImageOptions::default() };
     Ok(Some((folder, options)))
 }
 

@@ -114,7 +114,7 @@ pub use load::{GROUP_LOST, load_engine};
 pub use options::Options;
 pub use source::ModelSource;
 #[cfg(feature = "speech")]
-pub use speech::{Segments, SpeechOptions, Task, Transcriber};
+pub use speech::{SegmentDetails, Segments, SpeechOptions, Task, Transcriber};
 pub use text_stream::{Stats, TextFinish, TextStream};
 
 /// Opens a model with default options: a folder, a `.gguf` file, or (feature `hub`) a hub id.

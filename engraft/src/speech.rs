@@ -16,7 +16,7 @@ pub use options::{SpeechOptions, Task};
 use crate::{CancelToken, TextGenerator};
 use engraft_audio::{Extractor, Segment, Sound};
 use engraft_core::{Error, Result};
-use heard::{Calls, Heard, Timed, of_audio};
+use heard::{Calls, Heard, Scores, Timed, of_audio};
 use samples::Samples;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,6 +42,27 @@ use whisper::{Before, Whisper};
 pub struct Transcriber {
     model: Arc<TextGenerator>,
     hearing: Hearing,
+}
+
+/// What is known of a segment besides its text and its times, in the words of OpenAI's API.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct SegmentDetails {
+    /// Where its window begins, in hundredths of a second.
+    pub seek: u64,
+    /// Its tokens, with the timestamps around it where it was found by them; of an encoder alone its labels.
+    pub tokens: Vec<u32>,
+    /// What its window's text was sampled at; 0 for the likeliest tokens.
+    pub temperature: f32,
+    /// Mean of the natural logarithms of the probabilities of its window's tokens and of the one that ended
+    /// them, by the logits that its rules left; none of an encoder alone, and unless [`SpeechOptions::scores`]
+    /// asks for it.
+    pub avg_logprob: Option<f64>,
+    /// Bytes of its window's text for each that zlib needs for it; none unless it is asked for.
+    pub compression_ratio: Option<f64>,
+    /// How probable it is that nothing is said in its window, by models that have a token for it; none unless
+    /// it is asked for.
+    pub no_speech_prob: Option<f64>,
 }
 
 /// How a model hears.
@@ -100,8 +121,21 @@ impl Transcriber {
     pub fn transcribe(&self, sound: Sound, options: &SpeechOptions) -> Result<Segments<'_>> {
         let before = self.before(options)?;
         let Sound { samples, .. } = sound.at(self.rate()).map_err(of_audio)?;
-        let (ready, options, cancel) = (VecDeque::new(), options.clone(), CancelToken::default());
-        Ok(Segments { of: self, samples, at: 0, ready, before, options, cancel, windows: 0, incomplete: 0 })
+        let (options, cancel) = (options.clone(), CancelToken::default());
+        let (ready, details) = (VecDeque::new(), None);
+        let (windows, incomplete) = (0, 0);
+        Ok(Segments {
+            of: self,
+            samples,
+            at: 0,
+            ready,
+            details,
+            before,
+            options,
+            cancel,
+            windows,
+            incomplete,
+        })
     }
 
     /// Whether the model can do what is asked, before there is a sound.
@@ -138,7 +172,9 @@ pub struct Segments<'m> {
     samples: Vec<f32>,
     /// First sample that was not heard.
     at: usize,
-    ready: VecDeque<Segment>,
+    ready: VecDeque<(Segment, SegmentDetails)>,
+    /// Of the segment that was given last.
+    details: Option<SegmentDetails>,
     before: Before,
     options: SpeechOptions,
     cancel: CancelToken,
@@ -158,6 +194,11 @@ impl Segments<'_> {
     pub fn language(&self) -> Option<String> {
         let name = self.of.model.tokenizer().decode(&[self.before.language?], false).ok()?;
         Some(name.trim_start_matches("<|").trim_end_matches("|>").to_string())
+    }
+
+    /// What else is known of the segment that came last; none before the first.
+    pub fn details(&self) -> Option<&SegmentDetails> {
+        self.details.as_ref()
     }
 
     /// Windows that the model has read so far; silence is passed over.
@@ -183,9 +224,9 @@ impl Segments<'_> {
         let rate = f64::from(self.of.rate());
         let (offset, end) = (self.at as f64 / rate, self.samples.len() as f64 / rate);
         let calls = Calls { model: &self.of.model, caller: &self.options.caller, cancel: &self.cancel };
-        let Heard { samples: heard, segments, complete, read } = match &self.of.hearing {
+        let Heard { samples: heard, segments, complete, read, scores } = match &self.of.hearing {
             Hearing::Whisper(whisper) => whisper.hear(calls, samples, &self.options, &mut self.before)?,
-            Hearing::Samples(own) => own.hear(calls, samples)?,
+            Hearing::Samples(own) => own.hear(calls, samples, &self.options)?,
         };
         self.windows += usize::from(read);
         if !complete {
@@ -195,14 +236,16 @@ impl Segments<'_> {
                  what was said behind it is missing"
             );
         }
-        for Timed { times: [from, to], text } in segments {
-            if !text.trim().is_empty() {
-                self.ready.push_back(Segment {
-                    start: (offset + from).min(end),
-                    end: (offset + to).min(end),
-                    text,
-                });
+        let Scores { temperature, avg_logprob, no_speech_prob, compression_ratio } = scores;
+        for Timed { times: [from, to], text, tokens } in segments {
+            if text.trim().is_empty() {
+                continue;
             }
+            let segment = Segment { start: (offset + from).min(end), end: (offset + to).min(end), text };
+            let seek = (offset * 100.0).round() as u64;
+            let details =
+                SegmentDetails { seek, tokens, temperature, avg_logprob, compression_ratio, no_speech_prob };
+            self.ready.push_back((segment, details));
         }
         self.at += heard;
         Ok(())
@@ -219,6 +262,8 @@ impl Iterator for Segments<'_> {
                 return Some(Err(error));
             }
         }
-        self.ready.pop_front().map(Ok)
+        let (segment, details) = self.ready.pop_front()?;
+        self.details = Some(details);
+        Some(Ok(segment))
     }
 }

@@ -93,12 +93,20 @@ fn a_decoder_writes_what_its_own_request_gives() {
     };
     let (mut tokens, end) = written(&model, request);
     assert_eq!(end, Finish::Stop);
+    let (features, decoder) = (sound.samples.clone().into(), tokens.clone());
+    let whole = EncoderInput { features, decoder, ..EncoderInput::default() };
+    let scores = model.model().handle().score([whole]).unwrap().remove(0);
+    let mean = scores.iter().map(|x| f64::from(*x)).sum::<f64>() / tokens.len() as f64;
     tokens.retain(|id| *id != 2);
     let want = model.model().tokenizer().decode(&tokens, true).unwrap();
     assert!(!want.is_empty());
-    let mut segments = model.transcribe(sound, &SpeechOptions::new()).unwrap();
+    let mut segments = model.transcribe(sound, &SpeechOptions::new().scores(true)).unwrap();
     let found = segments.next().unwrap().unwrap();
     assert_eq!((found.text.as_str(), found.start, found.end), (want.as_str(), 0.0, 1.2));
+    let details = segments.details().unwrap().clone();
+    assert_eq!((details.tokens, details.no_speech_prob), (tokens, None));
+    let (got, ratio) = (details.avg_logprob.unwrap(), details.compression_ratio.unwrap());
+    assert!((got - mean).abs() < 1e-4 && ratio > 0.0, "{got}, not {mean}; {ratio}");
     assert!(segments.next().is_none());
     assert_eq!(segments.incomplete(), 0);
 }

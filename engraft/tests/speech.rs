@@ -229,6 +229,58 @@ fn lists_of_suppressed_tokens_are_the_files() {
     assert!(error.contains("suppress_tokens") && error.contains("5000"), "{error}");
 }
 
+/// Logits by a request for whole texts, of which the rules leave out the words that say what is to be done.
+#[test]
+fn windows_are_scored_as_openai_does() {
+    let model = transcriber(&whisper("scores", &json!({})));
+    let options = plain().language("de").timestamps(false).scores(true);
+    let mut heard = model.transcribe(sound(), &options).unwrap();
+    let (sound, handle) = (sound().samples, model.model().handle());
+    for (start, end) in [(0, RATE), (2 * RATE, 3 * RATE), (3 * RATE, 7 * RATE / 2)] {
+        let incomplete = heard.incomplete();
+        let segment = heard.next().unwrap().unwrap();
+        let details = heard.details().unwrap();
+        assert_eq!((details.seek, details.temperature), ((start * 100 / RATE) as u64, 0.0));
+        let prompt = [624, 722, 726];
+        let tokens = alone(&model, &sound[start..end], &prompt);
+        let text: Vec<u32> = tokens.iter().copied().filter(|id| *id < 727).collect();
+        assert_eq!(details.tokens, text);
+        // A window that ends where the context does has no token for it.
+        let end_token = (heard.incomplete() == incomplete).then_some(620);
+        let scored: Vec<u32> = tokens.iter().copied().chain(end_token).collect();
+        let features: Arc<[f32]> = mel().features(&sound[start..end], RATE).into();
+        let input = |decoder| EncoderInput { features: features.clone(), decoder, ..EncoderInput::default() };
+        let rows = (prompt.len()..prompt.len() + scored.len()).collect();
+        let want = ForwardWant { logits: Pick::Some(rows), ..ForwardWant::default() };
+        let decoder = [&prompt[..], &scored[..scored.len() - 1]].concat();
+        let logits = handle.forward([input(decoder)], want).unwrap().remove(0).logits;
+        let logprob = |(row, id): (&[f32], &u32)| {
+            let row: Vec<f64> = row.iter().map(|x| f64::from(*x)).collect();
+            let allowed = (0..row.len()).filter(|id| ![621, 721, 722, 723, 724, 725].contains(id));
+            row[*id as usize] - allowed.map(|id| row[id].exp()).sum::<f64>().ln()
+        };
+        let sum: f64 = logits.chunks(logits.len() / scored.len()).zip(&scored).map(logprob).sum();
+        let (got, want) = (details.avg_logprob.unwrap(), sum / (tokens.len() + 1) as f64);
+        assert!((got - want).abs() < 1e-4, "{got} {want}");
+        let want = ForwardWant { logits: Pick::Last, ..ForwardWant::default() };
+        let first = handle.forward([input(Vec::new())], want).unwrap().remove(0).logits;
+        let sum: f64 = first.iter().map(|x| f64::from(*x).exp()).sum();
+        let (got, want) = (details.no_speech_prob.unwrap(), f64::from(first[725]).exp() / sum);
+        assert!((got - want).abs() < 1e-6 && got > 0.0, "{got} {want}");
+        let ratio = details.compression_ratio.unwrap();
+        // A short text takes a few bytes more than it has, one that repeats itself fewer.
+        assert!(ratio > 0.3 && ratio < 20.0, "{ratio} of {}", segment.text);
+    }
+    assert!(heard.next().is_none());
+    // Without the question there is no answer.
+    let mut warm = model.transcribe(self::sound(), &plain().temperatures([0.7])).unwrap();
+    warm.next().unwrap().unwrap();
+    let details = warm.details().unwrap();
+    assert_eq!(details.temperature, 0.7);
+    assert_eq!((details.avg_logprob, details.no_speech_prob, details.compression_ratio), (None, None, None));
+    assert!(!details.tokens.is_empty());
+}
+
 #[test]
 fn what_cannot_be_transcribed_is_refused_by_name() {
     let english = transcriber(&whisper("english", &json!({"is_multilingual": false})));

@@ -15,5 +15,5 @@ mod schedule;
 
 pub use error::{Error, Result};
 pub use guidance::{guide, rescale_guidance, skipped_flow_steps, skipped_steps};
-pub use picture::{Picture, PictureLimits, decode, encode_png, to_bytes};
+pub use picture::{Mask, Picture, PictureLimits, decode, decode_mask, dimensions, encode_png, to_bytes};
 pub use schedule::{Class, Scheduler, SchedulerConfig, Settings, Steps};

@@ -34,6 +34,90 @@ pub struct Picture {
     pub rgb: Vec<f32>,
 }
 
+/// Where a picture may change.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mask {
+    /// Columns.
+    pub width: usize,
+    /// Lines.
+    pub height: usize,
+    /// Values in 0 to 1, `[height, width]`: how much each pixel is meant.
+    pub values: Vec<f32>,
+}
+
+/// A decoder that has read a file's head, within limits.
+fn opened(bytes: &[u8], limits: PictureLimits) -> Result<impl ImageDecoder + '_> {
+    if bytes.len() > limits.bytes {
+        return Err(Error::limit("file size", bytes.len(), format!("at most {} bytes", limits.bytes)));
+    }
+    let format = match image::guess_format(bytes) {
+        Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg)) => format,
+        Ok(other) => return Err(Error::Picture(format!("neither PNG nor JPEG, but {other:?}"))),
+        Err(_) => return Err(Error::Picture("neither PNG nor JPEG".into())),
+    };
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+    let mut most = image::Limits::default();
+    // Four channels of 16 bits, and the decoder's own buffers.
+    most.max_alloc = Some(limits.pixels.saturating_mul(16).saturating_add(1 << 20));
+    reader.limits(most);
+    let decoder = reader.into_decoder().map_err(damaged)?;
+    let (width, height) = decoder.dimensions();
+    let pixels = u64::from(width) * u64::from(height);
+    if pixels == 0 || pixels > limits.pixels {
+        let allowed = format!("1 to {} pixels", limits.pixels);
+        return Err(Error::limit("size", format!("{width} x {height}"), allowed));
+    }
+    Ok(decoder)
+}
+
+fn damaged(error: image::ImageError) -> Error {
+    Error::Picture(error.to_string())
+}
+
+/// Width and height of a PNG or JPEG file, of which the head alone is read.
+///
+/// # Errors
+/// As [`decode`], as far as the head shows it.
+///
+/// ```
+/// use engraft_image::{PictureLimits, dimensions, encode_png};
+///
+/// # fn main() -> engraft_image::Result<()> {
+/// let file = encode_png(&[0; 3 * 2 * 3], 3, 2)?;
+/// assert_eq!(dimensions(&file, PictureLimits::default())?, (3, 2));
+/// # Ok(())
+/// # }
+/// ```
+pub fn dimensions(bytes: &[u8], limits: PictureLimits) -> Result<(usize, usize)> {
+    let (width, height) = opened(bytes, limits)?.dimensions();
+    Ok((width as usize, height as usize))
+}
+
+/// Decodes a PNG or JPEG file that says where a picture may change.
+///
+/// Of a file with transparent pixels `1 - alpha`, as OpenAI's masks have it; of any other the mean of the
+/// three channels: what is white may change.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_mask(bytes: &[u8], limits: PictureLimits) -> Result<Mask> {
+    let picture = DynamicImage::from_decoder(opened(bytes, limits)?).map_err(damaged)?;
+    let (width, height) = (picture.width() as usize, picture.height() as usize);
+    let alpha = match &picture {
+        DynamicImage::ImageLumaA16(x) => last_channel(x.as_raw(), 2, 65535.0),
+        DynamicImage::ImageRgba16(x) => last_channel(x.as_raw(), 4, 65535.0),
+        DynamicImage::ImageLumaA8(x) => last_channel(x.as_raw(), 2, 255.0),
+        DynamicImage::ImageRgba8(x) => last_channel(x.as_raw(), 4, 255.0),
+        _ => Vec::new(),
+    };
+    let values = match alpha.iter().any(|alpha| *alpha < 1.0) {
+        true => alpha.iter().map(|alpha| 1.0 - alpha).collect(),
+        // A grey picture has three equal channels.
+        false => colours(&picture)?.chunks(3).map(|pixel| pixel.iter().sum::<f32>() / 3.0).collect(),
+    };
+    Ok(Mask { width, height, values })
+}
+
 /// Decodes a PNG or JPEG file.
 ///
 /// `value / 255`, for files of 16 bits `value / 65535`. Grey is repeated over three channels, alpha is
@@ -47,28 +131,14 @@ pub struct Picture {
 /// assert!(error.to_string().starts_with("the picture cannot be decoded: neither PNG nor JPEG"));
 /// ```
 pub fn decode(bytes: &[u8], limits: PictureLimits) -> Result<Picture> {
-    if bytes.len() > limits.bytes {
-        return Err(Error::limit("file size", bytes.len(), format!("at most {} bytes", limits.bytes)));
-    }
-    let format = match image::guess_format(bytes) {
-        Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg)) => format,
-        Ok(other) => return Err(Error::Picture(format!("neither PNG nor JPEG, but {other:?}"))),
-        Err(_) => return Err(Error::Picture("neither PNG nor JPEG".into())),
-    };
-    let no = |e: image::ImageError| Error::Picture(e.to_string());
-    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
-    let mut most = image::Limits::default();
-    // Four channels of 16 bits, and the decoder's own buffers.
-    most.max_alloc = Some(limits.pixels.saturating_mul(16).saturating_add(1 << 20));
-    reader.limits(most);
-    let decoder = reader.into_decoder().map_err(no)?;
-    let (width, height) = decoder.dimensions();
-    let pixels = u64::from(width) * u64::from(height);
-    if pixels == 0 || pixels > limits.pixels {
-        let allowed = format!("1 to {} pixels", limits.pixels);
-        return Err(Error::limit("size", format!("{width} x {height}"), allowed));
-    }
-    let rgb = match DynamicImage::from_decoder(decoder).map_err(no)? {
+    let picture = DynamicImage::from_decoder(opened(bytes, limits)?).map_err(damaged)?;
+    let (width, height) = (picture.width() as usize, picture.height() as usize);
+    Ok(Picture { width, height, rgb: colours(&picture)? })
+}
+
+/// Three channels in 0 to 1.
+fn colours(picture: &DynamicImage) -> Result<Vec<f32>> {
+    Ok(match picture {
         DynamicImage::ImageLuma16(x) => spread(x.as_raw(), 1, 65535.0),
         DynamicImage::ImageLumaA16(x) => spread(x.as_raw(), 2, 65535.0),
         DynamicImage::ImageRgb16(x) => spread(x.as_raw(), 3, 65535.0),
@@ -78,8 +148,12 @@ pub fn decode(bytes: &[u8], limits: PictureLimits) -> Result<Picture> {
         DynamicImage::ImageRgb8(x) => spread(x.as_raw(), 3, 255.0),
         DynamicImage::ImageRgba8(x) => spread(x.as_raw(), 4, 255.0),
         other => return Err(Error::Picture(format!("its colours are {:?}", other.color()))),
-    };
-    Ok(Picture { width: width as usize, height: height as usize, rgb })
+    })
+}
+
+/// The last of so many channels in 0 to 1.
+fn last_channel<T: Copy + Into<f64>>(values: &[T], channels: usize, largest: f64) -> Vec<f32> {
+    values.chunks_exact(channels).map(|pixel| (pixel[channels - 1].into() / largest) as f32).collect()
 }
 
 /// Pixels of one to four channels as three channels in 0 to 1.

@@ -1,7 +1,7 @@
 //! Pictures, whole and damaged.
 #![allow(clippy::unwrap_used)]
 
-use engraft_image::{Picture, PictureLimits, decode, encode_png, to_bytes};
+use engraft_image::{Picture, PictureLimits, decode, decode_mask, dimensions, encode_png, to_bytes};
 use image::{ExtendedColorType, ImageEncoder, codecs};
 use proptest::prelude::*;
 
@@ -42,6 +42,38 @@ fn every_kind_of_png_becomes_three_channels() {
         let got = read(&file).unwrap();
         assert_eq!((got.width * got.height * 3, &got.rgb), (want.len(), &want));
     }
+}
+
+#[test]
+fn masks_are_white_or_transparent_where_a_picture_may_change() {
+    use ExtendedColorType::{L8, L16, La8, Rgb8, Rgba8, Rgba16};
+    let wide = |values: &[u16]| values.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>();
+    for (file, want) in [
+        (png(&[0, 255], 2, 1, L8), [0.0, 1.0]),
+        (png(&[255, 255, 255, 0, 0, 255], 2, 1, Rgb8), [1.0, 1.0 / 3.0]),
+        (png(&wide(&[0, 65535]), 2, 1, L16), [0.0, 1.0]),
+        // A hole in a black picture, and one in a white one: colours do not count.
+        (png(&[0, 0, 0, 0, 0, 0, 0, 255], 2, 1, Rgba8), [1.0, 0.0]),
+        (png(&[255, 0, 255, 255], 2, 1, La8), [1.0, 0.0]),
+        (png(&wide(&[1, 2, 3, 65535, 1, 2, 3, 0]), 2, 1, Rgba16), [0.0, 1.0]),
+        // Nothing is transparent: colours count.
+        (png(&[0, 0, 0, 255, 255, 255, 255, 255], 2, 1, Rgba8), [0.0, 1.0]),
+    ] {
+        let mask = decode_mask(&file, PictureLimits::default()).unwrap();
+        assert_eq!((mask.width, mask.height, &mask.values[..]), (2, 1, &want[..]));
+        assert_eq!(dimensions(&file, PictureLimits::default()).unwrap(), (2, 1));
+    }
+    let large = png(&[7; 12], 4, 3, L8);
+    let few = PictureLimits { pixels: 11, ..PictureLimits::default() };
+    let small = PictureLimits { bytes: large.len() - 1, ..PictureLimits::default() };
+    for limits in [few, small] {
+        let said = dimensions(&large, limits).unwrap_err().to_string();
+        assert!(said.contains("allowed"), "{said}");
+        assert_eq!(decode_mask(&large, limits).unwrap_err().to_string(), said);
+    }
+    // A head alone is enough for a size, and not for a picture.
+    assert_eq!(dimensions(&large[..40], PictureLimits::default()).unwrap(), (4, 3));
+    assert!(decode_mask(&large[..40], PictureLimits::default()).is_err());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Large answers: their request counts as being in the server until they are sent.
+//! Large answers: their request counts as being in the server until they are sent, and their bytes as taken.
 
 use crate::admission::Permit;
 use bytes::Bytes;
@@ -6,22 +6,40 @@ use hyper::body::{Body, Frame, SizeHint};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use tokio::sync::OwnedSemaphorePermit;
 
+/// Room for answers is counted in these bytes.
+const UNIT: usize = 1 << 10;
 /// Bytes that are handed on at once: a connection asks for more once it has sent most of those before. Of one
 /// piece it would take all, and this body would be gone long before it is sent.
 const PIECE: usize = 32 << 10;
 
-/// A body that holds the place of its request until all of it is handed on, or its client is gone.
+/// The room of so many bytes.
+pub fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes / UNIT + 1).unwrap_or(u32::MAX)
+}
+
+/// A body that holds the place of its request until all of it is handed on, or its client is gone; its room
+/// becomes free piece by piece.
 #[derive(Debug)]
 pub struct Placed {
     left: Bytes,
     _place: Permit,
+    room: OwnedSemaphorePermit,
 }
 
 impl Placed {
-    /// A body of these bytes.
-    pub fn new(bytes: impl Into<Bytes>, place: Permit) -> Self {
-        Self { left: bytes.into(), _place: place }
+    /// A body of these bytes, in the room that it may have taken at most.
+    pub fn new(bytes: impl Into<Bytes>, place: Permit, room: OwnedSemaphorePermit) -> Self {
+        let mut body = Self { left: bytes.into(), _place: place, room };
+        body.free();
+        body
+    }
+
+    /// Frees what bytes that are left do not take.
+    fn free(&mut self) {
+        let free = self.room.num_permits().saturating_sub(kib(self.left.len()) as usize);
+        drop(self.room.split(free));
     }
 }
 
@@ -38,6 +56,7 @@ impl Body for Placed {
             return Poll::Ready(None);
         }
         let piece = self.left.split_to(count);
+        self.free();
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
@@ -56,13 +75,19 @@ mod tests {
     use super::*;
     use crate::admission::Admission;
     use crate::config::ServerConfig;
+    use std::sync::Arc;
     use std::task::Waker;
+    use tokio::sync::Semaphore;
 
     #[test]
     fn a_request_counts_until_its_answer_is_handed_on() {
         let admission = Admission::new(&ServerConfig::default());
         let place = || admission.enter("", 1, 0).unwrap();
-        let mut body = Placed::new(vec![7_u8; PIECE + 1], place());
+        let all = Arc::new(Semaphore::new(100));
+        let room = |count| all.clone().try_acquire_many_owned(count).unwrap();
+        let mut body = Placed::new(vec![7_u8; PIECE + 1], place(), room(100));
+        // What it does not take is free at once.
+        assert_eq!(all.available_permits(), 100 - 33);
         assert_eq!(body.size_hint().exact(), Some(PIECE as u64 + 1));
         let mut context = Context::from_waker(Waker::noop());
         let mut sizes = Vec::new();
@@ -71,11 +96,12 @@ mod tests {
             assert_eq!(admission.requests(), 1);
         }
         assert_eq!(sizes, [PIECE, 1]);
+        assert_eq!(all.available_permits(), 99);
         assert!(body.is_end_stream());
         drop(body);
         assert_eq!(admission.requests(), 0);
         // A client that is gone reads nothing.
-        drop(Placed::new("x", place()));
-        assert_eq!(admission.requests(), 0);
+        drop(Placed::new(vec![7_u8; 9000], place(), room(9)));
+        assert_eq!((admission.requests(), all.available_permits()), (0, 100));
     }
 }

@@ -25,7 +25,9 @@ pub fn router(state: Arc<State>) -> Router {
         .route("/v1/audio/transcriptions", post(crate::audio::transcribe))
         .route("/v1/audio/translations", post(crate::audio::translate));
     #[cfg(feature = "images")]
-    let routes = routes.route("/v1/images/generations", post(crate::images::generate));
+    let routes = routes
+        .route(crate::pictures::OF_TEXTS, post(crate::images::generate))
+        .route(crate::pictures::OF_PICTURES, post(crate::images::edit));
     routes
         .route("/health", get(about::health))
         .route("/live", get(about::live))

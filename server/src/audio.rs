@@ -4,15 +4,16 @@ use crate::admission::Permit;
 use crate::config::ServerConfig;
 use crate::error::{ApiError, json_response};
 use crate::fields::Shape::{Bool, File, List, Number, OneOf, Text, Whole};
-use crate::fields::{Field, Fields, honoured, is_zero, no_effect, only, refused};
+use crate::fields::{Field, Fields, honoured, no_effect, only, refused};
 use crate::sse;
 use crate::state::{Call, State, Waits, blocking, fresh_id};
+use crate::supervise::Models;
 use crate::watch::{Watch, acquire};
 use axum::body::{Body, Bytes};
 use axum::extract;
 use axum::http::{HeaderValue, Request, Response, StatusCode, header};
 use engraft::engraft_audio::{Format, Limits, Segment, Sound, decode};
-use engraft::{Caller, CancelToken, SpeechOptions, Task};
+use engraft::{Caller, CancelToken, SegmentDetails, SpeechOptions, Task};
 use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -20,7 +21,6 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 const LATER: &str = "this version of the server does not have it";
-const GREEDY: &str = "the likeliest tokens are taken";
 const CHANNELS: usize = 32;
 /// Segments that a slow reader may be behind.
 const AHEAD: usize = 16;
@@ -36,8 +36,8 @@ const AUDIO: &[Field] = &[
     honoured("model", Text),
     honoured("response_format", OneOf(&["json", "text", "srt", "verbose_json", "vtt"])),
     honoured("priority", Whole(i32::MIN as i64, i32::MAX as i64)),
-    only("temperature", Number(0.0, 1.0), is_zero, GREEDY),
-    only("prompt", Text, is_blank, LATER),
+    honoured("temperature", Number(0.0, 1.0)),
+    honoured("prompt", Text),
     no_effect("user", Text),
 ];
 
@@ -51,10 +51,6 @@ const TRANSCRIPTION: &[Field] = &[
     refused("known_speaker_names", "speakers are not distinguished"),
     refused("known_speaker_references", "speakers are not distinguished"),
 ];
-
-fn is_blank(value: &Value) -> bool {
-    value == ""
-}
 
 fn is_auto(value: &Value) -> bool {
     value == "auto"
@@ -95,10 +91,13 @@ async fn answer(
     tables: &[&[Field]],
     task: Task,
 ) -> Result<Response<Body>, ApiError> {
-    let (call, file) = state.read_multipart(request, tables, "file").await?;
+    let (call, mut files) = state.read_multipart(request, tables, Models::text).await?;
+    let Some(file) = files.remove("file") else {
+        return Err(ApiError::field("file", "is missing: a part of the body with the file"));
+    };
     let model = call.served.speech.as_ref().map_err(Clone::clone)?;
     let shape = Shape::of(&call.fields, task)?;
-    let options = options(&call, task)?;
+    let options = options(&call, task)?.scores(shape.verbose);
     model.check(&options)?;
     let (tokens, rate) = (model.model().info().sound.as_ref().map_or(0, |stem| stem.tokens()), model.rate());
     let place = state.admission.enter(&call.key, 1, tokens)?;
@@ -244,9 +243,8 @@ impl Shape {
         let mut body = heard.with_missing(json!({"text": heard.text(), "usage": heard.usage()}));
         if self.verbose {
             let task = if self.task == Task::Translate { "translate" } else { "transcribe" };
-            let segments = heard.segments.iter().enumerate().map(|(id, segment)| {
-                json!({"id": id, "start": segment.start, "end": segment.end, "text": segment.text})
-            });
+            let segments = heard.segments.iter().zip(&heard.details).enumerate();
+            let segments = segments.map(|(id, (segment, details))| verbose(id, segment, details));
             body["task"] = task.into();
             body["language"] = heard.language.as_deref().unwrap_or(UNDETERMINED).into();
             body["duration"] = heard.seconds.into();
@@ -256,10 +254,34 @@ impl Shape {
     }
 }
 
+/// A segment as OpenAI's API has it, as far as the model says of it.
+fn verbose(id: usize, segment: &Segment, details: &SegmentDetails) -> Value {
+    let mut all = json!({
+        "id": id, "seek": details.seek, "start": segment.start, "end": segment.end, "text": segment.text,
+        "tokens": details.tokens, "temperature": decimal(details.temperature),
+    });
+    for (name, value) in [
+        ("avg_logprob", details.avg_logprob),
+        ("compression_ratio", details.compression_ratio),
+        ("no_speech_prob", details.no_speech_prob),
+    ] {
+        if let Some(value) = value {
+            all[name] = value.into();
+        }
+    }
+    all
+}
+
+/// The shortest decimal of a number, as it was asked for.
+fn decimal(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or(f64::from(x))
+}
+
 /// All that was heard.
 #[derive(Debug)]
 struct Heard {
     segments: Vec<Segment>,
+    details: Vec<SegmentDetails>,
     language: Option<String>,
     seconds: f64,
     incomplete: usize,
@@ -308,8 +330,8 @@ impl Job {
         let model = call.served.speech.as_ref().map_err(Clone::clone)?;
         let seconds = sound.seconds();
         let mut heard = model.transcribe(sound, &self.options)?.cancelled_by(&self.cancel);
-        let mut segments = Vec::new();
-        for next in heard.by_ref() {
+        let (mut segments, mut details) = (Vec::new(), Vec::new());
+        while let Some(next) = heard.next() {
             let segment = next.map_err(|error| {
                 self.state.models.report(&call.served, &error, call.fingerprint);
                 self.why.get().cloned().unwrap_or_else(|| error.into())
@@ -318,18 +340,25 @@ impl Job {
                 return Err(gone());
             }
             segments.push(segment);
+            details.extend(heard.details().cloned());
         }
         let rows = model.model().info().sound.as_ref().map_or(0, |stem| stem.tokens());
         self.state.metrics.prompts(heard.windows() * rows);
-        Ok(Heard { segments, language: heard.language(), seconds, incomplete: heard.incomplete() })
+        let (language, incomplete) = (heard.language(), heard.incomplete());
+        Ok(Heard { segments, details, language, seconds, incomplete })
     }
 }
 
 fn options(call: &Call, task: Task) -> Result<SpeechOptions, ApiError> {
     let caller: Caller = call.caller()?;
-    let options = SpeechOptions::new().task(task).on_behalf_of(caller);
-    Ok(match call.fields.text("language")? {
-        Some(language) => options.language(language),
-        None => options,
-    })
+    let prompt = call.fields.text("prompt")?.unwrap_or_default();
+    let mut options = SpeechOptions::new().task(task).on_behalf_of(caller).prompt(prompt);
+    if let Some(language) = call.fields.text("language")? {
+        options = options.language(language);
+    }
+    // By 0 OpenAI means that a window is sampled anew, and warmer, until its text is within the thresholds.
+    if let Some(temperature) = call.fields.real("temperature", 0.0..=1.0)?.filter(|t| *t > 0.0) {
+        options = options.temperatures([temperature as f32]);
+    }
+    Ok(options)
 }

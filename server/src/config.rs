@@ -57,6 +57,9 @@ pub struct ServerConfig {
     pub max_image_pixels: usize,
     /// Steps of a picture.
     pub max_image_steps: usize,
+    /// Bytes of answers with pictures that are made and not sent; a request whose pictures may take more than
+    /// is left waits, so that clients that read slowly fill no memory. One answer may be larger.
+    pub max_unsent_bytes: usize,
     /// Connections at once.
     pub max_connections: usize,
     /// Time for a request's head, and between requests of a connection.
@@ -99,6 +102,7 @@ impl Default for ServerConfig {
             max_audio_seconds: 1800,
             max_image_pixels: 4 << 20,
             max_image_steps: 200,
+            max_unsent_bytes: 256 << 20,
             max_connections: 1024,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),

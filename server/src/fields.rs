@@ -196,7 +196,7 @@ impl Fields {
     ///
     /// # Errors
     /// 400 for anything else.
-    #[cfg(feature = "images")]
+    #[cfg(any(feature = "images", feature = "speech"))]
     pub fn real(&self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, ApiError> {
         let allowed = format!("a number from {} to {}", range.start(), range.end());
         self.read(name, &allowed, |value| value.as_f64().filter(|x| range.contains(x)))

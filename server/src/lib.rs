@@ -36,14 +36,17 @@ mod fields;
 mod group;
 #[cfg(feature = "images")]
 mod images;
+mod iterations;
 mod listen;
 mod metrics;
 mod model;
-#[cfg(feature = "speech")]
+#[cfg(any(feature = "speech", feature = "images"))]
 mod multipart;
 mod openai;
 mod openapi;
 mod patience;
+#[cfg(feature = "images")]
+mod pictures;
 mod pooling;
 mod render;
 mod run;

@@ -1,5 +1,6 @@
 //! What happens in the server, in Prometheus' text format under vLLM's names.
 
+use crate::iterations::Iterations;
 use engraft::{EngineStats, Error, Result};
 use prometheus::{
     Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
@@ -48,6 +49,7 @@ pub struct Metrics {
     hits: IntCounter,
     preemptions: IntCounter,
     steps: IntCounter,
+    iterations: Iterations,
     prompt_tokens: IntCounter,
     generation_tokens: IntCounter,
     ended: IntCounterVec,
@@ -101,6 +103,15 @@ impl Maker {
         self.add(IntCounterVec::new(self.opts(name, help), &[label]))
     }
 
+    fn gauge(&self, name: &str, help: &str) -> Result<IntGauge> {
+        self.add(IntGauge::with_opts(self.opts(name, help)))
+    }
+
+    fn iterations(&self) -> Result<Iterations> {
+        let help = "Tokens that a step of the engine computes.";
+        self.add(Iterations::new(&self.opts("vllm:iteration_tokens_total", help)))
+    }
+
     fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
         let opts = HistogramOpts::from(self.opts(name, help)).buckets(buckets.to_vec());
         self.add(Histogram::with_opts(opts))
@@ -142,10 +153,8 @@ impl Metrics {
             new.cache(stats)?;
         }
         Ok(Self {
-            running: new
-                .add(IntGauge::with_opts(new.opts("vllm:num_requests_running", "Sequences that run.")))?,
-            waiting: new
-                .add(IntGauge::with_opts(new.opts("vllm:num_requests_waiting", "Sequences that wait.")))?,
+            running: new.gauge("vllm:num_requests_running", "Sequences that run.")?,
+            waiting: new.gauge("vllm:num_requests_waiting", "Sequences that wait.")?,
             kv_usage: new.add(Gauge::with_opts(
                 new.opts("vllm:kv_cache_usage_perc", "Share of the pages that requests use, 0 to 1."),
             ))?,
@@ -153,6 +162,7 @@ impl Metrics {
             hits: new.counter("vllm:prefix_cache_hits_total", "Those of them that were found.")?,
             preemptions: new.counter("vllm:num_preemptions_total", "Requests that gave their pages up.")?,
             steps: new.counter("engraft:steps_total", "Steps of the engine.")?,
+            iterations: new.iterations()?,
             prompt_tokens: new.counter("vllm:prompt_tokens_total", "Tokens of prompts.")?,
             generation_tokens: new.counter("vllm:generation_tokens_total", "Tokens sampled.")?,
             ended: new.counters("vllm:request_success_total", "Sequences that ended.", "finished_reason")?,
@@ -230,6 +240,7 @@ impl Metrics {
         self.hits.inc_by(more(now.prefix_hit, seen.prefix_hit));
         self.preemptions.inc_by(more(now.preemptions, seen.preemptions));
         self.steps.inc_by(more(now.steps, seen.steps));
+        self.iterations.add(&now.step_tokens.since(&seen.step_tokens));
         *seen = now;
     }
 }

@@ -1,4 +1,4 @@
-//! Multipart requests with a file (RFC 7578): their parts become the fields that JSON would have.
+//! Multipart requests with files (RFC 7578): their parts become the fields that JSON would have.
 
 use crate::error::ApiError;
 use crate::fields::{Field, Shape, clipped};
@@ -8,26 +8,31 @@ use axum::body::{Body, Bytes};
 use axum::http::{Request, header};
 use multer::Multipart;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The type of such a request.
 const KIND: &str = "multipart/form-data";
 /// Parts of a body.
 const MOST_PARTS: usize = 64;
 /// Bytes of a part that is no file.
-const MOST_TEXT: usize = 64 << 10;
+const MOST_TEXT: usize = 128 << 10;
+
+/// The files of a body, by their fields.
+pub type Files = BTreeMap<String, Bytes>;
 
 impl State {
-    /// Reads a multipart body, and holds its fields against the tables of its route, one of which is the file
-    /// `file`.
+    /// Reads a multipart body, and holds its fields against the tables of its route, some of which are files;
+    /// for the model that `served` gives.
     ///
     /// # Errors
-    /// As [`State::read`]; 400 for what is no such body, and for fields that are given twice.
-    pub async fn read_multipart(
+    /// As [`State::read_for`]; 400 for what is no such body, and for fields that are given twice.
+    pub async fn read_multipart<M>(
         &self,
         request: Request<Body>,
         tables: &[&[Field]],
-        file: &str,
-    ) -> Result<(Call, Bytes), ApiError> {
+        served: fn(&Models) -> Result<Arc<M>, ApiError>,
+    ) -> Result<(Call<M>, Files), ApiError> {
         let key = self.key(&request)?;
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let kind = kind.unwrap_or_default().to_owned();
@@ -37,15 +42,13 @@ impl State {
         }
         let boundary = multer::parse_boundary(&kind).map_err(malformed)?;
         let (bytes, room) = self.body(request).await?;
-        let (given, content) = parts(&bytes, boundary, tables, file).await?;
+        let (given, files) = parts(&bytes, boundary, tables).await?;
         // Not of the body as it came: clients choose another boundary every time.
         let fields = Value::Object(given.clone()).to_string();
-        let fingerprint = fingerprint(&[fields.as_bytes(), content.as_deref().unwrap_or_default()]);
-        let call = self.call(given, tables, key, fingerprint, room, Models::text)?;
-        match content {
-            Some(content) => Ok((call, content)),
-            None => Err(ApiError::field(file, "is missing: a part of the body with the file")),
-        }
+        let content = files.iter().flat_map(|(name, file)| [name.as_bytes(), file]);
+        let all: Vec<&[u8]> = [fields.as_bytes()].into_iter().chain(content).collect();
+        let call = self.call(given, tables, key, fingerprint(&all), room, served)?;
+        Ok((call, files))
     }
 }
 
@@ -53,15 +56,14 @@ fn malformed(error: multer::Error) -> ApiError {
     ApiError::bad(format!("the multipart body cannot be read: {error}"))
 }
 
-/// The fields of a body, and its file.
+/// The fields of a body, and its files.
 async fn parts(
     bytes: &Bytes,
     boundary: String,
     tables: &[&[Field]],
-    file: &str,
-) -> Result<(Map<String, Value>, Option<Bytes>), ApiError> {
+) -> Result<(Map<String, Value>, Files), ApiError> {
     let mut body = Multipart::new(Body::from(bytes.clone()).into_data_stream(), boundary);
-    let (mut given, mut content) = (Map::new(), None);
+    let (mut given, mut files) = (Map::new(), Files::new());
     for count in 0.. {
         let Some(part) = body.next_field().await.map_err(malformed)? else { break };
         if count == MOST_PARTS {
@@ -71,10 +73,13 @@ async fn parts(
         let name = part.name().unwrap_or_default();
         let name = name.strip_suffix("[]").unwrap_or(name).to_owned();
         let bytes = part.bytes().await.map_err(malformed)?;
-        if name == file {
-            if content.replace(bytes).is_some() {
-                return Err(ApiError::field(file, "is given twice"));
+        let shape =
+            tables.iter().copied().flatten().find(|field| field.name == name).map(|field| field.shape);
+        if shape == Some(Shape::File) {
+            if files.contains_key(&name) {
+                return Err(ApiError::field(&name, "is given twice"));
             }
+            files.insert(name, bytes);
             continue;
         }
         if bytes.len() > MOST_TEXT {
@@ -85,11 +90,9 @@ async fn parts(
         }
         let text = String::from_utf8(bytes.into())
             .map_err(|_| ApiError::field(&clipped(&name), "is no text in UTF-8"))?;
-        let shape =
-            tables.iter().copied().flatten().find(|field| field.name == name).map(|field| field.shape);
         add(&mut given, name, value(shape, text), shape == Some(Shape::List))?;
     }
-    Ok((given, content))
+    Ok((given, files))
 }
 
 fn add(given: &mut Map<String, Value>, name: String, value: Value, list: bool) -> Result<(), ApiError> {

@@ -32,13 +32,12 @@ fn routes() -> Vec<Route> {
     };
     #[cfg(feature = "images")]
     let routes = {
-        let made: Route = (
-            "/v1/images/generations",
-            "Make pictures of a text",
-            crate::images::TABLES.to_vec(),
-            &["prompt"],
-        );
-        [routes, vec![made]].concat()
+        use crate::images::tables::{EDITED, GENERATIONS};
+        use crate::pictures::{OF_PICTURES, OF_TEXTS};
+        let made: Route = (OF_TEXTS, "Make pictures of a text", GENERATIONS.to_vec(), &["prompt"]);
+        let edited: Route =
+            (OF_PICTURES, "Make pictures of a text and a picture", EDITED.to_vec(), &["image", "prompt"]);
+        [routes, vec![made, edited]].concat()
     };
     routes
 }
@@ -120,7 +119,7 @@ pub fn document() -> Value {
         if has(|field| field.name == "stream" && matches!(field.rule, Rule::Honoured)) {
             kinds.push("text/event-stream");
         }
-        if kind != "application/json" {
+        if has(|field| matches!(field.shape, Shape::OneOf(all) if all.contains(&"vtt"))) {
             kinds.extend(["text/plain", "text/vtt"]);
         }
         paths.insert(

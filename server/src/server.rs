@@ -106,7 +106,12 @@ impl Server {
 
     /// Whether the model makes pictures, and no text.
     pub fn makes_pictures(&self) -> bool {
-        self.state.models.loaded().is_ok_and(|loaded| loaded.stats().is_none())
+        !self.picture_routes().is_empty()
+    }
+
+    /// The routes that a pipeline answers; none of a model of texts.
+    pub fn picture_routes(&self) -> Vec<&'static str> {
+        self.state.models.loaded().map(|loaded| loaded.picture_routes()).unwrap_or_default()
     }
 
     /// What ends it from another thread.

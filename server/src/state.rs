@@ -53,6 +53,9 @@ pub struct State {
     /// The turn of a request for pictures: a pipeline has one run at a time.
     #[cfg(feature = "images")]
     pub making: Arc<Semaphore>,
+    /// Room for answers with pictures that are not sent yet.
+    #[cfg(feature = "images")]
+    pub unsent: Arc<Semaphore>,
     /// When it was started, in seconds since 1970.
     pub created: u64,
 }
@@ -83,6 +86,12 @@ impl<M> Call<M> {
     #[cfg(feature = "speech")]
     pub fn body_is_gone(&mut self) {
         self._room = None;
+    }
+
+    /// The room of its body, for whoever keeps parts of it.
+    #[cfg(feature = "images")]
+    pub fn take_room(&mut self) -> Option<OwnedSemaphorePermit> {
+        self._room.take()
     }
 
     /// Who it is for: keys share what there is.
@@ -121,6 +130,8 @@ impl State {
             transcriptions: Arc::new(Semaphore::new(config.max_num_seqs.clamp(1, TRANSCRIPTIONS))),
             #[cfg(feature = "images")]
             making: Arc::new(Semaphore::new(1)),
+            #[cfg(feature = "images")]
+            unsent: Arc::new(Semaphore::new(crate::answer::kib(config.max_unsent_bytes) as usize)),
             #[cfg(feature = "speech")]
             decoding: Arc::new(Semaphore::new(SOUNDS.max(config.most_sound_bytes()) / KIB + 1)),
             created: now(),

@@ -3,9 +3,9 @@
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::model::Model;
-use engraft::{ChatTemplate, EmbedOptions, EngineStats, Error, Result, TextGenerator};
 #[cfg(feature = "images")]
-use engraft::{ImageHandle, engraft_diffusion::ImageRequest};
+use crate::pictures::Pictures;
+use engraft::{ChatTemplate, EmbedOptions, EngineStats, Error, Result, TextGenerator};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,9 +25,6 @@ const PROBE: Duration = Duration::from_secs(60);
 /// How often a request that has its turn looks for the pipeline.
 #[cfg(feature = "images")]
 const TICK: Duration = Duration::from_millis(20);
-/// The side of pictures of a pipeline whose files say none.
-#[cfg(feature = "images")]
-const SIDE: usize = 512;
 
 /// A model of texts that runs, with what the server adds to it.
 #[derive(Debug)]
@@ -47,27 +44,6 @@ impl Served {
     /// The template of conversations.
     pub fn template(&self) -> Option<&ChatTemplate> {
         self.own_template.as_ref().or(self.generator.chat_template())
-    }
-}
-
-/// A pipeline that runs.
-#[cfg(feature = "images")]
-#[derive(Debug)]
-pub struct Pictures {
-    /// The pipeline, on its thread.
-    pub model: ImageHandle,
-    /// How often it has been loaded before.
-    pub generation: u64,
-}
-
-#[cfg(feature = "images")]
-impl Pictures {
-    /// The side of pictures of which no size is said: that which the pipeline was trained with, as far as so
-    /// many pixels allow it.
-    pub fn side(&self, most_pixels: usize) -> usize {
-        let info = self.model.info();
-        let side = info.side.unwrap_or(SIDE).min(most_pixels.isqrt());
-        side / info.factor.max(1) * info.factor
     }
 }
 
@@ -97,6 +73,15 @@ impl Loaded {
             Loaded::Text(served) => Some(served.generator.handle().stats()),
             #[cfg(feature = "images")]
             Loaded::Pictures(_) => None,
+        }
+    }
+
+    /// The routes that a pipeline answers; none of a model of texts.
+    pub fn picture_routes(&self) -> Vec<&'static str> {
+        match self {
+            Loaded::Text(_) => Vec::new(),
+            #[cfg(feature = "images")]
+            Loaded::Pictures(pictures) => pictures.routes(),
         }
     }
 
@@ -182,9 +167,10 @@ impl Models {
         match self.loaded()? {
             Loaded::Text(served) => Ok(served),
             #[cfg(feature = "images")]
-            Loaded::Pictures(_) => Err(ApiError::bad(
-                "the model makes pictures of texts, and does nothing else: it answers /v1/images/generations alone",
-            )),
+            Loaded::Pictures(pictures) => Err(ApiError::bad(format!(
+                "the model makes pictures, and does nothing else: it answers {} alone",
+                pictures.routes().join(" and ")
+            ))),
         }
     }
 
@@ -324,21 +310,13 @@ fn serve(model: Model, template: Option<&str>, generation: u64) -> Result<Loaded
     }
 }
 
-/// A pipeline that makes pictures of a text alone.
+/// A pipeline that takes requests.
 #[cfg(feature = "images")]
-fn pictures(model: ImageHandle, template: Option<&str>, generation: u64) -> Result<Loaded> {
+fn pictures(model: engraft::ImageHandle, template: Option<&str>, generation: u64) -> Result<Loaded> {
     if template.is_some() {
         return Err(Error::config("chat-template", "given", "none: the model makes pictures"));
     }
-    let pictures = Pictures { model, generation };
-    let side = pictures.side(usize::MAX);
-    let plain = ImageRequest { width: side, height: side, ..ImageRequest::new("") };
-    pictures.model.check(plain).map_err(|error| Error::Architecture {
-        op: "/v1/images/generations".into(),
-        arch: pictures.model.info().name.clone(),
-        reason: error.to_string(),
-    })?;
-    Ok(Loaded::Pictures(Arc::new(pictures)))
+    Ok(Loaded::Pictures(Arc::new(Pictures::of(model, generation)?)))
 }
 
 fn text(generator: Arc<TextGenerator>, template: Option<&str>, generation: u64) -> Result<Loaded> {
@@ -379,6 +357,8 @@ async fn alive(loaded: &Loaded) -> bool {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    #[cfg(feature = "images")]
+    use engraft::{ImageHandle, engraft_diffusion::ImageRequest};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn lost() -> Error {

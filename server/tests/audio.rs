@@ -10,7 +10,7 @@ mod whisper;
 
 use common::{Answer, Running, config, start, start_with};
 use engraft::engraft_audio::{Format, Limits, Segment, decode};
-use engraft::{Options, SpeechOptions, Task, Transcriber};
+use engraft::{Options, SegmentDetails, SpeechOptions, Task, Transcriber};
 use engraft_server::ServerConfig;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -86,6 +86,22 @@ fn heard(folder: &Path, options: &SpeechOptions) -> (Vec<Segment>, Option<String
     (all, segments.language(), segments.incomplete())
 }
 
+/// What else the library says of those segments.
+fn scored(folder: &Path) -> Vec<SegmentDetails> {
+    let model = Transcriber::new(self::options().open(folder.to_str().unwrap()).unwrap()).unwrap();
+    let sound = decode(sound(), Limits::default()).unwrap();
+    let mut segments = model.transcribe(sound, &SpeechOptions::new().scores(true)).unwrap();
+    let mut all = Vec::new();
+    while segments.next().transpose().unwrap().is_some() {
+        all.extend(segments.details().cloned());
+    }
+    all
+}
+
+fn hundredths(x: f32) -> f64 {
+    (f64::from(x) * 100.0).round() / 100.0
+}
+
 fn text(segments: &[Segment]) -> String {
     segments.iter().map(|segment| segment.text.trim()).collect::<Vec<_>>().join(" ")
 }
@@ -97,7 +113,7 @@ fn every_format_is_what_the_library_hears() {
     // Noise has no end for such a model.
     assert!(incomplete > 0);
     assert!(segments.len() > 1, "{segments:?}");
-    let server = serving(folder, config());
+    let server = serving(folder.clone(), config());
     let plain = post(&server, TRANSCRIPTIONS, &multipart(&[("model", "demo")], &sound()));
     let usage = json!({"type": "duration", "seconds": 4});
     let want = json!({"text": text(&segments), "usage": usage, "incomplete_windows": incomplete});
@@ -108,8 +124,13 @@ fn every_format_is_what_the_library_hears() {
     assert_eq!((&verbose["language"], &verbose["duration"]), (&json!(language), &json!(3.5)));
     let all: Vec<Value> = serde_json::from_value(verbose["segments"].clone()).unwrap();
     assert_eq!(all.len(), segments.len());
-    for (at, (got, want)) in all.iter().zip(&segments).enumerate() {
-        let want = json!({"id": at, "start": want.start, "end": want.end, "text": want.text});
+    let scored = scored(&folder);
+    for (at, ((got, want), details)) in all.iter().zip(&segments).zip(&scored).enumerate() {
+        let want = json!({"id": at, "seek": details.seek, "start": want.start, "end": want.end,
+            "text": want.text, "tokens": details.tokens, "temperature": hundredths(details.temperature),
+            "avg_logprob": details.avg_logprob.unwrap(),
+            "compression_ratio": details.compression_ratio.unwrap(),
+            "no_speech_prob": details.no_speech_prob.unwrap()});
         assert_eq!(*got, want);
     }
     let formats = [
@@ -153,6 +174,28 @@ fn languages_translations_and_requests_at_once() {
 }
 
 #[test]
+fn prompts_and_temperatures_are_the_librarys() {
+    let folder = whisper("prompt", &json!({}));
+    let server = serving(folder.clone(), config());
+    let hear = |asked: &[(&str, &str)]| {
+        let asked = [asked, &[("language", "de"), ("response_format", "verbose_json")]].concat();
+        post(&server, TRANSCRIPTIONS, &multipart(&asked, &sound())).json()
+    };
+    let german = SpeechOptions::new().language("de");
+    let plain = text(&heard(&folder, &german).0);
+    // 0 is no one temperature: it begins the list.
+    assert_eq!(hear(&[("temperature", "0"), ("prompt", "")])["text"], plain);
+    let prompted = text(&heard(&folder, &german.clone().prompt("Names: Ada")).0);
+    assert_eq!(hear(&[("prompt", "Names: Ada")])["text"], prompted);
+    let warm = text(&heard(&folder, &german.temperatures([0.3])).0);
+    let answer = hear(&[("temperature", "0.3")]);
+    assert_eq!(answer["text"], warm);
+    assert!(warm != plain && prompted != plain, "{plain:?}, {prompted:?}, {warm:?}");
+    let segments = answer["segments"].as_array().unwrap();
+    assert!(!segments.is_empty() && segments.iter().all(|one| one["temperature"] == 0.3), "{answer}");
+}
+
+#[test]
 fn segments_are_streamed_as_they_are_heard() {
     let folder = whisper("stream", &json!({}));
     let (segments, _, incomplete) = heard(&folder, &SpeechOptions::new());
@@ -190,9 +233,9 @@ fn what_cannot_be_transcribed_is_refused_by_name() {
     refused(&[], b"no sound at all", json!("file"), "neither WAV nor FLAC");
     refused(&[], &wav(&numbers(RATE * 5, 1, 0.3)), json!("file"), "longer than 4 s");
     refused(&[("language", "xx")], &sound(), Value::Null, "\"xx\" is not in the model's vocabulary");
-    refused(&[("temperature", "0.5")], &sound(), json!("temperature"), "likeliest");
+    refused(&[("temperature", "1.5")], &sound(), json!("temperature"), "a number from 0 to 1");
     refused(&[("temperature", "warm")], &sound(), json!("temperature"), "warm");
-    refused(&[("prompt", "Names: Ada")], &sound(), json!("prompt"), "does not have it");
+    refused(&[("prompt", "Names: <|de|>")], &sound(), Value::Null, "<|de|>, which is no text");
     refused(&[("response_format", "ass")], &sound(), json!("response_format"), "verbose_json");
     refused(&[("stream", "true"), ("response_format", "srt")], &sound(), json!("response_format"), "stream");
     refused(&[("language", "de"), ("language", "en")], &sound(), json!("language"), "twice");

@@ -34,6 +34,20 @@ for wrong, param in [({"response_format": "url"}, "response_format"), ({"size": 
         raise SystemExit(f"{wrong} was taken")
     except openai.BadRequestError as error:
         assert error.param == param, error
+# A picture to begin with, and where it may change.
+edited = client.images.edit(
+    model=model, image=("fox.png", files[0]), mask=("mask.png", files[1]), prompt="a fox in the rain", n=2,
+    extra_body={"num_inference_steps": 4, "seed": 7, "strength": 0.6},
+)
+assert edited.size == "40x32" and len(edited.data) == 2, edited.size
+for one in edited.data:
+    file = base64.b64decode(one.b64_json)
+    assert struct.unpack(">II", file[16:24]) == (40, 32) and file != files[0], file[:32]
+try:
+    client.images.edit(model=model, image=("fox.png", files[0]), prompt="a fox", size="1024x1024")
+    raise SystemExit("another size was taken")
+except openai.BadRequestError as error:
+    assert error.param == "size", error
 try:
     client.chat.completions.create(model=model, messages=[{"role": "user", "content": "x"}])
     raise SystemExit("a pipeline answered a conversation")

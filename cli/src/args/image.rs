@@ -60,7 +60,8 @@ pub struct ImageArgs {
     /// A PNG or JPEG file to begin with
     #[arg(long, value_name = "IMAGE")]
     pub init: Option<PathBuf>,
-    /// A PNG or JPEG file as large as --init: what is white may change, the rest stays
+    /// A PNG or JPEG file as large as --init: what is white may change, the rest stays; of a file with
+    /// transparent pixels those may change
     #[arg(long, value_name = "IMAGE", requires = "init")]
     pub mask: Option<PathBuf>,
     /// How much of --init may change, 0 to 1

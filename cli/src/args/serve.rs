@@ -2,12 +2,14 @@
 
 use super::super::failure::Failure;
 use super::super::input;
-#[cfg(feature = "image")]
-use super::super::values::pixels;
 use super::super::values::positive;
+#[cfg(feature = "image")]
+use super::super::values::{lora, pixels};
 use super::ModelArgs;
 use clap::Args as ClapArgs;
 use engraft::engraft_core::file;
+#[cfg(feature = "image")]
+use engraft::engraft_diffusion::Lora;
 use engraft_server::{ApiKey, ServerConfig};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -34,6 +36,11 @@ pub struct ServeArgs {
     /// line counts before it
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
+    /// Of a pipeline: a LoRA file to add to the weights, and how much of it, FILE@0.6; default: all (can be
+    /// given several times)
+    #[cfg(feature = "image")]
+    #[arg(long, value_name = "FILE[@SCALE]", value_parser = lora)]
+    pub lora: Vec<Lora>,
     #[command(flatten)]
     pub http: HttpArgs,
     #[command(flatten)]
@@ -117,6 +124,10 @@ pub struct LimitArgs {
     #[cfg(feature = "image")]
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = positive)]
     pub max_image_steps: usize,
+    /// Bytes of answers with pictures that are not read yet; beyond, requests for pictures wait
+    #[cfg(feature = "image")]
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = positive)]
+    pub max_unsent_bytes: usize,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub max_connections: usize,
@@ -182,6 +193,8 @@ impl ServeArgs {
             max_image_pixels: limits.max_image_pixels,
             #[cfg(feature = "image")]
             max_image_steps: limits.max_image_steps,
+            #[cfg(feature = "image")]
+            max_unsent_bytes: limits.max_unsent_bytes,
             max_connections: limits.max_connections,
             request_timeout: limits.request_timeout.map(seconds),
             header_timeout: seconds(limits.header_timeout),

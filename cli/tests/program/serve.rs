@@ -1,5 +1,7 @@
 //! `engraft serve`: from the command line to an answer over HTTP, and to its end by a signal.
 
+#[cfg(feature = "image")]
+use base64::{Engine, engine::general_purpose::STANDARD};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -116,6 +118,42 @@ fn a_pipeline_makes_pictures_over_http() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains(said) && error.contains("makes pictures"), "{error}");
+    }
+}
+
+#[cfg(feature = "image")]
+#[test]
+fn pictures_over_http_have_the_lora_files_of_the_flag() {
+    use engraft::engraft_diffusion::engraft_image::encode_png;
+    use engraft::engraft_diffusion::{ImageRequest, Lora};
+    use engraft::{ImageGenerator, ImageOptions};
+
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden-image/pipelines/sdxl");
+    let file = format!("{folder}/lora_kohya_sgm.safetensors");
+    let made = |scale: Option<f64>| {
+        let loras = scale.map(|scale| Lora { file: file.clone().into(), scale }).into_iter().collect();
+        let mut model = ImageGenerator::open(folder, &ImageOptions { loras, ..Default::default() }).unwrap();
+        let request = ImageRequest { width: 16, height: 16, steps: Some(1), ..ImageRequest::new("a fox") };
+        let images = model.generate(&request, 7, |_| {}).unwrap();
+        encode_png(&images.rgb[0], 16, 16).unwrap()
+    };
+    let body = "{\"prompt\": \"a fox\", \"size\": \"16x16\", \"num_inference_steps\": 1, \"seed\": 7}";
+    let over_http = |flags: &[&str]| {
+        let serving = serve(&[&[folder, "--port", "0"], flags].concat());
+        let answer = ask(&serving.address, "POST /v1/images/generations", body);
+        let (_, rest) = answer.split_once("\"b64_json\":\"").unwrap_or_else(|| panic!("{answer}"));
+        STANDARD.decode(rest.split('"').next().unwrap()).unwrap()
+    };
+    let half = format!("{file}@0.5");
+    assert_ne!(made(Some(0.5)), made(None), "the file changes the picture");
+    assert_eq!(over_http(&["--lora", &half]), made(Some(0.5)));
+    for (args, said) in [
+        (vec!["--lora", &file], "folder with model_index.json"),
+        (vec![folder, "--lora", "/no/such.safetensors"], "/no/such.safetensors"),
+    ] {
+        let output = program().args(&args).args(["--port", "0"]).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(said), "{args:?}: {error}");
     }
 }
 

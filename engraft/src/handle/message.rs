@@ -5,7 +5,8 @@ use crate::embed::EmbedOptions;
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::Warning;
 use engraft_core::engine::{
-    Caller, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Memory, Request, Want,
+    Caller, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Memory, Request, StepTokens,
+    Want,
 };
 use engraft_core::inject::{GroupPlan, InjectionPlan};
 use engraft_core::policy::{Family, ModelSpec, StemSpec};
@@ -101,6 +102,8 @@ pub struct EngineStats {
     pub page_size: usize,
     /// Steps so far.
     pub steps: u64,
+    /// How many tokens each of them has computed.
+    pub step_tokens: StepTokens,
     /// Prompt tokens that were looked up in the prefix cache.
     pub prefix_queried: u64,
     /// Those of them that were found.

@@ -309,6 +309,7 @@ impl<B: Backend> Worker<B> {
             total_pages,
             page_size: self.engine.config().page_size,
             steps: self.steps,
+            step_tokens: *self.engine.step_tokens(),
             prefix_queried: prefix.queried,
             prefix_hit: prefix.hit,
             prefix_evicted: prefix.evicted,

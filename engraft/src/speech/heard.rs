@@ -4,6 +4,9 @@ use crate::wait::waker;
 use crate::{Caller, CancelToken, EngineHandle, Event, Finish, Request, SamplingParams, TextGenerator, Want};
 use engraft_core::sample::Rules;
 use engraft_core::{Error, Result};
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use std::io::Write;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,6 +19,8 @@ const SILENCE: f32 = 1e-4;
 pub(super) struct Timed {
     pub times: [f64; 2],
     pub text: String,
+    /// The text's tokens, with the timestamps around it.
+    pub tokens: Vec<u32>,
 }
 
 /// A window.
@@ -28,12 +33,23 @@ pub(super) struct Heard {
     pub complete: bool,
     /// Whether the model has read it.
     pub read: bool,
+    /// What is known of its text; the temperature alone unless more was asked for.
+    pub scores: Scores,
+}
+
+/// What is known of the text of a window.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Scores {
+    pub temperature: f32,
+    pub avg_logprob: Option<f64>,
+    pub no_speech_prob: Option<f64>,
+    pub compression_ratio: Option<f64>,
 }
 
 impl Heard {
     /// A window without speech.
     pub fn nothing(samples: usize) -> Self {
-        Self { samples, segments: Vec::new(), complete: true, read: false }
+        Self { samples, segments: Vec::new(), complete: true, read: false, scores: Scores::default() }
     }
 }
 
@@ -69,6 +85,8 @@ pub(super) struct Asked {
     /// Tokens at most.
     pub max_new_tokens: usize,
     pub rules: Option<Arc<Rules>>,
+    /// Whether the log-probabilities of the tokens are asked for.
+    pub logprobs: bool,
     pub sampling: SamplingParams,
     pub subsequence: u32,
 }
@@ -79,8 +97,16 @@ pub(super) struct Written {
     pub tokens: Vec<u32>,
     /// Whether it came to its end; else it would have gone on.
     pub complete: bool,
-    /// The sum of the log-probabilities of all tokens, of texts by rules.
+    /// The sum of the log-probabilities of all tokens, where it was asked for.
     pub logprob: f64,
+}
+
+impl Written {
+    /// The mean log-probability as OpenAI's Whisper has it: over the tokens and the one that ends them,
+    /// whether it came or not.
+    pub fn avg_logprob(&self) -> f64 {
+        self.logprob / (self.tokens.len() + 1) as f64
+    }
 }
 
 impl Calls<'_> {
@@ -94,8 +120,8 @@ impl Calls<'_> {
     /// # Errors
     /// `Request` where it was cancelled, and those of the engine.
     pub fn tokens(&self, asked: Asked) -> Result<Written> {
-        let Asked { features, decoder_prompt, max_new_tokens, rules, sampling, subsequence } = asked;
-        let want = Want { logprobs: rules.is_some(), ..Want::default() };
+        let want = Want { logprobs: asked.logprobs, ..Want::default() };
+        let Asked { features, decoder_prompt, max_new_tokens, rules, sampling, subsequence, .. } = asked;
         let Caller { tenant, priority } = self.caller.clone();
         let stop_ids = self.model.stop_ids().to_vec();
         let ends = stop_ids.clone();
@@ -133,6 +159,14 @@ impl Calls<'_> {
     }
 }
 
+/// Bytes of a text for each that zlib (RFC 1950) needs for it: a text that repeats itself has many.
+pub(super) fn compression_ratio(text: &str) -> f64 {
+    let mut packed = ZlibEncoder::new(Vec::new(), Compression::default());
+    // Writing to memory cannot fail.
+    let packed = packed.write_all(text.as_bytes()).and_then(|()| packed.finish()).unwrap_or_default();
+    text.len() as f64 / packed.len().max(1) as f64
+}
+
 /// Whether a window has nothing to hear.
 pub(super) fn is_silent(samples: &[f32]) -> bool {
     samples.iter().all(|x| x.abs() <= SILENCE)
@@ -144,5 +178,35 @@ pub(super) fn of_audio(error: engraft_audio::Error) -> Error {
         engraft_audio::Error::Config { field, got, allowed } => Error::config(field, got, allowed),
         engraft_audio::Error::Limit { what, got, allowed } => Error::config(what, got, allowed),
         other => Error::text(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Python's `len(text) / len(zlib.compress(text))`. Another implementation may need a few bytes more or
+    /// fewer, which count in short texts.
+    #[test]
+    fn what_repeats_itself_compresses_well() {
+        assert_eq!(compression_ratio(""), 0.0);
+        let plain = "the ferry leaves at eight, and nothing else goes today from the old harbour";
+        for (text, bytes, [least, most]) in [
+            ("ab", 10.0, [0.6, 1.1]),
+            (plain, 71.0, [0.6, 1.1]),
+            (&"and so on, ".repeat(40), 24.0, [0.6, 1.1]),
+            (&"thank you. ".repeat(30), 24.0, [0.94, 1.06]),
+            ("The quick brown fox jumps over the lazy dog", 50.0, [0.94, 1.06]),
+        ] {
+            let (got, want) = (compression_ratio(text), text.len() as f64 / bytes);
+            assert!(got > least * want && got < most * want, "{got} of {text:?}, {want} by zlib");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_text_counts_among_its_tokens() {
+        let written = Written { tokens: vec![5, 6, 7], complete: true, logprob: -6.0 };
+        assert_eq!(written.avg_logprob(), -1.5);
+        assert_eq!(Written::default().avg_logprob(), 0.0);
     }
 }

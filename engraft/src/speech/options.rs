@@ -29,6 +29,7 @@ pub struct SpeechOptions {
     pub(super) task: Task,
     pub(super) timestamps: bool,
     pub(super) decoding: Decoding,
+    pub(super) scores: bool,
     pub(super) caller: Caller,
 }
 
@@ -85,7 +86,7 @@ impl Decoding {
 impl Default for SpeechOptions {
     fn default() -> Self {
         let (decoding, caller) = (Decoding::default(), Caller::default());
-        Self { language: None, task: Task::Transcribe, timestamps: true, decoding, caller }
+        Self { language: None, task: Task::Transcribe, timestamps: true, decoding, scores: false, caller }
     }
 }
 
@@ -162,6 +163,13 @@ impl SpeechOptions {
     /// text.
     pub fn seed(mut self, seed: u64) -> Self {
         self.decoding.seed = seed;
+        self
+    }
+
+    /// Whether segments have the scores of their windows ([`SegmentDetails`](crate::SegmentDetails)). For the
+    /// probability of no speech Whisper's decoder is asked once more for each window.
+    pub fn scores(mut self, on: bool) -> Self {
+        self.scores = on;
         self
     }
 

@@ -4,13 +4,14 @@
 //! They know no windows of their own and no times. A long sound is split where it is quietest, and a window
 //! is a segment.
 
-use super::heard::{Asked, Calls, Heard, Timed, Written, is_silent, of_audio};
+use super::heard::{Asked, Calls, Heard, Scores, Timed, compression_ratio, is_silent, of_audio};
 use super::options::{Decoding, SpeechOptions, Task};
 use crate::{EncoderInput, Layers, TextGenerator};
 use engraft_audio::Waveform;
 use engraft_core::config::EngineConfig;
 use engraft_core::policy::StemSpec;
 use engraft_core::{Error, Result};
+use std::sync::Arc;
 
 /// Tokens that a second of speech has at most: a decoder that repeats itself ends there.
 const TOKENS_PER_SECOND: f64 = 6.5;
@@ -101,7 +102,7 @@ impl Samples {
     }
 
     /// Hears the window that begins with these samples.
-    pub fn hear(&self, calls: Calls<'_>, samples: &[f32]) -> Result<Heard> {
+    pub fn hear(&self, calls: Calls<'_>, samples: &[f32], options: &SpeechOptions) -> Result<Heard> {
         let (model, length) = (calls.model, self.window(samples));
         let (here, rate) = (&samples[..length], f64::from(self.rate()));
         // What is too short for a row of the encoder is no speech either.
@@ -109,29 +110,31 @@ impl Samples {
             return Ok(Heard::nothing(length));
         }
         let seconds = length as f64 / rate;
-        let features = self.waveform.features(here, length).map_err(of_audio)?.into();
-        let (text, complete) = match self.blank {
+        let features: Arc<[f32]> = self.waveform.features(here, length).map_err(of_audio)?.into();
+        let (tokens, complete, mut scores) = match self.blank {
             None => {
                 let most = (TOKENS_PER_SECOND * seconds).ceil() as usize + 1;
-                let asked = Asked { features, max_new_tokens: most, ..Asked::default() };
-                let Written { tokens, complete, .. } = calls.tokens(asked)?;
-                (model.tokenizer().decode(&tokens, true)?, complete)
+                let logprobs = options.scores;
+                let asked = Asked { features, max_new_tokens: most, logprobs, ..Asked::default() };
+                let written = calls.tokens(asked)?;
+                let avg_logprob = logprobs.then(|| written.avg_logprob());
+                (written.tokens, written.complete, Scores { avg_logprob, ..Scores::default() })
             }
             Some(blank) => {
                 let sound = EncoderInput { features, ..EncoderInput::default() };
                 let all = calls.handle().encode([sound], Layers::None)?;
                 let logits = all.first().map(|one| one.logits.as_slice()).unwrap_or_default();
                 let labels = model.info().vocab.max(1);
-                let text = model.tokenizer().decode(&characters(logits.chunks(labels), blank), true)?;
-                (text.trim().to_string(), true)
+                (characters(logits.chunks(labels), blank), true, Scores::default())
             }
         };
-        Ok(Heard {
-            samples: length,
-            segments: vec![Timed { times: [0.0, seconds], text }],
-            read: true,
-            complete,
-        })
+        let mut text = model.tokenizer().decode(&tokens, true)?;
+        if self.blank.is_some() {
+            text = text.trim().to_string();
+        }
+        scores.compression_ratio = options.scores.then(|| compression_ratio(text.trim()));
+        let segments = vec![Timed { times: [0.0, seconds], text, tokens }];
+        Ok(Heard { samples: length, segments, read: true, complete, scores })
     }
 
     /// Samples of the window: all, or up to where it is quietest in the last part of the longest.

@@ -5,16 +5,14 @@
 //! repeats itself or is not believed, and windows passed over that are likely without speech. At every
 //! temperature one text is sampled; there is no search by beams.
 
-use super::heard::{Asked, Calls, Heard, Timed, Written, is_silent};
+use super::heard::{Asked, Calls, Heard, Scores, Timed, Written, compression_ratio, is_silent};
 use super::options::{Decoding, SpeechOptions, Task};
 use super::words::Words;
 use crate::{EncoderInput, ForwardWant, Pick, SamplingParams, TextGenerator};
 use engraft_audio::{LogMel, TimedTokens, segments};
 use engraft_core::config::EngineConfig;
 use engraft_core::{Error, Result};
-use flate2::{Compression, write::ZlibEncoder};
 use serde_json::Value;
-use std::io::Write;
 use std::sync::Arc;
 
 /// Above this temperature a text is no beginning of the next one.
@@ -46,6 +44,8 @@ struct Sampled {
     temperature: f32,
     /// Mean log-probability of its tokens.
     logprob: f64,
+    /// Where a threshold or the scores need it.
+    compression: Option<f64>,
 }
 
 /// A window that is asked for.
@@ -131,26 +131,25 @@ impl Whisper {
         let features: Arc<[f32]> = self.mel.features(here, length).into();
         let window = self.window(calls, features, options, before)?;
         before.windows += 1;
-        let Some(Sampled { written: Written { tokens, complete, .. }, temperature, .. }) =
-            self.text(&window)?
-        else {
+        let Some((written, scores)) = self.text(&window)? else {
             return Ok(Heard { read: true, ..Heard::nothing(length) });
         };
+        let Written { tokens, complete, .. } = written;
         let (found, heard) = self.segments(tokens, options.timestamps, length);
         let mut timed = Vec::with_capacity(found.len());
         for TimedTokens { times, tokens, with_times } in found {
             let text = calls.model.tokenizer().decode(&tokens, true)?;
             if !text.trim().is_empty() && times[0] != times[1] {
-                before.tokens.extend(with_times);
+                before.tokens.extend(&with_times);
             }
-            timed.push(Timed { times, text });
+            timed.push(Timed { times, text, tokens: with_times });
         }
-        if !options.decoding.previous || temperature > WARM {
+        if !options.decoding.previous || scores.temperature > WARM {
             before.tokens.clear();
         }
         // By timestamps, the next window begins where the last whole segment ended.
         let complete = complete || options.timestamps && heard < here.len();
-        Ok(Heard { samples: heard, segments: timed, complete, read: true })
+        Ok(Heard { samples: heard, segments: timed, complete, read: true, scores })
     }
 
     /// What a window is asked.
@@ -184,10 +183,11 @@ impl Whisper {
     }
 
     /// The first text that is within the thresholds, or the last one; none where there is likely no speech.
-    fn text(&self, window: &Window<'_>) -> Result<Option<Sampled>> {
+    fn text(&self, window: &Window<'_>) -> Result<Option<(Written, Scores)>> {
         let Decoding { temperatures, compression_ratio, logprob, no_speech, .. } = &window.options.decoding;
-        let mut silence = None;
-        // Asked for where it counts alone: of texts that are not believed.
+        let scores = window.options.scores;
+        let mut silence = if scores { Some(self.no_speech(window)?) } else { None };
+        // Else asked for where it counts alone: of texts that are not believed.
         let mut is_silence = |sampled: &Sampled| -> Result<bool> {
             let Some(most) = no_speech else { return Ok(false) };
             if logprob.is_some_and(|least| sampled.logprob > least) {
@@ -203,10 +203,7 @@ impl Whisper {
         for (attempt, temperature) in temperatures.iter().copied().enumerate() {
             let sampled = self.sample(window, attempt, temperature)?;
             let unlikely = logprob.is_some_and(|least| sampled.logprob < least);
-            let repeats = match compression_ratio {
-                Some(most) => self.compression(window.calls.model, &sampled.written.tokens)? > *most,
-                None => false,
-            };
+            let repeats = compression_ratio.zip(sampled.compression).is_some_and(|(most, got)| got > most);
             // What is likely no speech needs no other text.
             let again = (unlikely || repeats) && !(unlikely && is_silence(&sampled)?);
             last = Some(sampled);
@@ -214,10 +211,18 @@ impl Whisper {
                 break;
             }
         }
-        match last {
-            Some(sampled) if is_silence(&sampled)? => Ok(None),
-            last => Ok(last),
+        let Some(sampled) = last else { return Ok(None) };
+        if is_silence(&sampled)? {
+            return Ok(None);
         }
+        let Sampled { written, temperature, logprob, compression } = sampled;
+        let known = Scores {
+            temperature,
+            avg_logprob: scores.then_some(logprob),
+            no_speech_prob: silence.filter(|_| scores),
+            compression_ratio: compression.filter(|_| scores),
+        };
+        Ok(Some((written, known)))
     }
 
     fn sample(&self, window: &Window<'_>, attempt: usize, temperature: f32) -> Result<Sampled> {
@@ -229,13 +234,19 @@ impl Whisper {
             decoder_prompt: prompt.iter().chain(begins).copied().collect(),
             max_new_tokens: usize::MAX,
             rules: Some(self.words.rules[usize::from(!options.timestamps)].clone()),
+            logprobs: true,
             sampling: SamplingParams { temperature, seed, ..SamplingParams::default() },
             // A window's random numbers are its own, and so are those of a temperature.
             subsequence: (windows * attempts + attempt) as u32,
         };
         let written = window.calls.tokens(asked)?;
-        let logprob = written.logprob / (written.tokens.len() + 1) as f64;
-        Ok(Sampled { written, temperature, logprob })
+        let logprob = written.avg_logprob();
+        let measured = options.scores || options.decoding.compression_ratio.is_some();
+        let compression = match measured {
+            true => Some(self.compression(window.calls.model, &written.tokens)?),
+            false => None,
+        };
+        Ok(Sampled { written, temperature, logprob, compression })
     }
 
     /// How many bytes of text a byte of it compressed stands for.
@@ -287,29 +298,4 @@ fn first_logits(calls: Calls<'_>, features: &Arc<[f32]>, decoder: Vec<u32>) -> R
 /// The probability of a token by its row of logits.
 fn probability(logits: &[f32], token: u32) -> f64 {
     f64::from(engraft_core::sample::log_probability(logits, token)).exp()
-}
-
-/// Bytes of a text for each byte of it compressed by zlib.
-fn compression_ratio(text: &str) -> f64 {
-    let mut zlib = ZlibEncoder::new(Vec::new(), Compression::default());
-    // Memory takes everything.
-    let packed = zlib.write_all(text.as_bytes()).and_then(|()| zlib.finish()).unwrap_or_default();
-    text.len() as f64 / packed.len().max(1) as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Python's `len(text) / len(zlib.compress(text))`: 330 bytes in 24, 43 in 50, none in 8.
-    #[test]
-    fn what_repeats_itself_compresses_well() {
-        let close = |text: &str, want: f64| {
-            let got = compression_ratio(text);
-            assert!((got - want).abs() < 0.06 * want, "{got} of {text:?}, {want} by zlib");
-        };
-        close(&"thank you. ".repeat(30), 330.0 / 24.0);
-        close("The quick brown fox jumps over the lazy dog", 43.0 / 50.0);
-        assert_eq!(compression_ratio(""), 0.0);
-    }
 }

@@ -234,7 +234,8 @@ fn what_cannot_be_honoured_is_refused_by_name() {
         ("moderation", json!("low"), "nothing judges"),
         ("stream", json!(true), "does not have it"),
         ("partial_images", json!(1), "does not have it"),
-        ("image", json!("x"), "of texts alone"),
+        ("image", json!("x"), "begins with a picture"),
+        ("strength", json!(0.5), "/v1/images/edits"),
         ("width", json!(16), "size says it"),
         ("steps", json!(2), "num_inference_steps says it"),
         ("lora", json!("x"), "LoRA"),
@@ -293,7 +294,6 @@ fn a_pipeline_answers_nothing_else() {
 fn what_needs_more_than_a_text_is_refused_before_it_is_served() {
     for (name, config, what) in [
         ("sd1_controlnet", own(), "this pipeline has a ControlNet"),
-        ("sd1_inpaint", own(), "this model fills in pictures"),
         ("sd1", config(), "chat-template"),
         ("none", own(), "model_index.json"),
     ] {

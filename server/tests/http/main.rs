@@ -4,8 +4,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod completions;
+#[cfg(feature = "images")]
+mod edits;
 mod fields;
 #[cfg(feature = "images")]
 mod images;
 mod limits;
 mod routes;
+#[cfg(all(feature = "images", unix))]
+mod unsent;

@@ -1,6 +1,6 @@
 //! The other routes: vectors, scores, what the server says of itself, the page, Unix sockets.
 
-use crate::common::{Running, config, demo, start, start_with};
+use crate::common::{Running, config, demo, metric, start, start_with};
 use base64::Engine;
 use engraft::{EmbedOptions, Event, Options, Request};
 use engraft_server::{Server, ServerConfig};
@@ -314,4 +314,37 @@ fn certificates_are_refused_where_there_is_no_tls() {
     let config = ServerConfig { tls: Some(("a.pem".into(), "b.pem".into())), ..config() };
     let error = Server::bind(config, demo).map(drop).unwrap_err().to_string();
     assert!(error.contains("ssl-certfile") && error.contains("`tls`"), "{error}");
+}
+
+#[test]
+fn every_token_that_a_step_computes_is_counted() {
+    let server = start(config());
+    let name = |end: &str| format!("vllm:iteration_tokens_total_{end}");
+    let mut want = 0;
+    for (at, prompt) in ["a", "This package provides", "x y z", "This package provides"].iter().enumerate() {
+        let body = json!({"prompt": prompt, "max_tokens": 3 + at, "ignore_eos": true, "temperature": 0,
+            "cache_salt": at.to_string()});
+        let usage = server.post("/v1/completions", &body).json()["usage"].clone();
+        // What is sampled last is read by no step.
+        want += usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap() - 1;
+    }
+    let said = |name: &str| metric(&server, name);
+    assert_eq!(said(&name("sum")), want as f64);
+    let sequences = said("vllm:request_prompt_tokens_count");
+    assert_eq!(
+        said("vllm:prompt_tokens_total") + said("vllm:generation_tokens_total") - sequences,
+        want as f64
+    );
+    // 3 + 4 + 5 + 6 steps, of which each sequence has one for its prompt.
+    assert_eq!(said(&name("count")), 18.0);
+    let text = server.get("/metrics").text();
+    let bucket = |le: &str| {
+        let end = format!("le=\"{le}\"}} ");
+        let line = text.lines().find(|line| line.starts_with(&name("bucket")) && line.contains(&end));
+        line.unwrap_or_else(|| panic!("{le}: {text}")).rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    assert!(bucket("1") >= 14, "{text}");
+    assert_eq!((bucket("16384"), bucket("+Inf")), (18, 18));
+    let bounds = text.lines().filter(|line| line.starts_with(&name("bucket"))).count();
+    assert_eq!(bounds, 14, "those of vLLM, and the rest");
 }
