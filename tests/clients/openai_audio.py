@@ -26,6 +26,9 @@ assert text, "nothing was heard"
 whole = ask(response_format="verbose_json", timestamp_granularities=["segment"])
 assert whole.text == text and abs(whole.duration - 3) < 1e-6 and whole.language, whole
 assert " ".join(segment.text.strip() for segment in whole.segments) == text, whole
+for segment in whole.segments:
+    assert segment.tokens and segment.avg_logprob < 0 and 0 <= segment.temperature <= 1 and segment.seek >= 0, segment
+    assert 0 <= segment.no_speech_prob <= 1 and segment.compression_ratio > 0, segment
 assert "-->" in ask(response_format="srt") and ask(response_format="vtt").startswith("WEBVTT")
 events = list(ask(stream=True))
 assert "".join(event.delta for event in events[:-1]) == text, events

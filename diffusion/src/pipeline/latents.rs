@@ -104,7 +104,7 @@ pub(super) async fn first<B: Backend>(
     let mut samples = 0;
     let mut original = None;
     if !whole || !reads {
-        original = Some(latents_of(vae, noise, &init.rgb, request, &mut samples).await?.repeat(items));
+        original = Some(latents_of(vae, noise, &init.rgb, (request, items), &mut samples).await?);
     }
     let added = unit_noise(noise, Purpose::Latents, items, each);
     let latents = match &original {
@@ -114,7 +114,7 @@ pub(super) async fn first<B: Backend>(
     let (mut kept, mut extra) = (None, None);
     match (mask, original) {
         (Some(mask), _) if reads => {
-            let own = latents_of(vae, noise, &hidden(init), request, &mut samples).await?.repeat(items);
+            let own = latents_of(vae, noise, &hidden(init), (request, items), &mut samples).await?;
             extra = Some(joined(&mask, 1, &own));
         }
         (Some(mask), Some(original)) => kept = Some(Kept { original, noise: added, mask }),
@@ -149,12 +149,13 @@ pub(super) fn joined(first: &[f32], columns: usize, second: &[f32]) -> Vec<f32> 
     first.chunks(columns.max(1)).zip(second.chunks(others)).flat_map(|(a, b)| [a, b].concat()).collect()
 }
 
-/// Latents of a picture: `scale * (mean + deviation * noise - shift)`.
+/// Latents of a picture for all of a run, `[items * latents, channels]`: `scale * (mean + deviation * noise -
+/// shift)`, each with its own noise, as it has alone.
 async fn latents_of<B: Backend>(
     vae: &mut Vae<B>,
     noise: &mut dyn Noise,
     rgb: &[f32],
-    request: &ImageRequest,
+    (request, items): (&ImageRequest, usize),
     samples: &mut usize,
 ) -> Result<Vec<f32>> {
     let pixels: Vec<f32> = rgb.iter().map(|x| 2.0 * x - 1.0).collect();
@@ -164,12 +165,12 @@ async fn latents_of<B: Backend>(
     let (scale, shift) = (spec.scaling_factor, spec.shift_factor.unwrap_or(0.0));
     // Without a variance there is nothing to sample.
     if !spec.has_variance() {
-        return Ok(moments.iter().map(|x| (scale * (f64::from(*x) - shift)) as f32).collect());
+        let one: Vec<f32> = moments.iter().map(|x| (scale * (f64::from(*x) - shift)) as f32).collect();
+        return Ok(one.repeat(items));
     }
-    let mut unit = vec![0.0; moments.len() / 2];
-    noise.fill(Purpose::Posterior(*samples), 0, &mut unit);
+    let unit = unit_noise(noise, Purpose::Posterior(*samples), items, moments.len() / 2);
     *samples += 1;
-    let rows = moments.chunks_exact(2 * channels).zip(unit.chunks_exact(channels));
+    let rows = moments.chunks_exact(2 * channels).cycle().zip(unit.chunks_exact(channels));
     let one = |((mean, log), unit): ((&f32, &f32), &f32)| {
         let [least, most] = LOG_VARIANCE;
         let deviation = (0.5 * f64::from(log.clamp(least, most))).exp();

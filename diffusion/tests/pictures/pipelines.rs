@@ -80,6 +80,29 @@ fn what_is_too_long_is_said_and_a_run_can_end() {
     }
 }
 
+#[test]
+fn pictures_that_begin_with_one_have_the_bits_that_they_have_alone() {
+    let cpu = Cpu::new(CpuConfig::default()).unwrap();
+    let rgb: Vec<f32> = (0..24 * 16 * 3).map(|i| (i % 97) as f32 / 97.0).collect();
+    let mask: Vec<f32> = (0..24 * 16).map(|i| if i % 24 < 12 { 1.0 } else { 0.0 }).collect();
+    for (case, masked) in [("sd1", false), ("sd1", true), ("sd1_inpaint", true)] {
+        let mut pipeline =
+            Pipeline::load(&cpu, &folder("pipelines").join(case), &PipelineOptions::default()).unwrap();
+        let mut run = |prompts: &[&str], seed| {
+            let mask = masked.then(|| mask.clone());
+            let init = Some(Init { rgb: rgb.clone(), strength: 0.6, mask });
+            let request = ImageRequest { steps: Some(4), text_tokens: None, init, ..small(prompts) };
+            let all = &mut |_: Progress| ControlFlow::Continue(());
+            block_on(pipeline.run(&request, &mut Seeded(seed), all)).unwrap().unwrap()
+        };
+        let both = run(&["a fox", "a fox"], 5);
+        let (first, second) = both.latents.split_at(both.latents.len() / 2);
+        assert_ne!(first, second, "{case}");
+        let alone = run(&["a fox"], 6);
+        assert!(alone.decoded == both.decoded[alone.decoded.len()..], "{case}, masked: {masked}");
+    }
+}
+
 /// A request of small pictures that few steps make.
 fn small(prompts: &[&str]) -> ImageRequest {
     ImageRequest {
