@@ -33,6 +33,9 @@ pub type Ticket = u64;
 /// Operations that may wait before the submitter has to help, as a full hardware queue makes it.
 const DEPTH: usize = 4096;
 
+/// How long a thread sleeps at most before it looks whether others have ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 thread_local! {
     /// This thread is inside a host function that the driver called.
     static CALLED: Cell<bool> = const { Cell::new(false) };
@@ -308,7 +311,8 @@ fn pause(d: &mut Held, targets: &[Ticket]) {
     d.queue.sleepers.insert(me, targets.to_vec());
     let over = d.queue.calls == 0 && d.queue.all_asleep() || {
         let left = patience.saturating_sub(d.queue.stirred.elapsed());
-        returned.wait_for(d, left.max(Duration::from_millis(1)));
+        // A thread that ends says nothing: then all others may be asleep.
+        returned.wait_for(d, left.clamp(Duration::from_millis(1), LOOK_AGAIN));
         d.queue.calls == 0 && d.queue.stirred.elapsed() >= patience
     };
     d.queue.sleepers.remove(&me);
