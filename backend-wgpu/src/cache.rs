@@ -4,7 +4,8 @@
 //! versions, and the version of this package. So nothing is ever out of date: what changes is not found, and
 //! a file may be deleted at any time. In front of the driver's bytes stands their own SHA-256 (with the
 //! key's): a file that is truncated, damaged or another's is distinguished from a good one here, before a
-//! driver reads it. Files are written under a name of their own and renamed, so that no reader sees half of one.
+//! driver reads it. Files are written under a name of their own and renamed, so that no reader sees half of
+//! one.
 //!
 //! The disk never fails a start: whatever it refuses, pipelines are compiled, and a warning says so.
 
@@ -53,8 +54,8 @@ impl Cache {
             }
         };
         let scope = gpu.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        // SAFETY: the bytes are those that `get_data` gave for this adapter and driver: the key is theirs, and
-        // the hash in front says that they were not changed.
+        // SAFETY: the bytes are those that `get_data` gave for this adapter and driver: the key is theirs,
+        // and the hash in front says that they were not changed.
         let pipelines = unsafe {
             gpu.device.create_pipeline_cache(&wgpu::PipelineCacheDescriptor {
                 label: Some("pipelines"),
@@ -154,7 +155,7 @@ fn write(to: &Path, key: &[u8; 32], bytes: &[u8]) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
     use crate::tests::opened_as;

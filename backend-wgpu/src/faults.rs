@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The first fault of a device: what the driver reported outside any call.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Faults(Arc<Mutex<Option<Fault>>>);
+pub(crate) struct Faults {
+    first: Arc<Mutex<Option<Fault>>>,
+    device: Option<wgpu::Device>,
+}
 
 /// What went wrong.
 #[derive(Debug, Clone)]
@@ -18,15 +21,17 @@ pub(crate) enum Fault {
 impl Faults {
     /// Listens to a device.
     pub fn of(device: &wgpu::Device) -> Self {
-        let faults = Self::default();
-        let sink = faults.clone();
+        let faults = Self { device: Some(device.clone()), ..Self::default() };
+        // Without the device, which keeps what listens.
+        let listener = || Self { first: faults.first.clone(), device: None };
+        let sink = listener();
         device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
             sink.set(match e {
                 wgpu::Error::OutOfMemory { .. } => Fault::OutOfMemory,
                 other => Fault::Other(other.to_string()),
             });
         }));
-        let sink = faults.clone();
+        let sink = listener();
         device.set_device_lost_callback(move |reason, what| {
             sink.set(Fault::Lost(format!("{what} ({reason:?})")))
         });
@@ -35,7 +40,7 @@ impl Faults {
 
     /// Keeps the first fault; the loss of the device stands above any other.
     pub fn set(&self, fault: Fault) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.is_none() || matches!(fault, Fault::Lost(_)) {
             *kept = Some(fault);
         }
@@ -43,7 +48,19 @@ impl Faults {
 
     /// The fault that was reported since the last check; a lost device stays lost.
     pub fn check(&self) -> Result<()> {
-        let mut fault = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let error = match self.reported() {
+            Err(error @ Error::Internal { .. }) => error,
+            other => return other,
+        };
+        // A device that is lost refuses what it is asked before it says so.
+        if let Some(device) = &self.device {
+            let _ = device.poll(wgpu::PollType::Poll);
+        }
+        self.reported().and(Err(error))
+    }
+
+    fn reported(&self) -> Result<()> {
+        let mut fault = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         match fault.as_ref() {
             None => Ok(()),
             Some(Fault::Lost(what)) => Err(Error::DeviceLost { what: what.clone() }),

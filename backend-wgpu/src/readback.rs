@@ -99,7 +99,7 @@ impl Staging {
                 // result.
                 Some(Ok(())) => Poll::Ready(gpu.faults.check()),
                 Some(Err(e)) => {
-                    // What was reported says more. Else the device is lost, and stays so for every later call.
+                    // What was reported says more. Else the device is lost, and stays so for later calls.
                     Poll::Ready(gpu.faults.check().and_then(|()| {
                         gpu.faults.set(Fault::Lost(format!("reading back: {e}")));
                         gpu.faults.check()

@@ -316,8 +316,7 @@ fn passes_are_timed_where_nothing_else_is() {
     gpu.gpu.clock = Way::Passes;
     let gpu = Arc::new(gpu);
     let mut stream = gpu.stream().unwrap();
-    let mut mat =
-        |rows| Mat::<WgpuMem>::new(gpu.alloc(rows * 4096).unwrap(), rows, 1024, Float::F32).unwrap();
+    let mat = |rows| Mat::<WgpuMem>::new(gpu.alloc(rows * 4096).unwrap(), rows, 1024, Float::F32).unwrap();
     let (x, mut acc) = (mat(512), mat(512));
     let mut add = |stream: &mut WgpuStream, rows: usize, count: usize| {
         for _ in 0..count {

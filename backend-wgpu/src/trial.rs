@@ -6,7 +6,7 @@
 //! came out infinite would hide what went wrong.
 
 use crate::select::LANES_PER_PANEL;
-use engraft_shaders::{Attention, BLOCK_WORDS, Elem, Kernel, Norm, PANEL, Packing};
+use engraft_shaders::{Attention, BLOCK_WORDS, Elem, Kernel, Norm, PANEL, Packing, Rescale};
 
 /// What a dispatch brings.
 #[derive(Debug, Clone)]
@@ -35,6 +35,7 @@ impl Trial {
         let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
         match *kernel {
             Kernel::Norm(how, x, _) => Some(norm(&mut dice, how, x)),
+            Kernel::Rescale(how, x, _) => Some(rescale(&mut dice, how, x)),
             Kernel::RopeAppendNorm(x, kv, _) => Some(rope_append_norm(&mut dice, x, kv)),
             Kernel::LinearLanes { weight, x, out, rows, gate, .. } => {
                 Some(linear(&mut dice, (weight, x, out), (rows, gate), true))
@@ -42,6 +43,7 @@ impl Trial {
             Kernel::Linear { weight, x, out, rows, gate, .. } => {
                 Some(linear(&mut dice, (weight, x, out), (rows, gate), false))
             }
+            Kernel::Attention(how, x, kv) if how.distances => Some(by_distance(&mut dice, how, x, kv)),
             Kernel::Attention(how, x, kv) => Some(attention(&mut dice, how, x, kv)),
             _ => None,
         }
@@ -161,6 +163,18 @@ fn rope_append_norm(dice: &mut Dice, x: Elem, kv: Elem) -> Trial {
     Trial { buffers, words, grid: [tokens * (heads + 2 * kv_heads), 1, 1] }
 }
 
+/// Three rows, sparse or brought to the size of others.
+fn rescale(dice: &mut Dice, how: Rescale, x: Elem) -> Trial {
+    let (rows, cols) = (3, 150);
+    let (matrices, limit) = match how {
+        Rescale::Topk => (1, 0.5f32),
+        Rescale::Match => (2, 1e-5),
+    };
+    let buffers = (0..matrices).map(|_| dice.rows(x, rows * cols)).collect();
+    let words = vec![rows, 1, cols, 0, cols, 0, cols, limit.to_bits()];
+    Trial { buffers, words, grid: [rows, 1, 1] }
+}
+
 /// A tile of rows by one panel of outputs (a gate's is two), leaves of whole blocks.
 fn linear(
     dice: &mut Dice,
@@ -221,6 +235,22 @@ fn attention(dice: &mut Dice, how: Attention, x: Elem, kv: Elem) -> Trial {
     }
     buffers.push(vec![0; 4]);
     Trial { buffers, words, grid: [tokens, heads, 1] }
+}
+
+/// As dense attention with a key head for every query head, and both terms by distance, of five rows on each
+/// side.
+fn by_distance(dice: &mut Dice, how: Attention, x: Elem, kv: Elem) -> Trial {
+    let mut trial = attention(dice, how, x, kv);
+    let (tokens, heads, k_dim, v_dim, reach) = (70, 2, 24, 64 * how.columns - 5, 5);
+    let (k_cols, v_cols) = (heads * k_dim, heads * v_dim);
+    (trial.buffers[1], trial.buffers[2]) = (dice.rows(kv, tokens * k_cols), dice.rows(kv, tokens * v_cols));
+    // In the place of what heads have.
+    trial.buffers.pop();
+    trial.buffers.extend([0, 1].map(|_| dice.rows(x, (2 * reach + 1) * k_cols)));
+    trial.words.truncate(9);
+    trial.words[3] = heads | reach << 16;
+    trial.words.extend([0, 0, k_cols | v_cols << 16, 0, 0, k_cols | k_cols << 16]);
+    trial
 }
 
 #[cfg(test)]

@@ -13,7 +13,9 @@ use engraft_core::ops::{
     AttentionOpKind, EmbedOpKind, IndexOpKind, KvOpKind, LinearOpKind, MoeOpKind, NormOpKind, OpKind,
     PictureOpKind, RopeOpKind, RowsOpKind,
 };
-use engraft_shaders::{Attention, Elem, Elementwise, Index, Kernel, Kv, Moe, Norm, Packing, Picture, Reduce};
+use engraft_shaders::{
+    Attention, Elem, Elementwise, Index, Kernel, Kv, Moe, Norm, Packing, Picture, Reduce, Rescale,
+};
 
 /// Rows of a step that shaders differ by: one, a few, many.
 const ROWS: [usize; 3] = [1, 2, 512];
@@ -33,6 +35,8 @@ pub(crate) fn shaders(key: &WgpuKernel, select: &Select) -> Vec<Kernel> {
             NormOpKind::AddNorm => Kernel::Norm(Norm::Add, x, reduce),
             NormOpKind::HeadNorm => Kernel::Norm(Norm::Heads, x, reduce),
             NormOpKind::GroupNorm => Kernel::NormGroups(x),
+            NormOpKind::GaussianTopk => Kernel::Rescale(Rescale::Topk, x, reduce),
+            NormOpKind::MatchRms => Kernel::Rescale(Rescale::Match, x, reduce),
         }],
         OpKind::Elementwise(kind) => elementwise(kind, x, out),
         OpKind::Moe(kind) => experts(key, kind, select),
@@ -78,7 +82,7 @@ pub(crate) fn classes(select: &Select, rows: bool) -> Vec<Kernel> {
         all.extend([4, 8].map(tile));
     }
     for (dense, columns) in [(false, 1), (false, 2), (true, 1), (true, 2)] {
-        let how = Attention { dense, columns, capped: false, subgroups: true };
+        let how = Attention { dense, columns, capped: false, subgroups: true, distances: false };
         all.push(Kernel::Attention(how, x, kv));
     }
     all.retain(|kernel| if kernel.subgroups() { select.subgroups() } else { rows });
@@ -136,12 +140,14 @@ fn experts(key: &WgpuKernel, kind: MoeOpKind, select: &Select) -> Vec<Kernel> {
 fn attention(key: &WgpuKernel, kind: AttentionOpKind, select: &Select) -> Vec<Kernel> {
     let (x, kv) = (elem(key.x), key.kv.map_or(elem(key.x), elem));
     let (columns, subgroups) = (key.columns, key.variant == Variant::Largest { subgroups: true });
-    let dense = kind == AttentionOpKind::AttendDense;
+    let distances = kind == AttentionOpKind::AttendDisentangled;
+    let dense = distances || kind == AttentionOpKind::AttendDense;
     let tiles = !dense && select.has_tiles();
     [false, true]
         .into_iter()
         .flat_map(|capped| {
-            let alone = Kernel::Attention(Attention { dense, columns, capped, subgroups }, x, kv);
+            let how = Attention { dense, columns, capped, subgroups, distances };
+            let alone = Kernel::Attention(how, x, kv);
             [Some(alone), tiles.then_some(Kernel::AttentionTile(columns, capped, x, kv))]
         })
         .flatten()

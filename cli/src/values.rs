@@ -47,6 +47,12 @@ pub(super) fn positive(text: &str) -> Result<usize, String> {
     whole(text, 1..=1 << 20)
 }
 
+/// Bytes, one at least.
+#[cfg(all(feature = "serve", feature = "image"))]
+pub(super) fn bytes(text: &str) -> Result<usize, String> {
+    whole(text, 1..=1 << 40)
+}
+
 /// Seconds of a report.
 pub(super) fn report_seconds(text: &str) -> Result<usize, String> {
     whole(text, 1..=3600)

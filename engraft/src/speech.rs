@@ -55,8 +55,8 @@ pub struct SegmentDetails {
     /// What its window's text was sampled at; 0 for the likeliest tokens.
     pub temperature: f32,
     /// Mean of the natural logarithms of the probabilities of its window's tokens and of the one that ended
-    /// them, by the logits that its rules left; none of an encoder alone, and unless [`SpeechOptions::scores`]
-    /// asks for it.
+    /// them, by the logits that its rules left; none of an encoder alone, and unless
+    /// [`SpeechOptions::scores`] asks for it.
     pub avg_logprob: Option<f64>,
     /// Bytes of its window's text for each that zlib needs for it; none unless it is asked for.
     pub compression_ratio: Option<f64>,

@@ -35,6 +35,9 @@ pub static CPU: LazyLock<Arc<Cpu>> = LazyLock::new(|| {
     Cpu::new(config).unwrap_or_else(|e| panic!("the CPU backend: {e}"))
 });
 
+/// A header of a published size, whose values would take too long to make.
+const AS_PUBLISHED: &str = "deberta_v3_base";
+
 /// The headers of `core/src/policy/fixtures`.
 pub fn seeds() -> Result<Vec<Vec<u8>>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/src/policy/fixtures");
@@ -42,7 +45,7 @@ pub fn seeds() -> Result<Vec<Vec<u8>>> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(&folder).map_err(|e| Error::io(&folder, e))? {
         let path = entry.map_err(|e| Error::io(&folder, e))?.path();
-        if path.extension().is_some_and(|e| e == "json") {
+        if path.extension().is_some_and(|e| e == "json") && path.file_stem() != Some(AS_PUBLISHED.as_ref()) {
             let (config, lines) = (read(&path)?, read(&path.with_extension("txt"))?);
             all.push([&(config.len() as u64).to_le_bytes()[..], &config, &lines].concat());
         }

@@ -89,8 +89,8 @@ struct Dense {
     u32 elem;
 };
 
-// Dense with a key head for every query head, and queries and keys of distances [2 reach + 1, heads * k_dim]; a
-// pointer of 0: there are none.
+// Dense with a key head for every query head, and queries and keys of distances [2 reach + 1, heads * k_dim];
+// a pointer of 0: there are none.
 struct Disentangled {
     Dense dense;
     MatView distance_q;

@@ -90,13 +90,14 @@ fn carry_out<B: Backend>(
     leader.say(&ToLeader::Placed)?;
     let (backend, model) = load(rank)?;
     leader.say(&ToLeader::Loaded)?;
+    // Some groups come together when they are made: rank 0 waits there before it has an engine.
+    let comm = backend.group(board)?;
     let config = match leader.next()? {
         Some(ToFollower::Config(config)) => config,
         // Without an engine there is nothing to follow.
         None => return Ok(()),
         Some(_) => return Err(leader.fate.comm(0, "sent an order before its configuration")),
     };
-    let comm = backend.group(board)?;
     let mut runner = Runner::new(backend, model, &config, comm)?;
     leader.say(&ToLeader::Ready)?;
     while let Some(message) = leader.next()? {

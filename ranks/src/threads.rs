@@ -96,9 +96,11 @@ fn follow<B: Backend>(
         }
     };
     let _ = say.send(Ok(()));
+    // Some groups come together when they are made: rank 0 waits there before it has an engine.
+    let comm = backend.group(Box::new(board));
     // Without an engine there is nothing to follow.
     let Ok(Message::Config(config)) = orders.recv() else { return };
-    let made = backend.group(Box::new(board)).and_then(|comm| Runner::new(backend, model, &config, comm));
+    let made = comm.and_then(|comm| Runner::new(backend, model, &config, comm));
     let mut runner = match made {
         Ok(runner) => runner,
         Err(error) => {

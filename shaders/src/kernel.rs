@@ -262,6 +262,7 @@ impl Kernel {
             }
             Kernel::Attention(how, x, kv) => Kernel::Attention(Attention { subgroups: false, ..how }, x, kv),
             Kernel::Norm(how, x, reduce) => Kernel::Norm(how, x, same(reduce)),
+            Kernel::Rescale(how, x, reduce) => Kernel::Rescale(how, x, same(reduce)),
             Kernel::RopeAppendNorm(x, kv, reduce) => Kernel::RopeAppendNorm(x, kv, same(reduce)),
             other => other,
         };

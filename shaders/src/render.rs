@@ -3,7 +3,7 @@
 use crate::{ATTENTION_SLOTS, Attention, Dialect, Elem, Kernel, Packing};
 use minijinja::{Environment, Value, context};
 
-const TEMPLATES: [(&str, &str); 27] = [
+const TEMPLATES: [(&str, &str); 28] = [
     ("prelude.wgsl", include_str!("../wgsl/prelude.wgsl")),
     ("math.wgsl", include_str!("../wgsl/math.wgsl")),
     ("packed.wgsl", include_str!("../wgsl/packed.wgsl")),

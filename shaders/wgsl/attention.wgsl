@@ -12,9 +12,9 @@ Bounds and lengths that no step has are clamped to the rows and pages that there
 rows that a workgroup takes by its own number are written. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
-{%- set places = ["k_offset", "k_pitch", "v_offset", "v_pitch"] + (
-    ["of_q_offset", "of_k_offset", "of_pitches"] if distances else ["sinks"]
-) if dense else [
+{%- set places = [
+    "k_offset", "v_offset", "kv_pitches", "of_q_offset", "of_k_offset", "of_pitches",
+] if distances else ["k_offset", "k_pitch", "v_offset", "v_pitch", "sinks"] if dense else [
     "rows_offset", "lens_offset", "table_offset", "table_stride", "page_size", "sinks",
 ] %}
 {{ it.params(carrier, [
@@ -86,11 +86,17 @@ fn main(
 {%- if distances %}
     let share = 1u;
     let reach = p.heads >> 16u;
+    let k_pitch = p.kv_pitches & 0xffffu;
+    let v_pitch = p.kv_pitches >> 16u;
     // 0: there is no such term.
     let of_q_pitch = p.of_pitches & 0xffffu;
     let of_k_pitch = p.of_pitches >> 16u;
 {%- else %}
     let share = p.heads >> 16u;
+{%- if dense %}
+    let k_pitch = p.k_pitch;
+    let v_pitch = p.v_pitch;
+{%- endif %}
 {%- endif %}
     let head = group.y;
     let kv_head = head / share;
@@ -148,7 +154,7 @@ fn main(
             if (v >= a && v < b) {
                 var acc = 0.0;
 {%- if dense %}
-                let k_base = p.k_offset + (first + j) * p.k_pitch + kv_head * k_dim;
+                let k_base = p.k_offset + (first + j) * k_pitch + kv_head * k_dim;
                 for (var d = 0u; d < k_dim; d += 1u) {
                     acc = madd(q_at(q_base + d), keys_at(k_base + d), acc);
                 }
@@ -227,7 +233,7 @@ fn main(
                     l = 0.0;
                     for (var i = a; i < b; i += 1u) {
 {%- if dense %}
-                        let value = values_at(p.v_offset + (first + chunk + i) * p.v_pitch + kv_head * v_dim + d);
+                        let value = values_at(p.v_offset + (first + chunk + i) * v_pitch + kv_head * v_dim + d);
 {%- else %}
                         let at = chunk + i;
                         let page = pages[row + at / p.page_size];

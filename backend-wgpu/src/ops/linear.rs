@@ -52,6 +52,18 @@ impl<'a> Input<'a> {
     }
 }
 
+fn matmul_of(w: &Panels, input: &Input<'_>, out: Elem, act: bool) -> MatmulOf {
+    MatmulOf {
+        weight: w.packing,
+        // Bytes have lost the type of what they were made of.
+        x: if input.bytes.is_some() { Elem::F32 } else { elem(input.x.dtype()) },
+        out,
+        gate: w.gate,
+        act,
+        vector: input.aligned(),
+    }
+}
+
 pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Variant) -> Result<()> {
     let Linear { x, weight, bias, then, out } = op;
     let (w, gpu, out) = (weight.panels()?, stream.gpu().clone(), out.as_ref());
@@ -77,15 +89,7 @@ pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Varian
     let (from, x_pitch) = input.place(limits)?;
     let fits = w.chunks.iter().all(|c| c.count * LANES_PER_PANEL <= limits.groups as usize);
     let matmul = gpu.select.matmul(variant, x.rows(), input.aligned(), fits);
-    let of = MatmulOf {
-        weight: w.packing,
-        // Bytes have lost the type of what they were made of.
-        x: if input.bytes.is_some() { Elem::F32 } else { elem(x.dtype()) },
-        out: elem(out.dtype()),
-        gate: w.gate,
-        act: act.is_some(),
-        vector: input.aligned(),
-    };
+    let of = matmul_of(w, &input, elem(out.dtype()), act.is_some());
     let Shader { kernel, rows, wide, per_panel } = matmul.shader(&of);
     for chunk in &w.chunks {
         let outputs = w.range(chunk);

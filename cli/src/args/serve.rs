@@ -4,7 +4,7 @@ use super::super::failure::Failure;
 use super::super::input;
 use super::super::values::positive;
 #[cfg(feature = "image")]
-use super::super::values::{lora, pixels};
+use super::super::values::{bytes, lora, pixels};
 use super::ModelArgs;
 use clap::Args as ClapArgs;
 use engraft::engraft_core::file;
@@ -126,7 +126,7 @@ pub struct LimitArgs {
     pub max_image_steps: usize,
     /// Bytes of answers with pictures that are not read yet; beyond, requests for pictures wait
     #[cfg(feature = "image")]
-    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = positive)]
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = bytes)]
     pub max_unsent_bytes: usize,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]

@@ -98,14 +98,11 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
         return gguf::model(path.to_owned(), storage);
     }
     no_old_ggml(&storage)?;
+    let folder = path.parent().unwrap_or(Path::new("."));
     match path.extension().and_then(|e| e.to_str()) {
-        Some("safetensors") => {
-            let folder = path.parent().unwrap_or(Path::new("."));
-            hugging_face(path, folder, |_| Ok(Box::new(safetensors::single(storage)?)))
-        }
+        Some("safetensors") => hugging_face(path, folder, |_| Ok(Box::new(safetensors::single(storage)?))),
         Some("gguf") => Err(Error::format(storage.name(), "does not begin with \"GGUF\"")),
         _ if torch::is_torch(&storage.range(0, storage.len().min(64))?) => {
-            let folder = path.parent().unwrap_or(Path::new("."));
             hugging_face(path, folder, |_| Ok(Box::new(pytorch(storage)?)))
         }
         Some("json") => {

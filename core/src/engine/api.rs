@@ -8,6 +8,7 @@ use super::order::StepResult;
 use super::request::{Output, Request, Want};
 use super::runner::{Launched, Runner};
 use super::sizes::{captures, positions_of, sizes, steps_ahead, with_room_for_sound};
+use super::step_tokens::StepTokens;
 use crate::backend::{Backend, Communicator, Mem, Solo};
 use crate::config::EngineConfig;
 use crate::config::deepspeed::Warning;
@@ -248,6 +249,11 @@ impl<B: Backend> Engine<B> {
     /// How often a request has given its pages up, to go on later.
     pub fn preemptions(&self) -> u64 {
         self.coordinator.scheduler.preemptions()
+    }
+
+    /// How many tokens each step so far has computed.
+    pub fn step_tokens(&self) -> &StepTokens {
+        &self.coordinator.step_tokens
     }
 
     /// What it takes of the device's memory.

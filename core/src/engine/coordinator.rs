@@ -10,6 +10,7 @@ use super::order::{Admitted, StepOrder};
 use super::part::Part;
 use super::request::{Caller, Finish, Layers, Output, Request, Want};
 use super::sizes::largest_step;
+use super::step_tokens::StepTokens;
 use crate::Result;
 use crate::config::EngineConfig;
 use crate::graph::BucketSizes;
@@ -55,6 +56,8 @@ pub(super) struct Coordinator {
     /// Steps planned, and steps that no device works on any more.
     pub(super) planned: u64,
     pub(super) collected: u64,
+    /// Of all steps planned.
+    pub(super) step_tokens: StepTokens,
     pub(super) spare: Vec<Planned>,
     /// Request slots whose row of the sampling table the next step has to write: of forks, and of sequences
     /// whose admission a step carried that failed.
@@ -149,6 +152,7 @@ impl Coordinator {
             collected_at: Duration::ZERO,
             planned: 0,
             collected: 0,
+            step_tokens: StepTokens::default(),
             spare: (0..2).map(|_| Planned::new(&config)).collect(),
             unwritten: Vec::with_capacity(config.max_seqs),
             copies: Vec::with_capacity(config.max_seqs),
@@ -283,6 +287,7 @@ impl Coordinator {
             return Ok(None);
         }
         self.planned += 1;
+        self.step_tokens.add(planned.batch.tokens + planned.batch.encodes);
         let Planned { order, batch, parts, began } = &mut planned;
         order.clear();
         order.number = self.planned;

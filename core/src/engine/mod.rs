@@ -32,6 +32,7 @@ mod siblings;
 mod sizes;
 mod staging;
 mod step;
+mod step_tokens;
 mod swap;
 mod texts;
 
@@ -45,4 +46,5 @@ pub use order::{Admitted, StepOrder, StepResult, StepWant};
 pub use ragged::{Ragged, SchedulingError};
 pub use request::{Caller, Finish, Layers, MAX_CONTINUATIONS, Output, Request, Want};
 pub use runner::{Launched, Runner};
+pub use step_tokens::StepTokens;
 pub use texts::Texts;

@@ -4,9 +4,9 @@
 //! backend: layer by layer, keys then values, `[position][head][column]` in the element type of the cache;
 //! what filters keep behind those of their layer. Between the two is the sound that an encoder reads, as f32:
 //! its positions are the first, as those of a text are. A restored request waits as a preempted one does, and
-//! its whole pages are in the prefix cache: it goes on with a hit, and computes the positions behind it. Where
-//! there is no room, for the pages or for what they go to the device in, or no prefix cache, it computes all
-//! of them, with the same bits.
+//! its whole pages are in the prefix cache: it goes on with a hit, and computes the positions behind it.
+//! Where there is no room, for the pages or for what they go to the device in, or no prefix cache, it
+//! computes all of them, with the same bits.
 //!
 //! Only an engine that gives the same bits takes a request: the same description of the model, the same
 //! weights (known by a checksum of every tensor), element types, version (no patch changes a bit)
@@ -479,8 +479,11 @@ mod tests {
             prompt: 1,
             limit,
             source: [0, 0],
+            features: 0,
             positions: 33,
             sampling: SamplingParams::default(),
+            rules: None,
+            logprobs: None,
             subsequence: 0,
             stop_ids: Vec::new(),
             cache_salt: String::new(),

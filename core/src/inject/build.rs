@@ -274,10 +274,7 @@ fn build_block<D: Device>(
         attn_gate: spec.attn_gate.filter(|_| heads).map(|_| t.linear(l, Slot::AttnGate)).transpose()?,
         attn_out: t.row_parallel(l, Slot::AttnOut, heads)?,
         attn_post: t.norm_opt(spec.attn_post, l, Slot::AttnPostNorm)?,
-        cross: match &spec.cross {
-            Some(cross) => Some(build_cross(cross, l, heads, t)?),
-            None => None,
-        },
+        cross: spec.cross.as_ref().map(|cross| build_cross(cross, l, heads, t)).transpose()?,
         mlp_norm: t.norm_opt(spec.mlp_norm, l, Slot::MlpNorm)?,
         mlp: match of_group.map_or(inner, |group| group.dense) {
             false => None,
@@ -287,10 +284,7 @@ fn build_block<D: Device>(
                 down: t.row_parallel(l, Slot::Down, inner)?,
             }),
         },
-        experts: match spec.moe {
-            Some(moe) => Some(build_experts(moe, of_group, l, t)?),
-            None => None,
-        },
+        experts: spec.moe.map(|moe| build_experts(moe, of_group, l, t)).transpose()?,
         mlp_post: t.norm_opt(spec.mlp_post, l, Slot::MlpPostNorm)?,
         input: spec.input.map(|input| build_input(input, l, t)).transpose()?,
         end_factor: t.end_factor(spec, layer)?,

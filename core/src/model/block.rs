@@ -523,7 +523,7 @@ impl<D: Device> Block<D> {
         let mlp = self.spec.mlp;
         if mlp.inner == 0 {
             // None of the columns is this rank's; others need it where they gather all gates.
-            return self.cut_off(x, tokens, s);
+            return self.limit_gates(x, tokens, s);
         }
         let input = input.read(&s.residual, &s.normed, tokens)?;
         if let (true, Some(constants)) = (mlp.xielu, &weights.constants) {
@@ -541,7 +541,7 @@ impl<D: Device> Block<D> {
             // No matmul pairs outputs of two weights, holds them within limits, or cuts them off.
             (true, _) => {
                 weights.up.run(x, input, s.gate_up.shaped_mut(tokens, 2 * mlp.inner)?)?;
-                self.cut_off(x, tokens, s)?;
+                self.limit_gates(x, tokens, s)?;
                 let out = s.inner.shaped_mut(tokens, mlp.inner)?;
                 let gate_up = s.gate_up.shaped(tokens, 2 * mlp.inner)?;
                 x.run(Gate { gate_up, act: mlp.act, clamp: mlp.clamp, out })

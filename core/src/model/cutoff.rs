@@ -1,4 +1,4 @@
-//! Gates of the feed-forward part that are cut off by the mean and the deviation of a row's.
+//! Gates of the feed-forward part that are zero below a row's mean plus some deviations.
 
 use super::{Block, Exec, Scratch};
 use crate::mem::Device;
@@ -6,9 +6,14 @@ use crate::ops::{Convert, GaussianTopk};
 use crate::{Error, Result};
 
 impl<D: Device> Block<D> {
-    /// Cuts off the gates in the first columns of `gate_up`, where the block does that. A rank that has some
-    /// of the gates does it on those of all, so that its own are as on one rank.
-    pub(super) fn cut_off(&self, x: &mut Exec<'_, D>, tokens: usize, s: &mut Scratch<D::Mem>) -> Result<()> {
+    /// Applies the cutoff to the gates in the first columns of `gate_up`, where the block has one. A rank
+    /// that has some of the gates does it on those of all, so that its own are as on one rank.
+    pub(super) fn limit_gates(
+        &self,
+        x: &mut Exec<'_, D>,
+        tokens: usize,
+        s: &mut Scratch<D::Mem>,
+    ) -> Result<()> {
         let (Some(deviations), own) = (self.spec.mlp.cutoff, self.spec.mlp.inner) else { return Ok(()) };
         let Scratch { gate_up, all_heads, .. } = s;
         let Some(columns) = &self.whole_gates else {

@@ -4,11 +4,12 @@
 //! A step asks for the rows that its longest text needs and no more: they stand in the order of their
 //! distances, the nearest first. A row is what it is whatever the others are, so no bit depends on it.
 
+use super::relative_scratch::RelativeScratch;
 use super::{Block, Exec, Fused, Norm, Scratch, StepInputs};
-use crate::mem::{Buf, Device, DeviceMem, Float, Mat, MatRef};
+use crate::mem::{Device, DeviceMem, MatRef};
 use crate::ops::{self, AttendDense, AttendDisentangled, Embed, GatherRows};
 use crate::params::Heads;
-use crate::policy::{Disentangled, ModelSpec, RelativeTable};
+use crate::policy::{Disentangled, RelativeTable};
 use crate::{Error, Result};
 
 /// The operands of a [`RelativeTable`].
@@ -21,59 +22,11 @@ pub struct Relative<D: Device> {
     pub norm: Option<Norm<D>>,
 }
 
-/// Buffers of the rows of distances, and of what a block makes of them.
-#[derive(Debug)]
-pub struct RelativeScratch<M> {
-    spec: RelativeTable,
-    /// Tokens of the longest text.
-    longest: usize,
-    /// Rows of the table, the nearest first; then which of them every distance has.
-    words: Buf<M, u32>,
-    /// Rows as they are stored `[rows, hidden]`.
-    stored: Mat<M>,
-    /// Rows as blocks read them.
-    rows: Mat<M>,
-    /// What a block makes of them `[rows, q | k | v]`.
-    qkv: Mat<M>,
-    /// Its queries and keys, a row for every distance `[2 * longest - 1, q | k]`.
-    by_distance: Mat<M>,
-}
-
 fn missing() -> Error {
     Error::internal("no room for rows of distances")
 }
 
 impl<M: DeviceMem> RelativeScratch<M> {
-    /// Buffers for texts of up to `tokens` rows; none for models without such a table.
-    pub(super) fn new(
-        spec: &ModelSpec,
-        tokens: usize,
-        dtype: Float,
-        alloc: &mut dyn FnMut(usize) -> Result<M>,
-    ) -> Result<Option<Self>> {
-        let Some(table) = spec.embed.relative else { return Ok(None) };
-        let longest = tokens.min(spec.max_positions).max(1);
-        let (rows, distances) = (table.needed(longest), 2 * longest - 1);
-        let most = |f: &dyn Fn(Heads) -> usize| spec.blocks.iter().map(|b| f(b.heads)).max().unwrap_or(0);
-        let mut mat = |rows: usize, cols: usize| {
-            let cols = cols.max(1);
-            Mat::new(alloc(rows * cols * dtype.bytes())?, rows, cols, dtype)
-        };
-        let (stored, own) = (mat(rows, spec.hidden)?, mat(rows, spec.hidden)?);
-        let qkv = mat(rows, most(&|heads| heads.qkv_cols()))?;
-        let by_distance = mat(distances, most(&|heads| heads.q_cols() + heads.k_cols()))?;
-        let words = table.rows() + distances;
-        let words = Buf::new(alloc(4 * words)?, words)?;
-        Ok(Some(Self { spec: table, longest, words, stored, rows: own, qkv, by_distance }))
-    }
-
-    /// What the words are from the first step on.
-    pub(crate) fn first_words(&mut self) -> (Vec<u32>, &mut Buf<M, u32>) {
-        let mut words = self.spec.nearest_first();
-        words.extend(self.spec.by_distance(self.longest));
-        (words, &mut self.words)
-    }
-
     /// Makes a block's queries and keys of every distance in texts of up to `longest` tokens.
     fn make<D: Device<Mem = M>>(
         &mut self,

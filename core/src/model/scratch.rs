@@ -4,9 +4,9 @@
 use super::expert_scratch::ExpertScratch;
 use super::index_scratch::IndexScratch;
 use super::latent_scratch::LatentScratch;
-use super::layer_conv::ConvScratch;
+use super::layer_conv_scratch::ConvScratch;
 use super::layer_scratch::LayerScratch;
-use super::relative::RelativeScratch;
+use super::relative_scratch::RelativeScratch;
 use super::shortcut::ShortcutScratch;
 use super::stem_scratch::StemScratch;
 use super::stream_scratch::{LaurelScratch, StreamScratch};
@@ -155,6 +155,55 @@ fn inner_columns(b: &BlockSpec) -> usize {
     b.mlp.inner.max(b.input.map_or(0, |input| input.width))
 }
 
+/// Columns of all ranks' heads or gates, where a rank needs them.
+fn all_heads(spec: &ModelSpec) -> Option<usize> {
+    spec.group.as_ref().and_then(Group::gathered_columns)
+}
+
+/// What rows become before the head, and, where it has a transform of its own, behind that.
+fn before_head<M: DeviceMem>(
+    spec: &ModelSpec,
+    rows: usize,
+    dtype: Float,
+    mat: &mut impl FnMut(usize, usize, Float) -> Result<Mat<M>>,
+) -> Result<(Mat<M>, Option<Mat<M>>)> {
+    let cols = spec.head.transform().map_or(0, |t| t.width).max(spec.out_width());
+    let other = spec.head.transform().is_some() || spec.pooler.is_some_and(|p| p.norm.is_some());
+    Ok((mat(rows, cols, dtype)?, if other { Some(mat(rows, cols, dtype)?) } else { None }))
+}
+
+/// Buffers of parts that few models have, as they are in a [`Scratch`].
+struct Parts<M> {
+    experts: Option<ExpertScratch<M>>,
+    latent: Option<LatentScratch<M>>,
+    layers: Option<LayerScratch<M>>,
+    streams: Option<StreamScratch<M>>,
+    laurel: Option<LaurelScratch<M>>,
+    relative: Option<RelativeScratch<M>>,
+    conv: Option<ConvScratch<M>>,
+    shortcut: Option<ShortcutScratch<M>>,
+}
+
+impl<M: DeviceMem> Parts<M> {
+    fn new(
+        spec: &ModelSpec,
+        tokens: usize,
+        dtype: Float,
+        mut alloc: impl FnMut(usize) -> Result<M>,
+    ) -> Result<Self> {
+        Ok(Self {
+            experts: ExpertScratch::new(spec, tokens, dtype, &mut alloc)?,
+            latent: LatentScratch::new(spec, tokens, dtype, &mut alloc)?,
+            layers: LayerScratch::new(spec, tokens, &mut alloc)?,
+            streams: StreamScratch::new(spec, tokens, dtype, &mut alloc)?,
+            laurel: LaurelScratch::new(spec, tokens, dtype, &mut alloc)?,
+            relative: RelativeScratch::new(spec, tokens, dtype, &mut alloc)?,
+            conv: ConvScratch::new(spec, tokens, dtype, &mut alloc)?,
+            shortcut: ShortcutScratch::new(spec, tokens, dtype, &mut alloc)?,
+        })
+    }
+}
+
 impl<M: DeviceMem> Scratch<M> {
     /// Buffers for steps of up to `tokens` token rows of `seqs` sequences and `rows` wanted rows; `alloc`
     /// takes bytes.
@@ -165,14 +214,8 @@ impl<M: DeviceMem> Scratch<M> {
         dtype: Float,
         mut alloc: impl FnMut(usize) -> Result<M>,
     ) -> Result<Self> {
-        let experts = ExpertScratch::new(spec, tokens, dtype, &mut alloc)?;
-        let latent = LatentScratch::new(spec, tokens, dtype, &mut alloc)?;
-        let layers = LayerScratch::new(spec, tokens, &mut alloc)?;
-        let streams = StreamScratch::new(spec, tokens, dtype, &mut alloc)?;
-        let laurel = LaurelScratch::new(spec, tokens, dtype, &mut alloc)?;
-        let relative = RelativeScratch::new(spec, tokens, dtype, &mut alloc)?;
-        let conv = ConvScratch::new(spec, tokens, dtype, &mut alloc)?;
-        let shortcut = ShortcutScratch::new(spec, tokens, dtype, &mut alloc)?;
+        let Parts { experts, latent, layers, streams, laurel, relative, conv, shortcut } =
+            Parts::new(spec, tokens, dtype, &mut alloc)?;
         let stem = spec.embed.stem.as_ref();
         let stem = stem.map(|stem| StemScratch::new(stem, spec.hidden, [tokens, seqs], dtype, &mut alloc));
         let mut mat = |rows: usize, cols: usize, dtype: Float| {
@@ -186,10 +229,8 @@ impl<M: DeviceMem> Scratch<M> {
         let wide = spec.embed.width.max(spec.out_width());
         let projects = spec.embed.projects(spec.hidden) || spec.project_out.is_some();
         sum_fits(spec)?;
-        let before_head = spec.head.transform().map_or(0, |t| t.width).max(spec.out_width());
-        let other = spec.head.transform().is_some() || spec.pooler.is_some_and(|p| p.norm.is_some());
+        let (head_in, head_other) = before_head(spec, rows, dtype, &mut mat)?;
         let middle = most(&|b| b.filter.map_or(0, |f| f.middle));
-        let gathered = spec.group.as_ref().and_then(Group::gathered_columns);
         let nodes = if spec.placement == Placement::Parallel { 2 } else { 1 };
         let image_patch = spec.embed.patches.map(|p| p.values());
         Ok(Self {
@@ -197,7 +238,7 @@ impl<M: DeviceMem> Scratch<M> {
             normed: mat(tokens, spec.hidden, dtype)?,
             partial: mat(tokens, spec.hidden, dtype)?,
             nodes: spec.group.as_ref().map(|_| mat(tokens, nodes * spec.hidden, Float::F32)).transpose()?,
-            all_heads: gathered.map(|columns| mat(tokens, columns, Float::F32)).transpose()?,
+            all_heads: all_heads(spec).map(|columns| mat(tokens, columns, Float::F32)).transpose()?,
             head_gates: unless_empty(&mut mat, (tokens, head_gates), Float::F32)?,
             qkv: mat(tokens, most(&|b| b.heads.qkv_cols()), dtype)?,
             attn: mat(tokens, most(&|b| b.heads.out_cols()), dtype)?,
@@ -219,9 +260,9 @@ impl<M: DeviceMem> Scratch<M> {
             pixels: image_patch.map(|n| mat(tokens, n, Float::F32)).transpose()?,
             image_patches: image_patch.map(|n| mat(tokens, n, dtype)).transpose()?,
             stem: stem.transpose()?,
-            head_in: mat(rows, before_head, dtype)?,
+            head_in,
             head_width: spec.out_width(),
-            head_other: if other { Some(mat(rows, before_head, dtype)?) } else { None },
+            head_other,
             pooled: unless_empty(&mut mat, (rows, spec.pooled_cols()), dtype)?,
             logits: unless_empty(&mut mat, (rows, spec.logit_cols()), Float::F32)?,
         })

@@ -7,7 +7,7 @@ use crate::params::Scores;
 /// part: heads are as wide and as many as those of its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CrossSpec {
-    /// Norm of this part: see [`Placement`].
+    /// Norm of this part: see [`Placement`](super::Placement).
     pub norm: Option<NormSpec>,
     /// Scores; every key is seen.
     pub scores: Scores,

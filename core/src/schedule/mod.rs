@@ -170,6 +170,12 @@ impl<T> Scheduler<T> {
         self.share.level()
     }
 
+    /// Admission sets aside a level less, as after many steps without a preemption. For who visits all states
+    /// that there are, and does not tell them apart by how many such steps have passed.
+    pub fn fall_share(&mut self) {
+        self.share.fall();
+    }
+
     /// Whether request `id` waits for admission.
     pub fn is_waiting(&self, id: u64) -> bool {
         self.waiting.iter().any(|sequence| sequence.id == id)
@@ -314,8 +320,8 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// As [`Scheduler::launched`] of a slice that samples, where `part` finds in its sequence what it needs of
-    /// one: the sequence is looked up once.
+    /// As [`Scheduler::launched`] of a slice that samples, where `part` finds in its sequence what a step has
+    /// of it, and whether it counts as launched: the sequence is looked up once.
     pub fn launched_as<P>(
         &mut self,
         slice: &Slice,

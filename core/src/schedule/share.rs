@@ -28,8 +28,13 @@ impl GrowthShare {
     pub(super) fn step(&mut self) {
         self.quiet += u32::from(self.level > 0);
         if self.quiet >= QUIET_STEPS {
-            *self = Self { level: self.level - 1, quiet: 0 };
+            self.fall();
         }
+    }
+
+    /// As after a last quiet step.
+    pub(super) fn fall(&mut self) {
+        *self = Self { level: self.level.saturating_sub(1), quiet: 0 };
     }
 
     /// A sequence was preempted.

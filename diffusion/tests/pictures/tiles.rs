@@ -1,7 +1,6 @@
 //! Autoencoders in tiles: against the reference's loops written down again, in f64, over what the tiles are
 //! one by one; what memory they take; slices of a batch.
 
-
 use engraft_core::backend::block_on;
 use engraft_core::checkpoint::{Access, open};
 use engraft_core::mem::Float;
@@ -245,7 +244,7 @@ fn activations_are_those_of_one_tile() {
     let (mut plain, mut tiled) = (component("vae_sd3"), component("vae_sd3"));
     tiled.enable_tiling().unwrap();
     let channels = plain.spec().latent_channels;
-    let mut bytes = |vae: &mut Vae<Cpu>, side: usize| {
+    let bytes = |vae: &mut Vae<Cpu>, side: usize| {
         let size = Grid { height: side, width: side };
         decode(vae, &noise(size.pixels() * channels, 8), size);
         vae.bytes().1

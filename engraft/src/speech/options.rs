@@ -131,8 +131,8 @@ impl SpeechOptions {
     }
 
     /// Temperatures that a window is sampled at, one after the other, until its text is within the
-    /// thresholds; the last one's counts in any case. 0 takes the likeliest tokens. 0 to 1 in steps of 0.2 where nothing
-    /// is said.
+    /// thresholds; the last one's counts in any case. 0 takes the likeliest tokens. 0 to 1 in steps of 0.2
+    /// where nothing is said.
     pub fn temperatures(mut self, temperatures: impl IntoIterator<Item = f32>) -> Self {
         self.decoding.temperatures = temperatures.into_iter().collect();
         self

@@ -269,6 +269,6 @@ impl Disentangled {
 
     /// One launch.
     pub fn launch(&self) -> Launch {
-        Launch { entry: Self::entry(self.dense.elem, self.dense.v_dim), ..self.dense.launch() }
+        Launch { entry: Self::entry(self.dense.elem, self.dense.v_dim).into(), ..self.dense.launch() }
     }
 }

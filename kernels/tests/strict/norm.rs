@@ -235,7 +235,7 @@ fn rows_by_their_own_moments_have_the_contracts_bits() {
         let cols = parts * width;
         let x: Vec<f32> = numbers(rows * cols, 3).iter().map(|v| v * 2.0 + 0.5).collect();
         let y = numbers(rows * width, 4);
-        for (elem, value) in Elem::ALL.into_iter().flat_map(|elem| [1e-5, 0.75, 8.0].map(|v| (elem, v))) {
+        for (elem, value) in Elem::ALL.into_iter().flat_map(|elem| [1e-5f32, 0.75, 8.0].map(|v| (elem, v))) {
             let (x_stored, y_stored) = (rounded(&x, elem), rounded(&y, elem));
             let squares = |x: &[f32]| sum(x, |a, v| v.mul_add(v, a)) / x.len() as f32;
             let topk = |row: &[f32]| {
@@ -250,10 +250,10 @@ fn rows_by_their_own_moments_have_the_contracts_bits() {
                 let factor = squares(like).sqrt() / squares(part).max(value).sqrt();
                 part.iter().map(|v| v * factor).collect::<Vec<f32>>()
             };
-            let cut: Vec<f32> = x_stored.chunks(cols).flat_map(topk).collect();
+            let sparse: Vec<f32> = x_stored.chunks(cols).flat_map(topk).collect();
             let sized: Vec<f32> = x_stored.chunks(width).enumerate().flat_map(matched).collect();
             Machine::each(&mut |gpu| {
-                for (like, want) in [(false, &cut), (true, &sized)] {
+                for (like, want) in [(false, &sparse), (true, &sized)] {
                     let m = gpu.matrix(&x, cols, elem, cols + gap, gap);
                     let p = Rescale {
                         x: m,

@@ -171,8 +171,8 @@ fn a_model_that_fills_in_pictures_needs_a_mask() {
     let error = server.post("/v1/completions", &json!({"prompt": "x"})).error(400);
     let said = error["message"].as_str().unwrap();
     assert!(said.contains(PATH) && !said.contains("generations"), "{error}");
-    // Transformers begin with noise.
-    let error = post(&serving("flux", own()), &texts, &[("image", &image)]).error(400);
+    // The reference has no pipeline of PixArt that begins with a picture.
+    let error = post(&serving("pixart_sigma", own()), &texts, &[("image", &image)]).error(400);
     assert_eq!(error["param"], "image", "{error}");
     assert!(error["message"].as_str().unwrap().contains("this model reads none"), "{error}");
 }

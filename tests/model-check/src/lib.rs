@@ -6,15 +6,17 @@
 //! that leads to it, so that a step that reads what it should not is seen at once.
 //!
 //! States that differ in nothing but the numbers of pages and rows, or in when a prefix was last used, count
-//! as one: any page that may be evicted is, so that every order of use is covered. What is not: sizes beyond
-//! those given, and that the share which admission sets aside falls again after many quiet steps.
+//! as one: any page that may be evicted is, so that every order of use is covered. The same goes for how many
+//! steps have passed without a preemption: that enough have, and admission sets less aside, is an event that
+//! may come at any time, so many times as `quiet` says.
 //!
-//! What is not covered besides: a store for evicted pages, and two forks, cancels and preemptions of each:
-//! with three requests that did not end in ten minutes.
+//! What is not covered: sizes beyond those given, a store for evicted pages, and two forks, cancels and
+//! preemptions of each: with three requests that did not end in ten minutes.
 //!
 //! Tests run three requests in five pages, with a fork, a cancel and a preemption anywhere; two of which the
-//! first comes as two continuations; and three of different priorities. Five requests in eight pages are some
-//! five million states with as many of each, and take half an hour on two cores (`model-check 5 8 1 1`).
+//! first comes as two continuations; three of different priorities; and three with a share that falls. Five
+//! requests in eight pages are some five million states with as many of each, and take half an hour on two
+//! cores (`model-check 5 8 1 1`).
 
 mod key;
 mod world;
@@ -31,6 +33,8 @@ pub struct Sizes {
     pub requests: usize,
     /// Forks, cancels and preemptions by number, of each at most so many.
     pub each: usize,
+    /// How often so many steps pass without a preemption that admission sets less aside, at most.
+    pub quiet: usize,
     /// Pages of two positions.
     pub pages: usize,
     /// Steps that are launched before the one before is collected.

@@ -1,5 +1,5 @@
-//! `model-check REQUESTS PAGES AHEAD EACH [together] [priorities]`: visits every state of these sizes, and
-//! says how many there are.
+//! `model-check REQUESTS PAGES AHEAD EACH QUIET [together] [priorities]`: visits every state of these sizes
+//! and says how many there are.
 
 use model_check::{Sizes, visit};
 
@@ -13,6 +13,7 @@ fn main() {
         pages: number(2, 5),
         ahead: number(3, 1),
         each: number(4, 1),
+        quiet: number(5, 0),
         together: has("together"),
         priorities: has("priorities"),
     });

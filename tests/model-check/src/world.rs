@@ -42,6 +42,8 @@ pub enum Action {
     Fork(u64),
     /// A leaf of the prefix tree is evicted.
     Evict(u32),
+    /// So many steps without a preemption have passed that admission sets less aside.
+    Quiet,
 }
 
 /// A launched step.
@@ -77,8 +79,8 @@ pub struct World {
     pub(crate) launched: u64,
     pub(crate) collected: u64,
     pub(crate) arrived: usize,
-    /// Forks, cancels and preemptions by number so far.
-    pub(crate) done: [usize; 3],
+    /// Forks, cancels and preemptions by number so far, and times that the share fell.
+    pub(crate) done: [usize; 4],
     /// Preemptions because of a step that failed.
     preempted: u64,
     fault: Option<String>,
@@ -113,7 +115,7 @@ impl World {
             launched: 0,
             collected: 0,
             arrived: 0,
-            done: [0; 3],
+            done: [0; 4],
             preempted: 0,
             fault: None,
         }
@@ -165,6 +167,9 @@ impl World {
         if left(2) {
             actions.extend(running().map(|seq| Action::Preempt(seq.id)));
         }
+        if self.done[3] < self.sizes.quiet && self.scheduler.share_level() > 0 {
+            actions.push(Action::Quiet);
+        }
         actions.extend(self.kv.prefixes.evictable(&self.kv.pool).map(Action::Evict));
     }
 
@@ -178,10 +183,17 @@ impl World {
             Action::Preempt(id) => self.preempt(id),
             Action::Fork(id) => self.fork(id),
             Action::Evict(leaf) => self.kv.evict(leaf),
+            Action::Quiet => self.quiet(),
         };
         if let Err(error) = done {
             self.fault.get_or_insert(format!("{action:?}: {error}"));
         }
+    }
+
+    fn quiet(&mut self) -> Result<()> {
+        self.done[3] += 1;
+        self.scheduler.fall_share();
+        Ok(())
     }
 
     fn expect(&mut self, holds: bool, what: impl Fn() -> String) {

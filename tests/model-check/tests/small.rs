@@ -2,7 +2,8 @@
 
 use model_check::{Sizes, visit};
 
-const SIZES: Sizes = Sizes { requests: 3, pages: 5, ahead: 1, each: 1, together: false, priorities: false };
+const SIZES: Sizes =
+    Sizes { requests: 3, pages: 5, ahead: 1, each: 1, quiet: 0, together: false, priorities: false };
 
 fn seen(sizes: Sizes) -> Vec<&'static str> {
     let (states, seen) = visit(sizes);
@@ -26,6 +27,13 @@ fn continuations_that_join_a_step() {
         let seen = seen(Sizes { requests: 2, ahead, together: true, priorities, ..SIZES });
         assert!(seen.contains(&"a continuation joins"), "{seen:?}");
     }
+}
+
+/// What admission sets aside falls to nothing, at any times.
+#[test]
+fn a_share_that_falls() {
+    let seen = seen(Sizes { each: 0, quiet: 5, ..SIZES });
+    assert!(seen.contains(&"a step preempts"), "{seen:?}");
 }
 
 #[test]

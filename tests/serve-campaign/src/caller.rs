@@ -215,6 +215,7 @@ fn request(dice: &mut Dice, vocab: usize) -> Request {
         want: Want { hidden, ..Want::default() },
         priority: dice.pick(&[0, 0, 0, -1, 3]),
         tenant: dice.pick(&["", "one", "two"]).into(),
+        rules: None,
         start_within: dice.once_in(20).then(|| Duration::from_micros(dice.below(3000) as u64)),
     }
 }

@@ -10,7 +10,7 @@ use crate::oracle::disentangled as oracle;
 use crate::poison::{Grid, Lay};
 use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
-use engraft_core::backend::{Backend, Stream};
+use engraft_core::backend::Backend;
 use engraft_core::mem::Float;
 use engraft_core::numerics::Madd;
 use engraft_core::ops::{self, AttentionOp, AttentionOpKind, Op, OpKind};

@@ -95,7 +95,7 @@ fn a_cutoff_spans_the_gates_of_all_ranks() {
     let case = folder().join("golden").join("gemma3n_sparse");
     let kept = |tp: usize| {
         let mut engine = engine_of(&case, tp, EngineConfig { max_context: 32, ..EngineConfig::default() });
-        let want = Want { logits: true, hidden: Layers::All };
+        let want = Want { logits: true, hidden: Layers::All, logprobs: false };
         let prompt = (1..12).collect();
         let request = Request { prompt, max_new_tokens: 3, want, ..Request::default() };
         let id = engine.put(request).unwrap();

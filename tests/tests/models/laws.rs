@@ -159,7 +159,7 @@ fn request(prompt: &[u32], sampling: SamplingParams) -> Request {
         prompt: prompt.to_vec(),
         max_new_tokens: 8,
         sampling,
-        want: Want { logits: true, hidden: Layers::All },
+        want: Want { logits: true, hidden: Layers::All, logprobs: false },
         ..Request::default()
     }
 }

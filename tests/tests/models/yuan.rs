@@ -171,7 +171,7 @@ fn run(dir: &Path, config: EngineConfig, order: &[usize], at_once: bool) -> Run 
     let mut engine: Engine<Cpu> = whole::open(&cpu(Madd::Fused), dir, config);
     let (mut ids, mut sampled) = (BTreeMap::new(), BTreeMap::new());
     for p in order {
-        let want = Want { logits: true, hidden: Layers::All };
+        let want = Want { logits: true, hidden: Layers::All, logprobs: false };
         let prompt = prompts()[*p].clone();
         let request = Request { prompt, max_new_tokens: 8, want, ..Request::default() };
         ids.insert(*p, engine.put(request).unwrap());
@@ -329,7 +329,7 @@ fn a_preemption_before_any_step_changes_no_bit() {
         let sizes = EngineConfig { page_size: 4, max_step_tokens: 9, steps_ahead, prefix_cache, ..usual() };
         let preempted = |at: usize| {
             let mut engine = whole::open(&cpu(Madd::Fused), dir.path(), sizes.clone());
-            let want = Want { logits: true, hidden: Layers::All };
+            let want = Want { logits: true, hidden: Layers::All, logprobs: false };
             let prompt = prompts()[4].clone();
             let request = Request { prompt, max_new_tokens: new, want, ..Request::default() };
             let id = engine.put(request).unwrap();

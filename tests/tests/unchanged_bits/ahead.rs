@@ -35,7 +35,7 @@ fn request(dice: &mut Dice, vocab: usize) -> Request {
         ..SamplingParams::default()
     };
     let hidden = if dice.once_in(2) { Layers::All } else { Layers::None };
-    let want = if dice.once_in(2) { Want { logits: true, hidden } } else { Want::default() };
+    let want = if dice.once_in(2) { Want { logits: true, hidden, logprobs: false } } else { Want::default() };
     Request {
         prompt: (0..1 + dice.below(20)).map(|_| token(dice)).collect(),
         max_new_tokens: dice.below(12),

@@ -143,7 +143,10 @@ fn mates_on_devices() {
 fn chunks_of_the_decoders_prompt_change_nothing() {
     let cpu = cpu();
     for case in ["t5", "bart"] {
-        let long = Request { want: Want { logits: true, hidden: Layers::All }, ..request(5, 6, 13) };
+        let long = Request {
+            want: Want { logits: true, hidden: Layers::All, logprobs: false },
+            ..request(5, 6, 13)
+        };
         let kept = |max_step_tokens| {
             let sizes = EngineConfig { max_step_tokens, max_seqs: 1, ..config(4) };
             let mut engine = engine(&cpu, case, sizes);
@@ -212,9 +215,6 @@ fn sounds_are_found_again_and_checked() {
     }
     let error = self::engine(&cpu, "t5", config(4)).put(first.clone()).unwrap_err().to_string();
     assert!(error.contains("this model reads tokens"), "{error}");
-    let id = engine.put(first).unwrap();
-    let error = engine.save(id).unwrap_err().to_string();
-    assert!(error.contains("reads sound"), "{error}");
 }
 
 /// Sounds of any length are read, down to the shortest that makes a row.

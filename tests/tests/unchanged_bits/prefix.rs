@@ -193,7 +193,7 @@ fn served<B: Backend>(
     };
     let mut engine = engine(backend, case, sizes);
     let want = [
-        Want { logits: true, hidden: Layers::All },
+        Want { logits: true, hidden: Layers::All, logprobs: false },
         Want { logits: true, ..Want::default() },
         Want { hidden: Layers::Last, ..Want::default() },
         Want::default(),
@@ -246,7 +246,7 @@ fn preempted<B: Backend>(
     let sizes =
         EngineConfig { steps_ahead: Some(ahead), logit_rows: Some(usize::MAX), ..config(cache, Float::F32) };
     let mut engine = engine(backend, case, sizes);
-    let want = Want { logits: true, hidden: Layers::All };
+    let want = Want { logits: true, hidden: Layers::All, logprobs: false };
     let request = |len| Request { want, max_new_tokens: 6, ..request(prompt(len), "") };
     let ids = [14, 5].map(|len| engine.put(request(len)).unwrap());
     let (mut out, mut tokens, mut ran) = (Vec::new(), [Vec::new(), Vec::new()], false);

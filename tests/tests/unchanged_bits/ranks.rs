@@ -60,7 +60,7 @@ fn requests(vocab: usize) -> Vec<Request> {
         seed: Some(5),
         ..SamplingParams::default()
     };
-    let all = Want { logits: true, hidden: Layers::All };
+    let all = Want { logits: true, hidden: Layers::All, logprobs: false };
     let of = |length, sampling, want| Request {
         prompt: ids(length),
         max_new_tokens: 6,

@@ -53,7 +53,8 @@ pub fn run<B: Backend>(
     let mut ids = Vec::new();
     for (p, n) in [5usize, 1, 17].into_iter().enumerate() {
         let prompt = (0..n).map(|i| ((p * 31 + i) * 7919 % (vocab - 3) + 3) as u32).collect();
-        let want = Want { logits: keep, hidden: if keep { Layers::All } else { Layers::None } };
+        let want =
+            Want { logits: keep, hidden: if keep { Layers::All } else { Layers::None }, logprobs: false };
         let request = Request { prompt, max_new_tokens: 6, sampling, want, ..Request::default() };
         ids.push(engine.put(request).unwrap());
     }

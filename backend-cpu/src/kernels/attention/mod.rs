@@ -242,10 +242,8 @@ impl<K: Keys> Item<'_, K> {
                 let (a, b) = (chunk.max(lo), (chunk + CHUNK).min(hi));
                 let span = Span { seq: self.seq, head: self.head, chunk, from: a, to: b };
                 if let Some(n) = keys.runs::<V>(span, key_scratch, &mut runs) {
-                    let turned = match &distances {
-                        Some(own) => Some(own.turn::<V>(&tile, (chunk, self.head), of_distances)),
-                        None => None,
-                    };
+                    let turned =
+                        distances.as_ref().map(|own| own.turn::<V>(&tile, (chunk, self.head), of_distances));
                     tile.chunk::<V, W, E>(chunk, &runs[..n], turned);
                 }
                 chunk += CHUNK;

@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn quantiles_of_a_gaussian() {
-        assert_eq!(quantile(0.5), 0.0);
+        assert!(quantile(0.5).abs() < 1e-15, "{}", quantile(0.5));
         assert!((quantile(0.95) - 1.644_853_6).abs() < 3e-7);
         assert!((quantile(0.25) + quantile(0.75)).abs() < 1e-7 && quantile(0.25) < -0.67);
     }

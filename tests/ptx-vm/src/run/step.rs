@@ -69,8 +69,8 @@ impl Turn<'_, '_> {
         groups.iter().position(|g| !g.blocked)
     }
 
-    /// A loop that has looked at memory often in this turn, found nothing new and changed nothing: the turn is
-    /// over, as nothing can come of it before others have run.
+    /// A loop that has looked at memory often in this turn, found nothing new and changed nothing: the turn
+    /// is over, as nothing can come of it before others have run.
     fn learns_nothing(&self) -> bool {
         let (looks, progress) = self.grid.turn;
         self.grid.global_looks - looks > LOOKS && self.cluster.progress == progress

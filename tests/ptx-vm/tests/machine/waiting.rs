@@ -60,7 +60,7 @@ impl Bench {
 
     fn begin(&mut self, device: usize, schedule: Schedule) -> Step {
         let ([mine, into, flag], [theirs, _, up]) = (self.places[device], self.places[1 - device]);
-        let module = &self.instances[device].module;
+        let module = self.instances[device].module();
         let params = [mine, theirs, into, up, flag].map(u64::to_le_bytes);
         let params = module.kernel("swap").unwrap().pack(&params.each_ref().map(|p| &p[..])).unwrap();
         let mut launch = Launch::new([1, 1, 1], [64, 1, 1]).with_params(params);
