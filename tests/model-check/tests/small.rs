@@ -32,7 +32,7 @@ fn continuations_that_join_a_step() {
 /// What admission sets aside falls to nothing, at any times.
 #[test]
 fn a_share_that_falls() {
-    let seen = seen(Sizes { each: 0, quiet: 5, ..SIZES });
+    let seen = seen(Sizes { ahead: 0, quiet: 5, ..SIZES });
     assert!(seen.contains(&"a step preempts"), "{seen:?}");
 }
 
