@@ -6,9 +6,9 @@ use super::names::{elem, unsupported};
 use super::select::{self, Attention, widths};
 use crate::weight::{CudaWeight, word};
 use crate::{Cuda, CudaMem, CudaStream, Kernel};
-use engraft_core::mem::{KvRef, MatRef, Table};
+use engraft_core::mem::{BufRef, KvRef, MatMut, MatRef, Table};
 use engraft_core::ops::{Attend, AttendDense, AttendDisentangled, AttentionOp, AttentionOpKind, Signature};
-use engraft_core::params::{Relative, Scores};
+use engraft_core::params::{Heads, Relative, Scores};
 use engraft_core::{Error, Result};
 use engraft_kernels::Launch;
 use engraft_kernels::params::{MatView, attention as strict, flash, kv as paged};
@@ -231,20 +231,7 @@ fn disentangled(
     let (distance_q, distance_k) = (of(op.distance_q)?, of(op.distance_k)?);
     let rows = op.distance_q.or(op.distance_k).map_or(1, |of| of.rows());
     let p = strict::Disentangled {
-        dense: strict::Dense {
-            q: stream.matrix(op.q)?,
-            out: stream.matrix_mut(&op.out)?,
-            k: stream.matrix(op.k)?,
-            v: stream.matrix(op.v)?,
-            scores,
-            bounds: stream.buffer(op.bounds)?,
-            seqs: word(op.bounds.len() - 1)?,
-            heads: word(op.heads.heads)?,
-            kv_heads: word(op.heads.kv_heads)?,
-            k_dim: word(op.heads.k_dim)?,
-            v_dim: word(op.heads.v_dim)?,
-            elem: elem(op.q.dtype()),
-        },
+        dense: dense_of(stream, [op.q, op.k, op.v], &op.out, (op.bounds, op.heads), scores)?,
         distance_q,
         distance_k,
         reach: word(rows)? / 2,
@@ -255,19 +242,30 @@ fn disentangled(
 
 fn dense_strict(stream: &mut CudaStream, op: &AttendDense<'_, Cuda>) -> Result<()> {
     let (scores, _slopes) = scores_of(stream, op.scores, [op.sinks, op.bias])?;
-    let p = strict::Dense {
-        q: stream.matrix(op.q)?,
-        out: stream.matrix_mut(&op.out)?,
-        k: stream.matrix(op.k)?,
-        v: stream.matrix(op.v)?,
-        scores,
-        bounds: stream.buffer(op.bounds)?,
-        seqs: word(op.bounds.len() - 1)?,
-        heads: word(op.heads.heads)?,
-        kv_heads: word(op.heads.kv_heads)?,
-        k_dim: word(op.heads.k_dim)?,
-        v_dim: word(op.heads.v_dim)?,
-        elem: elem(op.q.dtype()),
-    };
+    let p = dense_of(stream, [op.q, op.k, op.v], &op.out, (op.bounds, op.heads), scores)?;
     stream.launch(&p.launch(), &p)
+}
+
+/// The operands of attention over plain rows.
+fn dense_of(
+    stream: &CudaStream,
+    [q, k, v]: [MatRef<'_, CudaMem>; 3],
+    out: &MatMut<'_, CudaMem>,
+    (bounds, heads): (BufRef<'_, CudaMem, u32>, Heads),
+    scores: strict::Scores,
+) -> Result<strict::Dense> {
+    Ok(strict::Dense {
+        q: stream.matrix(q)?,
+        out: stream.matrix_mut(out)?,
+        k: stream.matrix(k)?,
+        v: stream.matrix(v)?,
+        scores,
+        bounds: stream.buffer(bounds)?,
+        seqs: word(bounds.len() - 1)?,
+        heads: word(heads.heads)?,
+        kv_heads: word(heads.kv_heads)?,
+        k_dim: word(heads.k_dim)?,
+        v_dim: word(heads.v_dim)?,
+        elem: elem(q.dtype()),
+    })
 }

@@ -32,6 +32,8 @@ mod parts;
 mod relative;
 mod relative_scratch;
 mod rope;
+#[cfg(test)]
+mod sample_spec;
 mod scratch;
 mod shortcut;
 mod state;

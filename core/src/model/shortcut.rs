@@ -77,36 +77,16 @@ impl<M: DeviceMem> ShortcutScratch<M> {
 mod tests {
     use super::*;
     use crate::mem::DryMem;
-    use crate::params::{Act, Heads, NormKind, Router, RouterScore};
-    use crate::policy::{EmbedSpec, Family, HeadSpec, MlpSpec, MoeSpec, NormSpec};
+    use crate::model::sample_spec::{block, decoder};
+    use crate::params::{Router, RouterScore};
+    use crate::policy::MoeSpec;
 
     /// Two blocks, of which the first one's experts join at the end of the second.
     fn model() -> ModelSpec {
-        let heads = Heads { heads: 2, kv_heads: 2, k_dim: 8, v_dim: 8 };
-        let norm = NormSpec { kind: NormKind::Rms, eps: 1e-6, bias: false, plus_one: false, weighted: true };
-        let dense = BlockSpec::new(heads, norm, MlpSpec::new(32, Act::Silu, true));
-        let mut sparse = dense.clone();
+        let mut sparse = block();
         let moe = MoeSpec::new(Router::new(4, 2, RouterScore::Softmax), 8);
         sparse.moe = Some(MoeSpec { join: Join::NextBlock, identities: 1, ..moe });
-        ModelSpec {
-            arch: "test".into(),
-            family: Family::Decoder,
-            hidden: 16,
-            vocab: 16,
-            max_positions: 16,
-            embed: EmbedSpec::tokens(16),
-            ropes: Vec::new(),
-            placement: Placement::Pre,
-            blocks: vec![sparse, dense],
-            shared: Vec::new(),
-            final_norm: Some(norm),
-            project_out: None,
-            pooler: None,
-            head: HeadSpec::tokens(16, true, false),
-            encoder: None,
-            assumed: Vec::new(),
-            group: None,
-        }
+        decoder(vec![sparse, block()])
     }
 
     fn room(spec: &ModelSpec) -> Result<Option<ShortcutScratch<DryMem>>> {

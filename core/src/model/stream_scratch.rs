@@ -126,35 +126,15 @@ impl<M: DeviceMem> LaurelScratch<M> {
 mod tests {
     use super::*;
     use crate::mem::DryMem;
-    use crate::params::{Act, Heads, NormKind};
-    use crate::policy::{AltupSpec, EmbedSpec, Family, HeadSpec, LaurelSpec, MlpSpec, NormSpec};
+    use crate::model::sample_spec::{NORM, block, decoder};
+    use crate::policy::{AltupSpec, LaurelSpec};
 
     /// Two blocks of three streams.
     fn model() -> ModelSpec {
-        let heads = Heads { heads: 2, kv_heads: 2, k_dim: 8, v_dim: 8 };
-        let norm = NormSpec { kind: NormKind::Rms, eps: 1e-6, bias: false, plus_one: false, weighted: true };
-        let mut block = BlockSpec::new(heads, norm, MlpSpec::new(32, Act::Silu, true));
-        block.altup = Some(AltupSpec::new(3, norm));
-        block.laurel = Some(LaurelSpec::new(4, norm));
-        ModelSpec {
-            arch: "test".into(),
-            family: Family::Decoder,
-            hidden: 16,
-            vocab: 16,
-            max_positions: 16,
-            embed: EmbedSpec::tokens(16),
-            ropes: Vec::new(),
-            placement: Placement::Pre,
-            blocks: vec![block; 2],
-            shared: Vec::new(),
-            final_norm: Some(norm),
-            project_out: None,
-            pooler: None,
-            head: HeadSpec::tokens(16, true, false),
-            encoder: None,
-            assumed: Vec::new(),
-            group: None,
-        }
+        let mut block = block();
+        block.altup = Some(AltupSpec::new(3, NORM));
+        block.laurel = Some(LaurelSpec::new(4, NORM));
+        decoder(vec![block; 2])
     }
 
     fn room(spec: &ModelSpec) -> Result<Option<StreamScratch<DryMem>>> {

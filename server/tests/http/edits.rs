@@ -1,30 +1,15 @@
 //! `/v1/images/edits`: held against the library's own pictures of the same files.
 
-use crate::common::{Answer, Running, config, eventually, metric, start, start_with};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use crate::common::{Answer, Running, config, eventually, metric, start};
+use crate::pictures::{files, library, made, own, serving};
 use engraft::engraft_diffusion::engraft_image::{PictureLimits, decode, decode_mask, encode_png};
 use engraft::engraft_diffusion::{ImageRequest, Init};
-use engraft::{ImageGenerator, ImageHandle, ImageOptions, named_scheduler};
+use engraft::named_scheduler;
 use engraft_server::ServerConfig;
 use serde_json::json;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 
 const PATH: &str = "/v1/images/edits";
-
-fn pipeline(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden-image/pipelines").join(name)
-}
-
-fn own() -> ServerConfig {
-    ServerConfig { chat_template: None, ..config() }
-}
-
-fn serving(name: &str, config: ServerConfig) -> Running {
-    let folder = pipeline(name);
-    start_with(config, move || ImageHandle::open(&folder, &ImageOptions::default()))
-}
 
 /// A picture of these pixels.
 fn png(width: usize, height: usize, of: impl Fn(usize, usize) -> u8) -> Vec<u8> {
@@ -70,27 +55,11 @@ fn post(server: &Running, texts: &[(&str, &str)], files: &[(&str, &[u8])]) -> An
     server.raw(&[head(body.len()).as_bytes(), &body].concat())
 }
 
-fn made(answer: &Answer) -> Vec<Vec<u8>> {
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    let all = answer.json()["data"].as_array().unwrap().clone();
-    all.iter().map(|one| STANDARD.decode(one["b64_json"].as_str().unwrap()).unwrap()).collect()
-}
-
 /// What `engraft image --init --mask` reads.
 fn init(image: &[u8], mask: Option<&[u8]>, strength: f64) -> Init {
     let limits = PictureLimits::default();
     let mask = mask.map(|mask| decode_mask(mask, limits).unwrap().values);
     Init { rgb: decode(image, limits).unwrap().rgb, strength, mask }
-}
-
-/// The library's files.
-fn files(model: &mut ImageGenerator, request: &ImageRequest, seed: u64) -> Vec<Vec<u8>> {
-    let images = model.generate(request, seed, |_| {}).unwrap();
-    images.rgb.iter().map(|rgb| encode_png(rgb, request.width, request.height).unwrap()).collect()
-}
-
-fn library(name: &str) -> ImageGenerator {
-    ImageGenerator::open(pipeline(name), &ImageOptions::default()).unwrap()
 }
 
 #[test]

@@ -1,51 +1,17 @@
 //! `/v1/images/generations`: held against the library's own pictures of the same seeds.
 
-use crate::common::{Answer, Running, config, demo, eventually, metric, request, start, start_with};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use crate::common::{Running, config, demo, eventually, metric, request, start, start_with};
+use crate::pictures::{files, library, made, own, pipeline, serving};
 use engraft::engraft_diffusion::ImageRequest;
-use engraft::engraft_diffusion::engraft_image::encode_png;
-use engraft::{Error, ImageGenerator, ImageHandle, ImageOptions, named_scheduler};
+use engraft::{Error, ImageHandle, ImageOptions, named_scheduler};
 use engraft_server::{Model, Server, ServerConfig};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const PATH: &str = "/v1/images/generations";
-
-fn pipeline(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden-image/pipelines").join(name)
-}
-
-/// A configuration for pictures: no chat, one name.
-fn own() -> ServerConfig {
-    ServerConfig { chat_template: None, ..config() }
-}
-
-fn serving(name: &str, config: ServerConfig) -> Running {
-    let folder = pipeline(name);
-    start_with(config, move || ImageHandle::open(&folder, &ImageOptions::default()))
-}
-
-fn library(name: &str) -> ImageGenerator {
-    ImageGenerator::open(pipeline(name), &ImageOptions::default()).unwrap()
-}
-
-/// The library's files.
-fn files(model: &mut ImageGenerator, request: &ImageRequest, seed: u64) -> Vec<Vec<u8>> {
-    let images = model.generate(request, seed, |_| {}).unwrap();
-    images.rgb.iter().map(|rgb| encode_png(rgb, request.width, request.height).unwrap()).collect()
-}
-
-/// The files of an answer.
-fn made(answer: &Answer) -> Vec<Vec<u8>> {
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    let all = answer.json()["data"].as_array().unwrap().clone();
-    all.iter().map(|one| STANDARD.decode(one["b64_json"].as_str().unwrap()).unwrap()).collect()
-}
 
 /// Waits until so many requests are in a server.
 fn holds(server: &Running, count: u64) {

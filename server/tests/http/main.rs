@@ -10,6 +10,8 @@ mod fields;
 #[cfg(feature = "images")]
 mod images;
 mod limits;
+#[cfg(feature = "images")]
+mod pictures;
 mod routes;
 #[cfg(all(feature = "images", unix))]
 mod unsent;

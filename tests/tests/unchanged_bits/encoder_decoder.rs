@@ -13,18 +13,18 @@ use engraft_core::inject::inject;
 use engraft_core::kv::HostPages;
 use engraft_core::numerics::Mode;
 use engraft_core::policy::Registry;
-use engraft_core::sample::{Rules, SamplingParams, TimeRules};
+use engraft_core::sample::SamplingParams;
 use engraft_core::weights::LoadOptions;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-const NEW: usize = 7;
+pub(super) const NEW: usize = 7;
 const CASES: [&str; 6] = ["t5", "bart", "umt5", "m2m_100", "whisper", "moonshine"];
 
-type Texts = BTreeMap<u64, Vec<u32>>;
+pub(super) type Texts = BTreeMap<u64, Vec<u32>>;
 
-fn config(page_size: usize) -> EngineConfig {
+pub(super) fn config(page_size: usize) -> EngineConfig {
     EngineConfig {
         max_context: 64,
         max_seqs: 4,
@@ -35,14 +35,14 @@ fn config(page_size: usize) -> EngineConfig {
     }
 }
 
-fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
+pub(super) fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Engine<B> {
     let engine = support::engine(backend, case, config);
     assert!(engine.model().encoder.is_some(), "{case}");
     engine
 }
 
 /// A text of `len` tokens for the encoder; the decoder begins with `begins` more than its own first token.
-fn request(seed: u32, len: u32, begins: u32) -> Request {
+pub(super) fn request(seed: u32, len: u32, begins: u32) -> Request {
     let sampling = SamplingParams {
         temperature: 1.3,
         repetition_penalty: 1.1,
@@ -55,7 +55,7 @@ fn request(seed: u32, len: u32, begins: u32) -> Request {
 }
 
 /// The same of a model that reads sound: features in the place of the prompt, of its own.
-fn of(case: &str, request: Request) -> Request {
+pub(super) fn of(case: &str, request: Request) -> Request {
     let count = match case {
         // 40 frames of 16 bands: 20 rows of the encoder.
         "whisper" => 40 * 16,
@@ -72,7 +72,7 @@ fn of(case: &str, request: Request) -> Request {
     Request { prompt: Vec::new(), features, ..request }
 }
 
-fn steps<B: Backend>(engine: &mut Engine<B>, count: usize, texts: &mut Texts) {
+pub(super) fn steps<B: Backend>(engine: &mut Engine<B>, count: usize, texts: &mut Texts) {
     let mut out: Vec<Output> = Vec::new();
     for _ in 0..count {
         engine.step(&mut out).unwrap();
@@ -81,7 +81,7 @@ fn steps<B: Backend>(engine: &mut Engine<B>, count: usize, texts: &mut Texts) {
 }
 
 /// The rest of everything that runs.
-fn rest<B: Backend>(engine: &mut Engine<B>, mut texts: Texts) -> Texts {
+pub(super) fn rest<B: Backend>(engine: &mut Engine<B>, mut texts: Texts) -> Texts {
     for (id, tokens) in engine.run().unwrap() {
         texts.entry(id).or_default().extend(tokens);
     }
@@ -90,7 +90,7 @@ fn rest<B: Backend>(engine: &mut Engine<B>, mut texts: Texts) -> Texts {
     texts
 }
 
-fn alone<B: Backend>(backend: &Arc<B>, case: &str, request: Request) -> Vec<u32> {
+pub(super) fn alone<B: Backend>(backend: &Arc<B>, case: &str, request: Request) -> Vec<u32> {
     let mut engine = engine(backend, case, config(16));
     let id = engine.put(request).unwrap();
     rest(&mut engine, Texts::new()).remove(&id).unwrap()
@@ -339,103 +339,6 @@ fn a_saved_sound_is_checked() {
     };
     refused(7, f32::NAN, "feature 7 is NaN");
     refused(639, f32::INFINITY, "feature 639 is inf");
-}
-
-/// Tokens and their probabilities.
-type Ruled = (Vec<u32>, Vec<f32>);
-
-/// A request with rules of every sort, for a vocabulary of so many tokens.
-fn ruled(case: &str, seed: u32, vocab: u32) -> Request {
-    let (first, none, end) = (vocab - 20, vocab - 21, vocab - 22);
-    let times = Some(TimeRules { first, none, end, max_initial: Some(3) });
-    let rules = Rules { suppress: (0..vocab - 30).step_by(2).collect(), begin_suppress: vec![first], times };
-    let base = of(case, request(seed, 9, 2));
-    let sampling = SamplingParams { repetition_penalty: 1.0, ..base.sampling };
-    let want = Want { logprobs: true, ..Want::default() };
-    Request { rules: Some(Arc::new(rules)), want, sampling, ..base }
-}
-
-fn ruled_rest<B: Backend>(engine: &mut Engine<B>, id: u64, texts: Texts) -> Ruled {
-    let tokens = rest(engine, texts).remove(&id).unwrap();
-    (tokens, engine.take_kept(id).unwrap().logprobs)
-}
-
-fn ruled_alone<B: Backend>(backend: &Arc<B>, case: &str, request: &Request) -> Ruled {
-    let mut engine = engine(backend, case, config(16));
-    let id = engine.put(request.clone()).unwrap();
-    ruled_rest(&mut engine, id, Texts::new())
-}
-
-/// Rules hold whoever runs next to a request, however far steps run ahead, wherever it is taken up.
-#[test]
-fn rules_hold_everywhere() {
-    let cpu = cpu();
-    for case in ["t5", "whisper"] {
-        let vocab = engine(&cpu, case, config(4)).model().spec.vocab as u32;
-        let all = [1, 2, 3].map(|seed| ruled(case, seed, vocab));
-        let want = all.each_ref().map(|request| ruled_alone(&cpu, case, request));
-        for (tokens, logprobs) in &want {
-            let first = vocab - 20;
-            assert_eq!((tokens.len(), logprobs.len()), (NEW, NEW), "{case}");
-            assert!(tokens[0] > first && tokens[0] <= first + 3 && tokens[1] < first, "{case}: {tokens:?}");
-            assert!(tokens.iter().all(|id| *id >= vocab - 30 || id % 2 == 1), "{case}: {tokens:?}");
-            let times: Vec<u32> = tokens.iter().copied().filter(|id| *id >= first).collect();
-            assert!(times.is_sorted(), "{case}: {tokens:?}");
-            assert!(logprobs.iter().all(|p| *p <= 0.0 && p.is_finite()), "{case}: {logprobs:?}");
-        }
-        let mate = of(case, request(9, 5, 3));
-        let plain = alone(&cpu, case, mate.clone());
-        for ahead in [0, 1] {
-            let sizes = EngineConfig { steps_ahead: Some(ahead), ..config(4) };
-            let mut engine = engine(&cpu, case, sizes);
-            let (mut texts, mut ids) = (Texts::new(), Vec::new());
-            let other = engine.put(mate.clone()).unwrap();
-            for request in &all {
-                ids.push(engine.put(request.clone()).unwrap());
-                steps(&mut engine, 1, &mut texts);
-            }
-            assert!(engine.preempt(ids[0]).unwrap(), "{case}");
-            steps(&mut engine, 1, &mut texts);
-            let texts = rest(&mut engine, texts);
-            assert_eq!(texts[&other], plain, "{case}");
-            for (id, want) in ids.iter().zip(&want) {
-                let got = (texts[id].clone(), engine.take_kept(*id).unwrap().logprobs);
-                assert_eq!(got, *want, "{case}, {ahead} steps ahead");
-            }
-        }
-        let (mut from, mut to) = (engine(&cpu, case, config(4)), engine(&cpu, case, config(5)));
-        let id = from.put(all[1].clone()).unwrap();
-        let mut texts = Texts::new();
-        steps(&mut from, 4, &mut texts);
-        let saved = from.save(id).unwrap();
-        let known = from.sampled(id).unwrap().len();
-        assert!(known > 1, "{case}: {known}");
-        let again = to.restore(&saved).unwrap();
-        assert!(to.want(again).logprobs);
-        let (tokens, logprobs) = ruled_rest(&mut to, again, Texts::new());
-        assert_eq!((&tokens[..], logprobs), (&want[1].0[known..], want[1].1.clone()), "{case}");
-    }
-}
-
-/// The probabilities of tokens that devices sample are those of their rows of logits.
-#[test]
-fn probabilities_of_tokens_are_those_of_their_logits() {
-    let cpu = cpu();
-    let mut engine = engine(&cpu, "t5", config(4));
-    let (mut plain, mut both) = (request(4, 9, 1), request(4, 9, 1));
-    plain.want.logprobs = true;
-    (both.want.logprobs, both.want.logits) = (true, true);
-    let cols = engine.model().spec.logit_cols();
-    let ids = [plain, both].map(|request| engine.put(request).unwrap());
-    let texts = rest(&mut engine, Texts::new());
-    let [one, all] = ids.map(|id| engine.take_kept(id).unwrap());
-    assert_eq!((one.logprobs.len(), &one.logprobs), (NEW, &all.logprobs));
-    let rows = all.logits.chunks(cols).skip(all.logits.len() / cols - NEW);
-    for ((logprob, id), row) in one.logprobs.iter().zip(&texts[&ids[0]]).zip(rows) {
-        let sum: f64 = row.iter().map(|v| f64::from(*v).exp()).sum();
-        let want = f64::from(row[*id as usize]) - sum.ln();
-        assert!((f64::from(*logprob) - want).abs() < 1e-4, "{logprob} for {want}");
-    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod encoder_decoder;
 mod fork;
 mod prefix;
 mod ranks;
+mod rules;
 mod serving;
 mod session;
 mod support;
