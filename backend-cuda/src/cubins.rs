@@ -1,26 +1,19 @@
 //! Compiled kernels on disk: what the driver's compiler made of a text, for the next start.
 //!
-//! A file is found by the SHA-256 of everything that its content depends on: the entry, its text, the
-//! device's name and compute capability, the driver's version. So nothing is ever out of date: what changes
-//! is simply not found, and a file may be deleted at any time. In front of the image stands its own SHA-256
-//! (with the key's): a file that is truncated, damaged or another's is distinguished from a good one here,
-//! before the driver reads it (which takes an image's length from the image). Files are written under a name
-//! of their own and renamed, so that no reader sees half of one.
+//! A file is found by the entry, its text, the device's name and compute capability, and the driver's version;
+//! see [`engraft_core::file::sealed`]. That it is as it was written is known before the driver reads it, which
+//! takes an image's length from the image.
 //!
 //! The disk never fails a load: whatever it refuses, the kernel is compiled. The first refusal is warned
 //! about.
 
-use sha2::{Digest, Sha256};
-use std::fs;
-use std::io::{self, ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use engraft_core::file::sealed::{self, Key, Sealed};
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const MAGIC: &[u8; 16] = b"engraft-cubin-1\n";
-/// Bytes before the image: the magic and the hash.
-const HEAD: usize = 16 + 32;
-/// More than any kernel is compiled to; what is longer is not read.
-const MOST_BYTES: u64 = 64 << 20;
+/// At most more than any kernel is compiled to.
+const SORT: Sealed = Sealed { magic: b"engraft-cubin-1\n", most: 64 << 20 };
 
 /// Whom kernels are compiled for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,27 +40,21 @@ impl Cubins {
         Self { folder, target, complained: AtomicBool::new(false) }
     }
 
-    /// Hash of what an image depends on.
-    fn key(&self, entry: &str, ptx: &str) -> [u8; 32] {
+    /// Of what an image depends on.
+    fn key(&self, entry: &str, ptx: &str) -> Key {
         let Target { device, capability: (major, minor), driver } = &self.target;
-        let mut hash = Sha256::new();
-        for part in [entry, device, &format!("{major}.{minor} {driver}"), ptx] {
-            hash.update((part.len() as u64).to_le_bytes());
-            hash.update(part);
-        }
-        hash.finalize().into()
+        sealed::key([entry, device, &format!("{major}.{minor} {driver}"), ptx])
     }
 
-    fn path(&self, entry: &str, key: &[u8; 32]) -> PathBuf {
-        let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.folder.join(format!("{entry}-{hex}.cubin"))
+    fn path(&self, entry: &str, key: &Key) -> PathBuf {
+        self.folder.join(format!("{entry}-{}.cubin", sealed::hex(key)))
     }
 
     /// The image that was kept for this text, if there is a whole one.
     pub fn find(&self, entry: &str, ptx: &str) -> Option<Vec<u8>> {
         let key = self.key(entry, ptx);
         let path = self.path(entry, &key);
-        match read(&path, &key) {
+        match SORT.read(&path, &key) {
             Ok(image) => Some(image),
             Err(e) if e.kind() == ErrorKind::NotFound => None,
             Err(e) => {
@@ -80,43 +67,11 @@ impl Cubins {
     /// Keeps an image, as far as the disk lets.
     pub fn keep(&self, entry: &str, ptx: &str, image: &[u8]) {
         let key = self.key(entry, ptx);
-        if let Err(e) = self.write(&self.path(entry, &key), &key, image)
+        if let Err(e) = SORT.write(&self.path(entry, &key), &key, image)
             && !self.complained.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(folder = %self.folder.display(), "compiled kernels are not kept: {e}");
         }
-    }
-
-    fn write(&self, to: &Path, key: &[u8; 32], image: &[u8]) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
-        let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
-        file.write_all(MAGIC)?;
-        file.write_all(&seal(key, image))?;
-        file.write_all(image)?;
-        file.persist(to).map_err(|e| e.error)?;
-        Ok(())
-    }
-}
-
-fn seal(key: &[u8; 32], image: &[u8]) -> [u8; 32] {
-    Sha256::new().chain_update(key).chain_update(image).finalize().into()
-}
-
-fn read(path: &Path, key: &[u8; 32]) -> io::Result<Vec<u8>> {
-    let damaged = |what: String| Err(io::Error::new(ErrorKind::InvalidData, what));
-    let about = fs::metadata(path)?;
-    if !about.is_file() || about.len() > MOST_BYTES {
-        return damaged(format!("not a file of at most {MOST_BYTES} bytes"));
-    }
-    let mut head = fs::read(path)?;
-    if head.len() <= HEAD {
-        return damaged(format!("{} bytes; there must be more than {HEAD}", head.len()));
-    }
-    // An allocation of its own: the image then begins where memory for anything may begin.
-    let image = head.split_off(HEAD);
-    match head.starts_with(MAGIC) && head[MAGIC.len()..] == seal(key, &image) {
-        true => Ok(image),
-        false => damaged("its content is not what was written".into()),
     }
 }
 
@@ -124,6 +79,8 @@ fn read(path: &Path, key: &[u8; 32]) -> io::Result<Vec<u8>> {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::path::Path;
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use tracing::span;
@@ -217,22 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_truncated_or_changed_or_another_s_is_not_taken() {
+    fn a_file_that_is_damaged_or_another_s_is_not_taken() {
         let folder = tempfile::tempdir().unwrap();
         let cubins = Cubins::new(folder.path().into(), target());
         cubins.keep("norm_x", "text", b"some image");
         let path = only_file(folder.path());
         let whole = fs::read(&path).unwrap();
-        for end in 0..whole.len() {
-            fs::write(&path, &whole[..end]).unwrap();
-            assert_eq!(cubins.find("norm_x", "text"), None, "{end} bytes");
-        }
-        for at in 0..whole.len() {
-            let mut wrong = whole.clone();
-            wrong[at] ^= 4;
-            fs::write(&path, &wrong).unwrap();
-            assert_eq!(cubins.find("norm_x", "text"), None, "byte {at}");
-        }
+        fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+        assert_eq!(cubins.find("norm_x", "text"), None);
         // What is found damaged is replaced.
         cubins.keep("norm_x", "text", b"some image");
         assert_eq!(cubins.find("norm_x", "text").as_deref(), Some(&b"some image"[..]));

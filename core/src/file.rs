@@ -1,6 +1,8 @@
 //! Regular files, opened without waiting for anything and read whole within a limit: what a user names may be
 //! a pipe without a writer, or a device without an end.
 
+pub mod sealed;
+
 use crate::{Error, Result};
 use std::fs::File;
 use std::io::Read;
@@ -67,11 +69,11 @@ pub fn text(path: &Path, most: u64) -> Result<String> {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::{fs, path::PathBuf};
 
-    fn folder(name: &str) -> PathBuf {
+    pub fn folder(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("engraft-file-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();

@@ -1,0 +1,156 @@
+//! Files that a program keeps for its next start, and reads only if nothing has changed: compiled kernels, what
+//! a driver made of shaders.
+//!
+//! A file is found by a key, the SHA-256 of everything that its content depends on. So nothing is ever out of
+//! date: what changes is not found, and a file may be deleted at any time. In front of the content stands its
+//! own SHA-256 (with the key's): a file that is truncated, damaged or another's is distinguished from a good
+//! one before anybody takes it for good. Files are written under a name of their own and renamed, so that no
+//! reader sees half of one.
+
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a content depends on, as a hash.
+pub type Key = [u8; 32];
+
+/// Bytes in front of the content: what sort of file it is, and the hash.
+const HEAD: usize = 16 + 32;
+
+/// The key of these parts, in their order.
+pub fn key<'a>(parts: impl IntoIterator<Item = &'a str>) -> Key {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+/// A key as names of files have it.
+pub fn hex(key: &Key) -> String {
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A sort of such files.
+#[derive(Debug, Clone, Copy)]
+pub struct Sealed {
+    /// What they begin with.
+    pub magic: &'static [u8; 16],
+    /// Bytes of a content at most.
+    pub most: u64,
+}
+
+impl Sealed {
+    /// The content of a file of this key, in an allocation of its own.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidData` for one that is no regular file, too long, or not as it was written.
+    pub fn read(&self, path: &Path, key: &Key) -> io::Result<Vec<u8>> {
+        let damaged = |what: String| Err(io::Error::new(ErrorKind::InvalidData, what));
+        let about = fs::metadata(path)?;
+        if !about.is_file() || about.len() > self.most + HEAD as u64 {
+            return damaged(format!("not a file of at most {} bytes", self.most));
+        }
+        let mut head = fs::read(path)?;
+        if head.len() <= HEAD {
+            return damaged(format!("{} bytes; there must be more than {HEAD}", head.len()));
+        }
+        // The content then begins where memory for anything may begin.
+        let bytes = head.split_off(HEAD);
+        match head.starts_with(self.magic) && head[self.magic.len()..] == seal(key, &bytes) {
+            true => Ok(bytes),
+            false => damaged("its content is not what was written".into()),
+        }
+    }
+
+    /// Writes a content, and the folders above it that are not there.
+    ///
+    /// # Errors
+    /// `FileTooLarge`, and what the disk refuses; nothing is left behind then.
+    pub fn write(&self, to: &Path, key: &Key, bytes: &[u8]) -> io::Result<()> {
+        /// Numbers of files that this process writes at a time.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        if bytes.len() as u64 > self.most {
+            let what = format!("{} bytes; at most {} are kept", bytes.len(), self.most);
+            return Err(io::Error::new(ErrorKind::FileTooLarge, what));
+        }
+        if let Some(folder) = to.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let temporary = to.with_extension(format!("{}-{number}", std::process::id()));
+        let mut file = fs::File::create_new(&temporary)?;
+        let parts = [&self.magic[..], &seal(key, bytes), bytes];
+        let written = parts.iter().try_for_each(|part| file.write_all(part));
+        let renamed = written.and_then(|()| fs::rename(&temporary, to));
+        if renamed.is_err() {
+            // Why it is not written says more than why a part of it stays.
+            let _ = fs::remove_file(&temporary);
+        }
+        renamed
+    }
+}
+
+fn seal(key: &Key, bytes: &[u8]) -> [u8; 32] {
+    Sha256::new().chain_update(key).chain_update(bytes).finalize().into()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::file::tests::folder;
+
+    const SORT: Sealed = Sealed { magic: b"engraft-tests-1\n", most: 40 };
+
+    #[test]
+    fn a_file_that_is_truncated_or_changed_or_another_s_is_not_taken() {
+        let folder = folder("sealed");
+        let path = folder.join("new").join(hex(&[7; 32]));
+        SORT.write(&path, &[7; 32], b"some content").unwrap();
+        assert_eq!(SORT.read(&path, &[7; 32]).unwrap(), b"some content");
+        let whole = fs::read(&path).unwrap();
+        for end in 0..whole.len() {
+            fs::write(&path, &whole[..end]).unwrap();
+            assert!(SORT.read(&path, &[7; 32]).is_err(), "{end} bytes");
+        }
+        for at in 0..whole.len() {
+            let mut wrong = whole.clone();
+            wrong[at] ^= 4;
+            fs::write(&path, &wrong).unwrap();
+            assert!(SORT.read(&path, &[7; 32]).is_err(), "byte {at}");
+        }
+        // What is found damaged is replaced; another's is none.
+        SORT.write(&path, &[7; 32], b"others").unwrap();
+        assert_eq!(SORT.read(&path, &[7; 32]).unwrap(), b"others");
+        assert!(SORT.read(&path, &[8; 32]).is_err());
+        assert!(SORT.write(&path, &[7; 32], &[0; 41]).is_err(), "more than its sort has");
+        let names: Vec<_> =
+            fs::read_dir(path.parent().unwrap()).unwrap().map(|f| f.unwrap().file_name()).collect();
+        assert_eq!(names, [path.file_name().unwrap()], "temporary files stay");
+    }
+
+    #[test]
+    fn a_disk_that_refuses_leaves_nothing_behind() {
+        let folder = folder("refused");
+        let file = folder.join("file");
+        fs::write(&file, b"not a folder").unwrap();
+        assert!(SORT.write(&file.join("x"), &[0; 32], b"some").is_err());
+        // A folder in the file's place: it is written, and cannot be renamed.
+        let taken = folder.join("taken");
+        fs::create_dir(&taken).unwrap();
+        assert!(SORT.write(&taken, &[0; 32], b"some").is_err());
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_key_is_of_parts_and_their_order() {
+        let keys = [key(["ab", "c"]), key(["a", "bc"]), key(["c", "ab"]), key(["ab", "c", ""])];
+        for (i, one) in keys.iter().enumerate() {
+            assert!(keys[..i].iter().all(|other| other != one), "{i}");
+        }
+    }
+}
