@@ -1,8 +1,8 @@
 //! Compiled kernels on disk: what the driver's compiler made of a text, for the next start.
 //!
-//! A file is found by the entry, its text, the device's name and compute capability, and the driver's version;
-//! see [`engraft_core::file::sealed`]. That it is as it was written is known before the driver reads it, which
-//! takes an image's length from the image.
+//! A file is found by the entry, its text, the device's name and compute capability, and the driver's
+//! version; see [`engraft_core::file::sealed`]. That it is as it was written is known before the driver reads
+//! it, which takes an image's length from the image.
 //!
 //! The disk never fails a load: whatever it refuses, the kernel is compiled. The first refusal is warned
 //! about.

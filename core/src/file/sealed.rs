@@ -1,5 +1,5 @@
-//! Files that a program keeps for its next start, and reads only if nothing has changed: compiled kernels, what
-//! a driver made of shaders.
+//! Files that a program keeps for its next start, and reads only if nothing has changed: compiled kernels,
+//! what a driver made of shaders.
 //!
 //! A file is found by a key, the SHA-256 of everything that its content depends on. So nothing is ever out of
 //! date: what changes is not found, and a file may be deleted at any time. In front of the content stands its
@@ -8,10 +8,11 @@
 //! reader sees half of one.
 
 use sha2::{Digest, Sha256};
+use std::collections::hash_map::RandomState;
 use std::fs;
+use std::hash::BuildHasher;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a content depends on, as a hash.
 pub type Key = [u8; 32];
@@ -71,8 +72,6 @@ impl Sealed {
     /// # Errors
     /// `FileTooLarge`, and what the disk refuses; nothing is left behind then.
     pub fn write(&self, to: &Path, key: &Key, bytes: &[u8]) -> io::Result<()> {
-        /// Numbers of files that this process writes at a time.
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         if bytes.len() as u64 > self.most {
             let what = format!("{} bytes; at most {} are kept", bytes.len(), self.most);
             return Err(io::Error::new(ErrorKind::FileTooLarge, what));
@@ -80,8 +79,9 @@ impl Sealed {
         if let Some(folder) = to.parent() {
             fs::create_dir_all(folder)?;
         }
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let temporary = to.with_extension(format!("{}-{number}", std::process::id()));
+        // Random: other threads and other processes may write the same file.
+        let number = RandomState::new().hash_one(to);
+        let temporary = to.with_extension(format!("{number:016x}"));
         let mut file = fs::File::create_new(&temporary)?;
         let parts = [&self.magic[..], &seal(key, bytes), bytes];
         let written = parts.iter().try_for_each(|part| file.write_all(part));

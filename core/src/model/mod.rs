@@ -32,14 +32,14 @@ mod parts;
 mod relative;
 mod relative_scratch;
 mod rope;
-#[cfg(test)]
-mod sample_spec;
 mod scratch;
 mod shortcut;
 mod state;
 mod stem;
 mod stem_scratch;
 mod stream_scratch;
+#[cfg(test)]
+mod tests;
 mod values;
 
 pub use altup::{Altup, Streams};

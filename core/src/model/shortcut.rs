@@ -77,7 +77,7 @@ impl<M: DeviceMem> ShortcutScratch<M> {
 mod tests {
     use super::*;
     use crate::mem::DryMem;
-    use crate::model::sample_spec::{block, decoder};
+    use crate::model::tests::{block, decoder};
     use crate::params::{Router, RouterScore};
     use crate::policy::MoeSpec;
 

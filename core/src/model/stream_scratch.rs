@@ -126,7 +126,7 @@ impl<M: DeviceMem> LaurelScratch<M> {
 mod tests {
     use super::*;
     use crate::mem::DryMem;
-    use crate::model::sample_spec::{NORM, block, decoder};
+    use crate::model::tests::{NORM, block, decoder};
     use crate::policy::{AltupSpec, LaurelSpec};
 
     /// Two blocks of three streams.

@@ -1,5 +1,5 @@
-//! Rules for tokens, which the host applies, and probabilities of sampled tokens: what a request gives by them
-//! is, bit for bit, what it gives alone.
+//! Rules for tokens, which the host applies, and probabilities of sampled tokens: what a request gives by
+//! them is, bit for bit, what it gives alone.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::encoder_decoder::{NEW, Texts, alone, config, engine, of, request, rest, steps};
