@@ -7,7 +7,8 @@
 //!
 //! Nothing runs by itself. Work is done by the thread that waits for it (or submits it, under `Eager` and
 //! `Seeded`), which is one of the behaviours that a real device may show. Only functions of the program get a
-//! thread of their own.
+//! thread of their own. One that does not return soon may wait for what other streams do, as a collective
+//! does: a device would do it meanwhile, so whoever waits runs that, too.
 //!
 //! A kernel that waits for another one is set aside ([`Aside`]) and goes on when others have run. Where none
 //! can go on and no thread of the program has come with more work, that is a deadlock, and said to be one.
@@ -35,6 +36,9 @@ const DEPTH: usize = 4096;
 
 /// How long a thread sleeps at most before it looks whether others have ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// How long a function of the program runs before it may wait for what other streams do.
+const SOON: Duration = Duration::from_millis(2);
 
 thread_local! {
     /// This thread is inside a host function that the driver called.
@@ -77,8 +81,8 @@ pub struct Queue {
     stirred: Instant,
     /// What a kernel ran into while others waited, perhaps for it.
     failed: Option<String>,
-    /// Functions of the program that run.
-    calls: usize,
+    /// Functions of the program that run, and since when.
+    calls: BTreeMap<Ticket, Instant>,
     /// What the threads wait for that can do nothing themselves.
     sleepers: BTreeMap<u64, Vec<Ticket>>,
 }
@@ -96,7 +100,7 @@ impl Default for Queue {
             stirs: 0,
             stirred: Instant::now(),
             failed: None,
-            calls: 0,
+            calls: BTreeMap::new(),
             sleepers: BTreeMap::new(),
         }
     }
@@ -194,6 +198,11 @@ impl Queue {
         self.stirred = Instant::now();
     }
 
+    /// Whether a function of the program runs that may wait for what other streams do.
+    fn call_lasts(&self) -> bool {
+        self.calls.values().any(|since| since.elapsed() >= SOON)
+    }
+
     /// Whether every thread of the program that is known here waits for what does not come, the caller among
     /// them.
     fn all_asleep(&self) -> bool {
@@ -270,9 +279,9 @@ pub fn wait(d: &mut Held, targets: &[Ticket]) {
     wake(d);
 }
 
-/// Runs what kernels may wait for, if some wait; false where nothing could move.
+/// Runs what kernels or functions of the program may wait for, if some wait; false where nothing could move.
 fn others(d: &mut Held) -> bool {
-    if d.queue.aside.is_empty() {
+    if d.queue.aside.is_empty() && !d.queue.call_lasts() {
         return false;
     }
     if resume(d) {
@@ -305,15 +314,18 @@ fn resume(d: &mut Held) -> bool {
 fn pause(d: &mut Held, targets: &[Ticket]) {
     let (me, returned, patience) = (d.thread(), d.returned, d.settings.patience);
     if d.queue.aside.is_empty() || d.settings.order == Order::Never {
-        returned.wait(d);
+        match d.queue.calls.is_empty() {
+            true => returned.wait(d),
+            false => _ = returned.wait_for(d, SOON),
+        }
         return;
     }
     d.queue.sleepers.insert(me, targets.to_vec());
-    let over = d.queue.calls == 0 && d.queue.all_asleep() || {
+    let over = d.queue.calls.is_empty() && d.queue.all_asleep() || {
         let left = patience.saturating_sub(d.queue.stirred.elapsed());
         // A thread that ends says nothing: then all others may be asleep.
         returned.wait_for(d, left.clamp(Duration::from_millis(1), LOOK_AGAIN));
-        d.queue.calls == 0 && d.queue.stirred.elapsed() >= patience
+        d.queue.calls.is_empty() && d.queue.stirred.elapsed() >= patience
     };
     d.queue.sleepers.remove(&me);
     if over && !d.queue.aside.is_empty() {
@@ -356,7 +368,7 @@ pub fn advance(d: &mut Held, targets: &[Ticket]) {
         run(d, ticket);
     } else if !others(d)
         && !d.queue.aside.is_empty()
-        && d.queue.calls == 0
+        && d.queue.calls.is_empty()
         && d.queue.stirred.elapsed() >= d.settings.patience
     {
         deadlock(d);
@@ -468,11 +480,11 @@ fn race(
 /// is waiting here.
 fn call_host(d: &mut Held, ticket: Ticket, call: HostCall, poisoned: Option<Code>) {
     let (driver, returned) = (MutexGuard::mutex(d), d.returned);
-    d.queue.calls += 1;
+    d.queue.calls.insert(ticket, Instant::now());
     let body = move || {
         as_host_function(|| call.call(poisoned));
         let mut d = driver.lock();
-        d.queue.calls -= 1;
+        d.queue.calls.remove(&ticket);
         d.queue.stir();
         d.queue.finish(ticket);
         // The function may tell the program, which goes on behind what came before it.

@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::sync::{Arc, Barrier};
+use std::ffi::c_void;
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -301,5 +302,45 @@ fn a_flag_outlives_the_kernel_that_raised_it() {
             let fault = soft.last_fault().unwrap();
             assert_eq!((outcome.is_err(), fault.is_some()), (race, race), "{fault:?}");
         }
+    }
+}
+
+/// What a collective of a library is to a stream: a function that waits for that of another stream.
+struct Pair(Mutex<[bool; 2]>, Condvar);
+
+unsafe extern "C" fn come(data: *mut c_void) {
+    // SAFETY: the test gives a pair and a place in it, and waits for both functions.
+    let (pair, place) = unsafe { *data.cast::<(&Pair, usize)>() };
+    let mut come = pair.0.lock().unwrap();
+    come[place] = true;
+    pair.1.notify_all();
+    let missing = pair.1.wait_timeout_while(come, Duration::from_secs(9), |come| !(come[0] && come[1]));
+    assert!(!missing.unwrap().1.timed_out(), "the other stream's function never came");
+}
+
+/// A rank that only enqueues, and never waits, takes part all the same: a device works by itself.
+#[test]
+fn a_function_may_wait_for_a_stream_that_no_thread_waits_for() {
+    let (soft, _alone) = soft();
+    for order in [Order::Eager, Order::Latest, Order::OthersFirst, Order::Seeded(4)] {
+        soft.set_order(order).unwrap();
+        let streams = [0, 1].map(|device| bare_context(device).new_stream().unwrap());
+        let pair = Pair(Mutex::new([false; 2]), Condvar::new());
+        let data = [(&pair, 0), (&pair, 1)];
+        let begun = Instant::now();
+        for (stream, data) in streams.iter().zip(&data) {
+            stream.context().bind_to_thread().unwrap();
+            zeroed(stream, 64).unwrap();
+            // SAFETY: what it is given lives to the end of this scope, and both are waited for.
+            unsafe {
+                let data = std::ptr::from_ref(data).cast_mut().cast();
+                result::stream::launch_host_function(stream.cu_stream(), come, data).unwrap();
+            }
+        }
+        streams[0].context().bind_to_thread().unwrap();
+        streams[0].synchronize().unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(5), "{order:?}");
+        streams[1].context().bind_to_thread().unwrap();
+        streams[1].synchronize().unwrap();
     }
 }
