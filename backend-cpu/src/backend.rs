@@ -43,9 +43,9 @@ impl Backend for Cpu {
     fn stream(self: &Arc<Self>) -> Result<CpuStream> {
         Ok(CpuStream::new(self.clone()))
     }
-    fn of_rank(self: &Arc<Self>, world: usize) -> Result<Arc<Self>> {
+    fn of_rank(self: &Arc<Self>, _rank: usize, local: usize) -> Result<Arc<Self>> {
         let machine = self.machine();
-        let threads = (machine.pool.threads() / world.max(1)).max(1);
+        let threads = (machine.pool.threads() / local.max(1)).max(1);
         Cpu::new(CpuConfig { threads, madd: machine.madd, isa: Some(machine.isa) })
     }
     fn group(self: &Arc<Self>, board: Box<dyn Board>) -> Result<Box<dyn Communicator<Self>>> {

@@ -1,14 +1,16 @@
 //! A device as the backend that the engine sees.
 
+use crate::comm::group::NcclGroup;
+use crate::comm::peers::{self, PeerGroup};
 use crate::device::Cuda;
 use crate::driver::check;
 use crate::{CudaGraph, CudaMem, CudaPlan, CudaStream, CudaWeight, Kernel, ops, weight};
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
-use engraft_core::Result;
-use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup};
+use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, Exchange, HostGroup};
 use engraft_core::mem::{Device, HostWeight, KvLayout, StepShape};
 use engraft_core::numerics::{Madd, Numerics};
 use engraft_core::ops::Signature;
+use engraft_core::{Error, Result};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,8 +77,24 @@ impl Backend for Cuda {
     fn stream(self: &Arc<Self>) -> Result<CudaStream> {
         CudaStream::new(self.clone())
     }
+    fn of_rank(self: &Arc<Self>, rank: usize, local: usize) -> Result<Arc<Self>> {
+        self.for_rank(rank, local)
+    }
     fn group(self: &Arc<Self>, board: Box<dyn Board>) -> Result<Box<dyn Communicator<Self>>> {
-        Ok(Box::new(HostGroup::new(board)))
+        if let Some(nccl) = &self.nccl {
+            return Ok(Box::new(NcclGroup::new(self, nccl, board)?));
+        }
+        if self.exchange() == Exchange::Host {
+            return Ok(Box::new(HostGroup::new(board)));
+        }
+        Ok(match (peers::apart(self, board.as_ref())?, self.exchange()) {
+            (None, _) => Box::new(PeerGroup::new(self, board)?),
+            (Some(why), Exchange::Peers) => {
+                let allowed = format!("\"host\" or \"auto\" here: {why}");
+                return Err(Error::config("exchange", "\"peers\"", allowed));
+            }
+            (Some(_), _) => Box::new(HostGroup::new(board)),
+        })
     }
     fn prepare_weight(&self, weight: HostWeight<'_>, uses: &[Signature]) -> Result<CudaWeight> {
         let info = weight.info();

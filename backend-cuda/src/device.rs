@@ -3,6 +3,8 @@
 
 use crate::CudaMem;
 use crate::blaslt::BlasLt;
+use crate::comm::nccl::Nccl;
+use crate::comm::watch::Watch;
 use crate::cubins::Target;
 use crate::driver::{self, check};
 use crate::kernel::BLASLT;
@@ -15,7 +17,7 @@ use crate::stream_order::StreamOrder;
 use crate::terms::Terms;
 use crate::trail::Trail;
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
-use engraft_core::backend::Caps;
+use engraft_core::backend::{Caps, Exchange};
 use engraft_core::mem::{DeviceMem, Float};
 use engraft_core::numerics::Mode;
 use engraft_core::{Error, Result};
@@ -43,6 +45,14 @@ pub struct CudaConfig {
     /// NVIDIA's cuBLASLt (`libcublasLt.so.12` or newer) for matmuls of many rows in mode `Fast`; none: own
     /// kernels alone. 16-bit weights then take twice their memory.
     pub cublaslt: Option<PathBuf>,
+    /// NVIDIA's NCCL (`libnccl.so.2`, 2.19 or newer) for exchanges of ranks, of which each then has a device
+    /// of its own: this one for rank 0, the next ones for the others, from the first again. A path with a
+    /// folder is that file; a bare name is looked for: loaded already, in the system's folders, in Python's
+    /// wheels.
+    /// None: as `exchange` says.
+    pub nccl: Option<PathBuf>,
+    /// What ranks exchange by without NCCL.
+    pub exchange: Exchange,
     /// Wait for every kernel, so that a fault names exactly the one that caused it; steps are then not
     /// captured. Slow.
     pub blocking: bool,
@@ -134,16 +144,19 @@ fn chosen(config: &CudaConfig) -> Result<Listed> {
     Ok(listed)
 }
 
-/// A context of its own, and how much shared memory a block may have there.
-fn context(ordinal: usize) -> Result<(sys::CUcontext, u32)> {
+/// A context, and how much shared memory a block may have there: the device's primary one, which NCCL works
+/// in, or one of its own: then a fault in another engine's does not reach it.
+fn context(ordinal: usize, primary: bool) -> Result<(sys::CUcontext, u32)> {
     let (mut device, mut shared, mut context) = (0, 0, null_mut());
     let room = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-    // SAFETY: pointers are to locals. A context of its own: a fault in another engine's does not reach this
-    // one.
+    // SAFETY: pointers are to locals.
     unsafe {
         check(sys::cuDeviceGet(&mut device, ordinal as i32), "cuDeviceGet")?;
         check(sys::cuDeviceGetAttribute(&mut shared, room, device), "cuDeviceGetAttribute")?;
-        check(sys::cuCtxCreate_v2(&mut context, 0, device), "a context")?;
+        match primary {
+            true => check(sys::cuDevicePrimaryCtxRetain(&mut context, device), "the primary context")?,
+            false => check(sys::cuCtxCreate_v2(&mut context, 0, device), "a context")?,
+        }
     }
     Ok((context, shared.max(0) as u32))
 }
@@ -158,12 +171,16 @@ pub struct Cuda {
     in_order: bool,
     wait_limit: Duration,
     listed: Listed,
+    config: CudaConfig,
     context: sys::CUcontext,
     pool: Pool,
     pub(crate) modules: Modules,
     pub(crate) slopes: Slopes,
     pub(crate) blaslt: Option<Arc<BlasLt>>,
     pub(crate) blaslt_matmuls: AtomicU64,
+    pub(crate) nccl: Option<Arc<Nccl>>,
+    /// The ranks that work here may wait for.
+    pub(crate) watch: Watch,
     pub(crate) packing: Packing,
     pub(crate) staging: Staging,
     /// Whether a weight in `w8a8` has come.
@@ -194,9 +211,10 @@ impl Cuda {
     pub fn new(config: CudaConfig) -> Result<Arc<Self>> {
         let listed = chosen(&config)?;
         let blaslt = config.cublaslt.as_deref().map(BlasLt::open).transpose()?;
+        let nccl = config.nccl.as_deref().map(Nccl::open).transpose()?;
         let version = driver::version()?;
         let target = Target { device: listed.name.clone(), capability: listed.capability, driver: version };
-        let (context, shared_bytes) = context(config.device)?;
+        let (context, shared_bytes) = context(config.device, nccl.is_some())?;
         let (major, minor) = listed.capability;
         let caps = Caps {
             device: format!("{} (compute capability {major}.{minor})", listed.name),
@@ -219,14 +237,17 @@ impl Cuda {
             blocking: config.blocking,
             in_order: config.in_order,
             wait_limit: config.wait_limit.unwrap_or(WAIT_LIMIT),
-            modules: Modules::new(target, config.kernel_cache, shared_bytes),
+            modules: Modules::new(target, config.kernel_cache.clone(), shared_bytes),
             slopes: Slopes::default(),
             blaslt,
             blaslt_matmuls: AtomicU64::new(0),
+            nccl,
+            watch: Watch::default(),
             packing: Packing::default(),
             staging: Staging::default(),
             integers: AtomicBool::new(false),
             listed,
+            config,
             context,
             pool: Pool::default(),
             capturing: Mutex::new(0),
@@ -235,6 +256,34 @@ impl Cuda {
             trail: Trail::default(),
             stream_order: StreamOrder::default(),
         }))
+    }
+
+    /// What rank `rank` of `local` on this machine runs on: a device of its own, from this one on. Where there
+    /// are too few, ranks with NCCL go on from the first, all others share this one.
+    ///
+    /// # Errors
+    /// As [`Cuda::new`].
+    pub(crate) fn for_rank(self: &Arc<Self>, rank: usize, local: usize) -> Result<Arc<Self>> {
+        let count = count()?.max(1);
+        if rank == 0 || (self.nccl.is_none() && self.config.device + local > count) {
+            return Ok(self.clone());
+        }
+        let device = (self.config.device + rank) % count;
+        Self::new(CudaConfig { device, ..self.config.clone() })
+    }
+
+    /// Its number among the machine's devices.
+    pub(crate) fn ordinal(&self) -> usize {
+        self.config.device
+    }
+
+    /// What ranks exchange by without NCCL.
+    pub(crate) fn exchange(&self) -> Exchange {
+        self.config.exchange
+    }
+
+    pub(crate) fn context(&self) -> sys::CUcontext {
+        self.context
     }
 
     /// The device.
@@ -339,7 +388,7 @@ impl Cuda {
     }
 
     /// Waits for all work of the context: streams follow each other, so that it has one end.
-    fn finish(&self) -> Result<()> {
+    pub(crate) fn finish(&self) -> Result<()> {
         if let Some(event) = self.stream_order.behind()? {
             // SAFETY: it goes with the context.
             self.wait_for("all work", || unsafe { sys::cuEventQuery(event) })?;
@@ -416,8 +465,22 @@ impl Drop for Cuda {
         // it would wait for that.
         if !self.hangs.load(Ordering::Relaxed) {
             let _ = self.release_staging();
-            // SAFETY: created here, destroyed once.
-            let _ = unsafe { sys::cuCtxDestroy_v2(self.context) };
+            if self.nccl.is_none() {
+                // SAFETY: created here, destroyed once.
+                let _ = unsafe { sys::cuCtxDestroy_v2(self.context) };
+                return;
+            }
+            // Others may keep the primary context; memory is the most that would stay in it.
+            if self.bind().is_ok() {
+                let _ = self.pool.close(|| self.finish());
+            }
+            let mut device = 0;
+            // SAFETY: the pointer is to a local; retained here, released once.
+            unsafe {
+                if sys::cuDeviceGet(&mut device, self.config.device as i32) == sys::CUresult::CUDA_SUCCESS {
+                    let _ = sys::cuDevicePrimaryCtxRelease_v2(device);
+                }
+            }
         }
     }
 }

@@ -6,9 +6,9 @@
 //! asked for; `compile` has the driver's compiler make them, `cubins` keeps what it made; `stream` launches,
 //! copies and captures; `stream_order` has streams follow each other; `wait` waits for them, never without
 //! end; `graph` is a captured step; `weight` keeps weights in the `order`s that kernels take, `upload` brings
-//! them there through the pinned memory of `staging`, `packing` times what is packed late; `kernel` is the
-//! key of a kernel, as plans name it; `ops` ties the backend contract to kernels; `facts` are the driver's
-//! numbers for reports.
+//! them there through the pinned memory of `staging`, `packing` times what is packed late; `comm` exchanges
+//! between ranks on the device; `kernel` is the key of a kernel, as plans name it; `ops` ties the backend contract
+//! to kernels; `facts` are the driver's numbers for reports.
 //!
 //! Invariant: whatever changes from step to step is read from device memory, so every launch can be captured
 //! once and replayed. A kernel's knowledge (entry, grid, parameter layout) is in `engraft-kernels`; what is
@@ -19,6 +19,7 @@
 
 mod backend;
 mod blaslt;
+mod comm;
 mod compile;
 mod cubins;
 mod device;
@@ -43,6 +44,7 @@ mod upload;
 mod wait;
 mod weight;
 
+pub use comm::nccl::Nccl;
 pub use device::{Cuda, CudaConfig, Listed, list};
 pub use graph::CudaGraph;
 pub use kernel::Kernel;

@@ -101,6 +101,13 @@ impl Pool {
         Ok(CudaMem(Arc::new(Block { address, bytes, dropped: self.dropped.clone() })))
     }
 
+    /// Gives everything back that has no owner.
+    pub fn close(&self, wait: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut idle = lock(&self.idle);
+        self.reclaim(&mut idle, wait)?;
+        release(&mut idle)
+    }
+
     fn reclaim(&self, idle: &mut Vec<(u64, usize)>, wait: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut dropped = lock(&self.dropped);
         if dropped.is_empty() {

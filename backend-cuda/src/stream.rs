@@ -176,6 +176,21 @@ impl CudaStream {
         Ok(ran)
     }
 
+    /// Enqueues what is no kernel of this package: a copy, or a call of a library. `name` is what a fault is
+    /// blamed on.
+    pub(crate) fn library(
+        &mut self,
+        name: &'static str,
+        call: impl FnOnce(sys::CUstream) -> Result<()>,
+    ) -> Result<()> {
+        self.quantized = None;
+        self.gpu.bind()?;
+        let raw = self.raw;
+        let enqueued = self.in_turn(|| call(raw))?;
+        self.gpu.trail.push(raw, Running::Library(name));
+        self.noted(enqueued)
+    }
+
     /// Launches a kernel with its parameters, or captures the launch.
     pub(crate) fn launch<P: Pod>(&mut self, launch: &Launch, params: &P) -> Result<()> {
         if launch.is_empty() {
@@ -248,7 +263,7 @@ impl CudaStream {
         outcome.map_err(|e| self.gpu.lose(e))
     }
 
-    fn not_while_capturing(&self, what: &str) -> Result<()> {
+    pub(crate) fn not_while_capturing(&self, what: &str) -> Result<()> {
         match self.capture {
             Some(_) => Err(Error::internal(format!("{what} inside a captured region"))),
             None => self.gpu.bind(),

@@ -279,11 +279,13 @@ pub struct DoctorArgs {
 }
 
 /// Flags that say nothing to a report, which is of all devices and loads no model.
-const NOT_IN_REPORTS: [&str; 19] = [
+const NOT_IN_REPORTS: [&str; 21] = [
     "json",
     "backend",
     "mode",
     "cublaslt",
+    "nccl",
+    "exchange",
     "dtype",
     "kv_dtype",
     "quantize",

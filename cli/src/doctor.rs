@@ -14,7 +14,7 @@ pub use device::run as report_device;
 use super::args::{DeviceArgs, DoctorArgs};
 use super::failure::{Failure, Outcome};
 use super::output::{bytes, emit, json};
-use engraft::backends::{BackendName, CudaOptions, WgpuOptions, adapters, cuda_devices};
+use engraft::backends::{BackendName, CudaOptions, NCCL, WgpuOptions, adapters, cuda_devices, nccl};
 use engraft::{GenerateOptions, ModelSource};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -48,6 +48,8 @@ struct Findings {
     memory: (Option<u64>, Option<u64>),
     /// Where each of [`LIBRARIES`] lies.
     libraries: Vec<Option<PathBuf>>,
+    /// Version and file of NCCL, or why there is none; none where this build has no use for it.
+    nccl: Option<String>,
 }
 
 pub fn run(args: &DoctorArgs) -> Outcome {
@@ -60,6 +62,10 @@ pub fn run(args: &DoctorArgs) -> Outcome {
         threads: system::threads(),
         memory: memory(),
         libraries: LIBRARIES.iter().map(|(file, ..)| find(file, &cache)).collect(),
+        nccl: cuda().then(|| {
+            let library = args.device.nccl().unwrap_or_else(|| NCCL.into());
+            nccl(&library).unwrap_or_else(|error| error.to_string())
+        }),
     };
     let trial = trial(&args.device);
     let said = match &trial {
@@ -112,6 +118,7 @@ fn as_json(found: &Findings, trial: &str) -> Value {
         "cpu": cpu,
         "memory": {"total_bytes": total, "available_bytes": free},
         "libraries": libraries.collect::<Vec<_>>(),
+        "nccl": found.nccl,
         "trial": trial,
     })
 }
@@ -135,6 +142,9 @@ fn as_text(found: &Findings, trial: &str) -> String {
             None => format!("{file} ({serves}): not found; it comes with {install}"),
         };
         line(name, where_from);
+    }
+    if let Some(nccl) = &found.nccl {
+        text.push_str(&format!("{:<10} {nccl}\n", "nccl"));
     }
     text.push_str(&format!("{:<10} {trial}\n\n", "trial"));
     text.push_str(&verdict(&found.features));

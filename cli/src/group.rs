@@ -21,11 +21,12 @@ pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// The same options for this process's rank of its group, where it is in one.
+/// The same options for this process's rank of its group, where it is in one; `way`: the flag that says what
+/// ranks exchange by, where there is one.
 ///
 /// # Errors
 /// `Usage` for flags of a group where this process is in none.
-pub fn placed(args: &GroupArgs, options: Options) -> Result<Options, Failure> {
+pub fn placed(args: &GroupArgs, way: Option<&str>, options: Options) -> Result<Options, Failure> {
     let (parent, world) = (parent_id(), options.load_options()?.world);
     let tp = (world > 1).then_some(world);
     if let Some((place, launcher)) = environment::place(args, tp, &variable, parent)? {
@@ -52,6 +53,9 @@ pub fn placed(args: &GroupArgs, options: Options) -> Result<Options, Failure> {
     }
     if let Some(flag) = args.given().filter(|_| tp.is_none() || !args.processes) {
         return Err(Failure::Usage(format!("{flag} goes with ranks that are processes: --tp N --processes")));
+    }
+    if let (Some(flag), None) = (way, tp) {
+        return Err(Failure::Usage(format!("{flag} goes with ranks: --tp N")));
     }
     if !args.processes {
         return Ok(options);

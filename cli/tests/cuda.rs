@@ -76,6 +76,26 @@ fn the_software_driver_gives_the_text_of_the_cpu() {
     assert_eq!(stdout(&engraft(&[&args[..], &sampled, &device].concat())), cpu);
 }
 
+/// Each rank on a backend of its own, sums by NCCL: the double of it over the software driver.
+#[test]
+fn ranks_by_nccl_give_the_text_of_the_cpu() {
+    let (driver, nccl) = (driver(), soft_nccl::file().unwrap());
+    let (nccl, cuda) = (nccl.to_str().unwrap(), ["--backend", "cuda", "--cuda-driver", &driver]);
+    let cpu = stdout(&generate(&["--backend", "cpu"]));
+    assert_eq!(stdout(&generate(&[&cuda[..], &["--tp", "2", "--nccl", nccl]].concat())), cpu);
+    let doctor = stdout(&engraft(&[&["doctor"], &cuda[..], &["--nccl", nccl]].concat()));
+    let line = doctor.lines().find(|line| line.starts_with("nccl ")).unwrap();
+    assert!(line.contains("2.28.9") && line.contains("libsoft_nccl.so"), "{line}");
+    // Without ranks it would have nothing to do; on the CPU, too; and a file that is none is named.
+    let output = generate(&[&cuda[..], &["--nccl", nccl]].concat());
+    assert!(output.status.code() == Some(2) && stderr(&output).contains("--tp N"), "{}", stderr(&output));
+    let output = generate(&["--backend", "cpu", "--tp", "2", "--nccl", nccl]);
+    assert!(output.status.code() == Some(2) && stderr(&output).contains("--nccl"), "{}", stderr(&output));
+    let output = generate(&[&cuda[..], &["--tp", "2", "--nccl", "/nonexistent/libnccl.so.2"]].concat());
+    let said = stderr(&output);
+    assert!(output.status.code() == Some(1) && said.contains("/nonexistent/libnccl.so.2"), "{said}");
+}
+
 /// The demo model's weights are bf16.
 #[test]
 fn activations_have_the_checkpoints_16_bits_unless_a_type_is_named() {

@@ -37,7 +37,7 @@ pub fn load_engine<B: Backend>(
     }
     let progress = Mutex::new(progress);
     let load = move |Rank { index: rank, world }: Rank| {
-        let backend = backend.of_rank(world)?;
+        let backend = backend.of_rank(rank, world)?;
         let options = LoadOptions { rank, world, ..options };
         let model = match rank {
             0 => {
@@ -72,7 +72,7 @@ pub(crate) fn share_engine<B: Backend>(
     // Those of this machine share its cores; the others have their own.
     let local = place.local;
     let load = move |Rank { index: rank, world }: Rank| {
-        let backend = backend.of_rank(local)?;
+        let backend = backend.of_rank(rank % local, local)?;
         let options = LoadOptions { rank, world, ..options };
         let model = inject(&backend, &files, &registry, positions, options, &mut progress)?;
         Ok((backend, model))

@@ -6,8 +6,8 @@ use bytemuck::Zeroable;
 use engraft_kernels::pack::Encoding;
 use engraft_kernels::params::kv::KvView;
 use engraft_kernels::params::{
-    Elem, Format, MatView, attention, elementwise, embed, flash, gemm, index, int8, kv, linear, moe, norm,
-    picture, rope, rows, sample,
+    Elem, Format, MatView, attention, elementwise, embed, exchange, flash, gemm, index, int8, kv, linear,
+    moe, norm, picture, rope, rows, sample,
 };
 use engraft_kernels::{Launch, MODULES, Module, entries, param_bytes, single, waits_for_others};
 use serde_json::Value;
@@ -105,6 +105,7 @@ fn named() -> BTreeSet<String> {
     add(&[kv::Append::ENTRY, kv::Read::ENTRY, sample::Sample::ENTRY]);
     add(&rows::ENTRIES);
     add(&index::ENTRIES);
+    add(&exchange::ENTRIES);
     add(&[moe::Route::ENTRY, moe::Group::ENTRY]);
     add(&kv::Copy::ENTRIES);
     add(&linear::Linear::COLUMNS);

@@ -164,6 +164,14 @@ impl Board for ThreadBoard {
     fn all_gather(&self, x: &mut [f32], cols: usize, columns: &[Range<usize>]) -> Result<()> {
         all_gather(self, x, cols, columns)
     }
+
+    fn check(&self) -> Result<()> {
+        self.shared.fate.error().map_or(Ok(()), Err)
+    }
+
+    fn patience(&self) -> Duration {
+        self.shared.patience
+    }
 }
 
 #[cfg(test)]

@@ -222,4 +222,12 @@ impl Board for LinkedBoard {
     fn all_gather(&self, x: &mut [f32], cols: usize, columns: &[Range<usize>]) -> Result<()> {
         all_gather(self, x, cols, columns)
     }
+
+    fn check(&self) -> Result<()> {
+        self.fate.error().map_or(Ok(()), Err)
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
+    }
 }

@@ -208,4 +208,12 @@ impl Board for MappedBoard {
     fn all_gather(&self, x: &mut [f32], cols: usize, columns: &[Range<usize>]) -> Result<()> {
         all_gather(self, x, cols, columns)
     }
+
+    fn check(&self) -> Result<()> {
+        self.fate.error().map_or(Ok(()), Err)
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
+    }
 }

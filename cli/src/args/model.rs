@@ -2,11 +2,12 @@
 
 use super::super::failure::Failure;
 use super::super::output::{Loading, note};
-use super::super::values::{backend, degree, dtype, positive, threads, weight_format};
+use super::super::values::{backend, degree, dtype, exchange, positive, threads, weight_format};
 #[cfg(unix)]
 use super::group::GroupArgs;
 use clap::Args as ClapArgs;
-use engraft::backends::BackendName;
+use engraft::backends::{BackendName, NCCL};
+use engraft::engraft_core::backend::Exchange;
 use engraft::engraft_core::checkpoint::Access;
 use engraft::engraft_core::mem::Groups;
 use engraft::engraft_core::numerics::Mode;
@@ -64,6 +65,14 @@ pub struct DeviceArgs {
     /// --mode fast
     #[arg(help_heading = "CUDA", long, value_name = "PATH")]
     pub cublaslt: Option<PathBuf>,
+    /// Exchange between ranks by NVIDIA's NCCL, each on a device of its own, from the named one on: the file
+    /// libnccl.so.2, or `auto`: where it is found; default: ENGRAFT_NCCL, else as --exchange says
+    #[arg(help_heading = "CUDA", long, value_name = "PATH")]
+    pub nccl: Option<PathBuf>,
+    /// What ranks exchange by without NCCL: peers (kernels over memory that all reach; ranks that are threads,
+    /// each on a device of its own, from the named one on), host, auto (peers where that can be; the default)
+    #[arg(help_heading = "CUDA", long, value_name = "WAY", value_parser = exchange, conflicts_with = "nccl")]
+    pub exchange: Option<Exchange>,
     /// Element type of activations: f32, f16, bf16; default: on GPUs the checkpoint's own where its weights
     /// have 16 bits (not with --mode reference), else f32
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
@@ -150,7 +159,7 @@ impl ModelArgs {
         }
         let options = self.device.sized(options.max_seqs(1));
         #[cfg(unix)]
-        let options = super::super::group::placed(&self.device.group, options)?;
+        let options = super::super::group::placed(&self.device.group, self.device.way_of_ranks(), options)?;
         Ok((source, options))
     }
 
@@ -219,6 +228,8 @@ impl ModelArgs {
             ("--ignore-tensors", !policies.ignore_tensors.is_empty()),
             ("--kv-dtype", device.kv_dtype.is_some()),
             ("--quantize", device.quantize.is_some()),
+            ("--nccl", device.nccl.is_some()),
+            ("--exchange", device.exchange.is_some()),
             ("--tp", device.tp.is_some()),
             ("--ep", device.ep.is_some()),
             ("--no-graphs", device.no_graphs),
@@ -249,6 +260,8 @@ impl DeviceArgs {
         let of_cuda = [
             ("--cuda-driver", self.cuda_driver.is_some()),
             ("--cublaslt", self.cublaslt.is_some()),
+            ("--nccl", self.nccl.is_some()),
+            ("--exchange", self.exchange.is_some()),
             ("--in-order", self.in_order),
             ("--blocking", self.blocking),
             ("--wait-limit", self.wait_limit.is_some()),
@@ -266,6 +279,8 @@ impl DeviceArgs {
                 }
                 cuda.mode = self.mode.unwrap_or_default();
                 cuda.cublaslt.clone_from(&self.cublaslt);
+                cuda.nccl = self.nccl();
+                cuda.exchange = self.exchange.unwrap_or_default();
                 (cuda.in_order, cuda.blocking) = (self.in_order, self.blocking);
                 cuda.wait_limit = self.wait_limit.map(|seconds| Duration::from_secs(seconds as u64));
             }
@@ -287,9 +302,28 @@ impl DeviceArgs {
         Ok(name)
     }
 
+    /// The flag that says what ranks exchange by, where one was given.
+    #[cfg(unix)]
+    fn way_of_ranks(&self) -> Option<&'static str> {
+        match (&self.nccl, self.exchange) {
+            (Some(_), _) => Some("--nccl"),
+            (None, Some(_)) => Some("--exchange"),
+            (None, None) => None,
+        }
+    }
+
+    /// NCCL where it was asked for, by the flag or the environment: what launchers pass on to all ranks.
+    pub fn nccl(&self) -> Option<PathBuf> {
+        let named = std::env::var_os("ENGRAFT_NCCL").filter(|name| !name.is_empty()).map(PathBuf::from);
+        let path = self.nccl.clone().or(named)?;
+        Some(if path.as_os_str() == "auto" { NCCL.into() } else { path })
+    }
+
     /// Refuses libraries that are no regular files: to load a pipe waits for a writer.
     pub fn regular_libraries(&self) -> Result<(), Failure> {
-        for (flag, library) in [("--cuda-driver", &self.cuda_driver), ("--cublaslt", &self.cublaslt)] {
+        let named =
+            [("--cuda-driver", &self.cuda_driver), ("--cublaslt", &self.cublaslt), ("--nccl", &self.nccl)];
+        for (flag, library) in named {
             if let Some(path) = library.as_deref()
                 && path.metadata().is_ok_and(|meta| !meta.is_file())
             {

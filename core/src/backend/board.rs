@@ -2,6 +2,24 @@
 
 use crate::Result;
 use std::ops::Range;
+use std::time::Duration;
+
+/// What ranks on one machine exchange by, where nothing else is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Exchange {
+    /// Kernels over memory that all ranks reach, where they do; else the host's memory.
+    #[default]
+    Auto,
+    /// The host's memory.
+    Host,
+    /// Kernels; an error where ranks do not reach each other.
+    Peers,
+}
+
+impl Exchange {
+    /// All of them, by name.
+    pub const NAMES: [(&str, Self); 3] = [("auto", Self::Auto), ("host", Self::Host), ("peers", Self::Peers)];
+}
 
 /// A rendezvous of the ranks of a group: each has one of its own, for the same group. Every rank makes the
 /// same calls in the same order, and each returns when all have made it.
@@ -24,4 +42,18 @@ pub trait Board: Send {
     /// # Errors
     /// As [`Board::all_reduce`].
     fn all_gather(&self, x: &mut [f32], cols: usize, columns: &[Range<usize>]) -> Result<()>;
+
+    /// Whether the group still runs, without a wait: for who exchanges by other means than this board, and
+    /// learns here that a rank is missing.
+    ///
+    /// # Errors
+    /// `Comm`, naming the rank that is missing.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// How long ranks wait for each other before one counts as missing.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(60)
+    }
 }

@@ -54,8 +54,8 @@ impl<B: Backend> Backend for Composed<B> {
     fn stream(self: &Arc<Self>) -> Result<Self::Stream> {
         Ok(ComposedStream(self.inner.stream()?))
     }
-    fn of_rank(self: &Arc<Self>, world: usize) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self::new(self.inner.of_rank(world)?)))
+    fn of_rank(self: &Arc<Self>, rank: usize, local: usize) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self::new(self.inner.of_rank(rank, local)?)))
     }
     fn group(self: &Arc<Self>, board: Box<dyn Board>) -> Result<Box<dyn Communicator<Self>>> {
         Ok(Box::new(ComposedComm(self.inner.group(board)?)))
@@ -141,6 +141,9 @@ impl<B: Backend> Communicator<Composed<B>> for ComposedComm<B> {
     }
     fn world(&self) -> usize {
         self.0.world()
+    }
+    fn is_capturable(&self) -> bool {
+        self.0.is_capturable()
     }
     fn all_reduce(&mut self, s: &mut ComposedStream<B>, x: MatMut<'_, Mem<B>>, adds: bool) -> Result<()> {
         self.0.all_reduce(&mut s.0, x, adds)

@@ -41,8 +41,9 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn alloc(&self, bytes: usize) -> Result<Mem<Self>>;
     /// Opens a stream.
     fn stream(self: &Arc<Self>) -> Result<Self::Stream>;
-    /// What a rank of a group of threads runs on: this backend, or another with a share of the host.
-    fn of_rank(self: &Arc<Self>, _world: usize) -> Result<Arc<Self>> {
+    /// What rank `_rank` of `_local` on this machine runs on: this backend, another with a share of the host,
+    /// or one on another of its devices.
+    fn of_rank(self: &Arc<Self>, _rank: usize, _local: usize) -> Result<Arc<Self>> {
         Ok(self.clone())
     }
     /// A communicator for the rank whose place on `board` this is.
@@ -152,6 +153,10 @@ pub trait Communicator<B: Backend> {
     fn rank(&self) -> usize;
     /// Ranks in the group.
     fn world(&self) -> usize;
+    /// Whether a step with its exchanges can be captured; the same on all ranks.
+    fn is_capturable(&self) -> bool {
+        true
+    }
     /// `x = sum over ranks of x`, by [`tree_of_ranks`](crate::numerics::tree_of_ranks), with the same bits on
     /// every rank: x `[rows, cols]` f32. A rank that adds nothing has zeros, whatever its x holds.
     ///

@@ -1,7 +1,7 @@
 //! A communicator for any backend: ranks exchange in host memory.
 //!
-//! It waits for the device before each exchange, so steps that use it cannot be captured: a stream refuses to
-//! read while it captures, and such a step runs op by op. It is the oracle of every faster communicator.
+//! It waits for the device before each exchange, so steps that use it cannot be captured. It is the oracle of
+//! every faster communicator.
 
 use super::block_on;
 use super::board::Board;
@@ -43,6 +43,9 @@ impl<B: Backend> Communicator<B> for HostGroup {
     }
     fn world(&self) -> usize {
         self.board.world()
+    }
+    fn is_capturable(&self) -> bool {
+        false
     }
     fn all_reduce(&mut self, stream: &mut B::Stream, x: MatMut<'_, Mem<B>>, adds: bool) -> Result<()> {
         self.exchange::<B>(stream, x, |board, values| board.all_reduce(values, adds))

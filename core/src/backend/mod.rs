@@ -35,7 +35,7 @@ mod host_group;
 mod solo;
 
 pub use block_on::block_on;
-pub use board::Board;
+pub use board::{Board, Exchange};
 pub use composed::{Composed, ComposedStream};
 pub use contract::{AttnPlan, Backend, Caps, Communicator, Coverage, Mem, Stream, Weight};
 pub use host_group::HostGroup;

@@ -90,6 +90,7 @@ impl<B: Backend> Engine<B> {
         let positions = model.ropes.iter().map(|r| r.reach()).min();
         let positions = positions.filter(|_| model.encoder.is_none());
         let mut config = with_room_for_sound(config, &model.spec);
+        config.graphs &= comm.is_capturable();
         let most = positions_of(&model.spec, config.page_size);
         config = config.check(positions.unwrap_or(most))?;
         if model.spec.family == Family::Encoder && model.spec.head.is_per_token() {

@@ -5,6 +5,7 @@ use super::name::{CudaOptions, absent};
 use super::visit::{Limits, Visitor};
 use engraft_core::Result;
 use serde_json::Value;
+use std::path::Path;
 
 pub fn visit<V: Visitor>(name: &CudaOptions, _visitor: V) -> Result<V::Output> {
     Err(absent(&name.clone().into()))
@@ -16,6 +17,10 @@ pub fn limits(name: &CudaOptions) -> Result<Limits> {
 
 pub fn devices() -> Result<Vec<String>> {
     Ok(Vec::new())
+}
+
+pub fn nccl(_library: &Path) -> Result<String> {
+    Err(absent(&CudaOptions::new().into()))
 }
 
 pub fn found(_opening: &Opening) -> Result<Vec<(Place, Value)>> {

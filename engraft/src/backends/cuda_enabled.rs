@@ -5,8 +5,9 @@ use super::name::CudaOptions;
 use super::properties::{common, kept};
 use super::visit::{Limits, Visitor};
 use engraft_core::Result;
-use engraft_cuda::{Cuda, CudaConfig, list};
+use engraft_cuda::{Cuda, CudaConfig, Nccl, list};
 use serde_json::{Map, Value, json};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Runs `visitor` on the device that `name` means.
@@ -21,10 +22,30 @@ pub fn limits(name: &CudaOptions) -> Result<Limits> {
 }
 
 fn open(name: &CudaOptions) -> Result<Arc<Cuda>> {
-    let CudaOptions { index, driver, kernel_cache, mode, cublaslt, in_order, blocking, wait_limit } =
-        name.clone();
-    let device = index.into();
-    Cuda::new(CudaConfig { device, driver, kernel_cache, mode, cublaslt, blocking, in_order, wait_limit })
+    let CudaOptions {
+        index,
+        driver,
+        kernel_cache,
+        mode,
+        cublaslt,
+        nccl,
+        exchange,
+        in_order,
+        blocking,
+        wait_limit,
+    } = name.clone();
+    Cuda::new(CudaConfig {
+        device: index.into(),
+        driver,
+        kernel_cache,
+        mode,
+        cublaslt,
+        nccl,
+        exchange,
+        blocking,
+        in_order,
+        wait_limit,
+    })
 }
 
 /// Devices for people.
@@ -35,6 +56,12 @@ pub fn devices() -> Result<Vec<String>> {
         format!("{} (compute capability {major}.{minor}, {:.1} GiB)", d.name, gib(d.memory_bytes))
     };
     Ok(list(None)?.iter().map(line).collect())
+}
+
+/// Version and file of NCCL.
+pub fn nccl(library: &Path) -> Result<String> {
+    let nccl = Nccl::open(library)?;
+    Ok(format!("{} ({})", nccl.version(), nccl.path().display()))
 }
 
 /// Devices for reports.

@@ -22,7 +22,7 @@ mod wgpu;
 
 #[doc(hidden)]
 pub use inspect::{Inspected, Inspector, Measure, Opening, Place};
-pub use name::{BackendName, CudaOptions, KNOWN, WgpuOptions};
+pub use name::{BackendName, CudaOptions, KNOWN, NCCL, WgpuOptions};
 pub use visit::{Limits, Visitor};
 
 use engraft_core::{Error, Result};
@@ -51,6 +51,15 @@ pub fn adapters() -> Vec<String> {
 /// `Unsupported` without a driver.
 pub fn cuda_devices() -> Result<Vec<String>> {
     cuda::devices()
+}
+
+/// Version and file of NCCL, for people: `library` as [`CudaOptions::nccl`].
+///
+/// # Errors
+/// `Config` where it is not found, lacks a function or is too old, `Unsupported` where this build lacks
+/// `cuda`.
+pub fn nccl(library: &std::path::Path) -> Result<String> {
+    cuda::nccl(library)
 }
 
 /// Every device that this build can run on by one of the backends `cpu`, `cuda` and `wgpu`, for a report.

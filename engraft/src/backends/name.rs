@@ -1,5 +1,6 @@
 //! Names of backends: what users write, and whether this build can run it.
 
+use engraft_core::backend::Exchange;
 use engraft_core::numerics::Mode;
 use engraft_core::{Error, Result};
 use std::path::PathBuf;
@@ -9,6 +10,9 @@ use std::time::Duration;
 const CPU: bool = cfg!(feature = "cpu");
 const CUDA: bool = cfg!(feature = "cuda");
 const WGPU: bool = cfg!(feature = "wgpu");
+
+/// The name by which NCCL is looked for: in the process, in the system's folders, in Python's wheels.
+pub const NCCL: &str = "libnccl.so.2";
 
 /// A backend as users name it.
 ///
@@ -54,6 +58,11 @@ pub struct CudaOptions {
     pub mode: Mode,
     /// NVIDIA's cuBLASLt for matmuls of many rows in mode `Fast`.
     pub cublaslt: Option<PathBuf>,
+    /// NVIDIA's NCCL for exchanges of ranks, each on a device of its own: a path with a folder is that file,
+    /// a bare name such as [`NCCL`] is looked for.
+    pub nccl: Option<PathBuf>,
+    /// What ranks exchange by without NCCL.
+    pub exchange: Exchange,
     /// Let no kernel begin before the one before it has ended (no dependent launch).
     pub in_order: bool,
     /// Wait for every kernel, so that a fault names the one that caused it; steps are then not captured.
@@ -71,6 +80,8 @@ impl Default for CudaOptions {
             kernel_cache: super::cache::kernel_cache(),
             mode: Mode::default(),
             cublaslt: None,
+            nccl: None,
+            exchange: Exchange::Auto,
             in_order: false,
             blocking: false,
             wait_limit: None,
@@ -117,6 +128,18 @@ impl CudaOptions {
     /// Takes matmuls of many rows from this cuBLASLt library in mode `Fast`.
     pub fn cublaslt(mut self, library: impl Into<PathBuf>) -> Self {
         self.cublaslt = Some(library.into());
+        self
+    }
+
+    /// Has ranks exchange by this NCCL, each on a device of its own.
+    pub fn nccl(mut self, library: impl Into<PathBuf>) -> Self {
+        self.nccl = Some(library.into());
+        self
+    }
+
+    /// What ranks exchange by without NCCL.
+    pub fn exchange(mut self, by: Exchange) -> Self {
+        self.exchange = by;
         self
     }
 

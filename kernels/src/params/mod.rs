@@ -15,6 +15,7 @@ use bytemuck::{Pod, Zeroable};
 pub mod attention;
 pub mod elementwise;
 pub mod embed;
+pub mod exchange;
 pub mod flash;
 pub mod gemm;
 pub mod index;

@@ -178,7 +178,7 @@ pub fn load_rank<B: Backend>(
     types: Types,
     rank: usize,
 ) -> Result<(Arc<B>, Model<B::Device>)> {
-    let backend = if types.tp == 1 { backend.clone() } else { backend.of_rank(types.tp)? };
+    let backend = if types.tp == 1 { backend.clone() } else { backend.of_rank(rank, types.tp)? };
     let (quantize, positions) = (types.weights.map(WeightFormat::Plain), config.max_context);
     let (dtype, ep) = (Some(config.dtype), types.ep);
     let options = LoadOptions { dtype, quantize, ep, rank, world: types.tp };

@@ -222,7 +222,7 @@ fn ranks_of_wide_heads_give_the_bits_of_one() {
             let gpu = gpu.clone();
             let load = move |Rank { index: rank, world }: Rank| {
                 let (gpu, options) =
-                    (gpu.of_rank(world)?, LoadOptions { quantize, rank, world, ..Default::default() });
+                    (gpu.of_rank(rank, world)?, LoadOptions { quantize, rank, world, ..Default::default() });
                 let options = LoadOptions { dtype: Some(dtype), ..options };
                 let model =
                     inject(&gpu, &wide_heads(dtype), &Registry::default(), 96, options, &mut |_, _| {})?;
