@@ -9,6 +9,7 @@ use crate::device::Gpu;
 use engraft_core::Result;
 use engraft_core::backend::block_on;
 use engraft_core::file::sealed::{self, Key, Sealed};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +24,10 @@ pub(crate) struct Cache {
     pub pipelines: wgpu::PipelineCache,
     file: PathBuf,
     key: Key,
-    /// Pipelines that the file lacks.
+    /// Pipelines that were compiled since the file was written; the driver had some of them from it.
     fresh: AtomicU64,
+    /// Hash of the file's content.
+    held: AtomicU64,
 }
 
 impl Cache {
@@ -59,7 +62,8 @@ impl Cache {
             tracing::warn!("{}: no pipelines are kept: {e}", gpu.name);
             return Ok(None);
         }
-        Ok(Some(Self { pipelines, file, key, fresh: AtomicU64::new(0) }))
+        let held = AtomicU64::new(found.as_deref().map_or(0, hash));
+        Ok(Some(Self { pipelines, file, key, fresh: AtomicU64::new(0), held }))
     }
 
     /// A pipeline was compiled.
@@ -73,8 +77,15 @@ impl Cache {
             return;
         }
         let Some(bytes) = self.pipelines.get_data() else { return };
-        if let Err(e) = SORT.write(&self.file, &self.key, &bytes) {
-            tracing::warn!(file = %self.file.display(), "compiled pipelines are not kept: {e}");
+        let hash = hash(&bytes);
+        if self.held.swap(hash, Ordering::Relaxed) == hash {
+            return;
+        }
+        let Err(e) = SORT.write(&self.file, &self.key, &bytes) else { return };
+        tracing::warn!(file = %self.file.display(), "compiled pipelines are not kept: {e}");
+        if e.kind() == ErrorKind::FileTooLarge {
+            // With all that is in it no new one would ever be kept.
+            let _ = std::fs::remove_file(&self.file);
         }
     }
 }
@@ -83,6 +94,13 @@ impl Drop for Cache {
     fn drop(&mut self) {
         self.keep();
     }
+}
+
+/// Of a content, within this process.
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Of what compiled pipelines depend on.
@@ -101,6 +119,12 @@ mod tests {
     use engraft_core::mem::Float;
     use engraft_core::ops::{NormOpKind, OpKind, Signature};
     use std::fs;
+
+    /// The key that a file's name has.
+    fn key_of(file: &Path) -> Key {
+        let name = file.file_stem().unwrap().to_str().unwrap().strip_prefix("wgpu-").unwrap();
+        std::array::from_fn(|i| u8::from_str_radix(&name[2 * i..2 * i + 2], 16).unwrap())
+    }
 
     /// The norm's kernels.
     fn ready(gpu: &Wgpu) {
@@ -130,11 +154,20 @@ mod tests {
             // As a signal would end the program: what is ready is kept by then.
             std::mem::forget(gpu);
             assert_eq!(only(), file);
-            assert!(fs::read(&file).unwrap().len() > SORT.magic.len(), "{end} bytes");
+            let now = fs::read(&file).unwrap();
+            assert!(SORT.read(&file, &key_of(&file)).is_ok(), "{end} bytes");
+            assert!(
+                now.len() > SORT.magic.len() && (end == whole.len() || now != whole[..end]),
+                "{end} bytes"
+            );
         }
+        // A start that adds nothing writes nothing: as much as the driver says the same of the same.
+        let (before, content) = (fs::metadata(&file).unwrap().modified().unwrap(), fs::read(&file).unwrap());
+        ready(&opened_as(config()));
+        let after = (fs::metadata(&file).unwrap().modified().unwrap(), fs::read(&file).unwrap());
+        assert!(after.0 == before || after.1 != content, "the same was written again");
         // Nothing is kept unless it is asked for.
-        let elsewhere = folder.path().join("none");
-        drop(opened_as(WgpuConfig::default()));
-        assert!(!elsewhere.exists());
+        ready(&opened_as(WgpuConfig::default()));
+        assert_eq!(fs::metadata(only()).unwrap().modified().unwrap(), after.0);
     }
 }

@@ -43,8 +43,9 @@ impl Wgpu {
             Some(folder) => Cache::open(&gpu, &adapter.get_info(), folder)?,
             None => None,
         };
-        let hardware = listed.kind != AdapterKind::Software;
-        let pipelines = Pipelines::new(dialect, cache, hardware);
+        // Pages cannot wait for a comparison, and would have no matmul of several rows.
+        let tries_rows = listed.kind != AdapterKind::Software && !adapter::IN_BROWSER;
+        let pipelines = Pipelines::new(dialect, cache, tries_rows);
         let gpu = Arc::new(Self::on(gpu, listed, select, pipelines)?);
         let (arithmetic, mut probes) = probe::run(&gpu).await?;
         let (probed, unusable) = match gpu.select.subgroups() {

@@ -6,7 +6,7 @@ use crate::device::Gpu;
 use crate::pipeline::{Pipeline, compile, rendered};
 use crate::trial::Trial;
 use crate::twins;
-use engraft_core::Result;
+use engraft_core::{Error, Result};
 use engraft_shaders::{Dialect, Kernel};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -82,15 +82,28 @@ impl Pipelines {
         compile(gpu, self.cache.as_ref(), (kernel, self.dialect.carrier), source)
     }
 
-    /// The first of the two kernels, if it gives the second one's bits.
+    /// The first of the two kernels, if the driver takes it and it gives the second one's bits.
     fn checked(&self, gpu: &Gpu, [kernel, twin]: [Kernel; 2], trial: &Trial) -> Result<Arc<Pipeline>> {
-        let (own, other) = (self.compile(gpu, kernel)?, self.get(gpu, twin)?);
-        let Some(why) = twins::differ(gpu, self.dialect.carrier, [&own, &other], trial)? else {
-            return Ok(Arc::new(own));
+        let (own, other) = (self.compile(gpu, kernel), self.get(gpu, twin)?);
+        let (own, mut why) = match own {
+            Err(Error::Unsupported { reason, .. }) => (None, Some(reason)),
+            own => (Some(own?), None),
         };
-        tracing::warn!("{}: {} is not used: {why}", gpu.name, kernel.label());
-        lock(&self.replaced).push((kernel, why));
-        Ok(other)
+        if let Some(own) = &own {
+            for trial in [Some(trial.clone()), trial.wide(&kernel)].iter().flatten() {
+                let differs = twins::differ(gpu, self.dialect.carrier, [own, &other], trial)?;
+                why = why.or(differs);
+            }
+        }
+        match (own, why) {
+            (Some(own), None) => Ok(Arc::new(own)),
+            (_, why) => {
+                let why = why.unwrap_or_default();
+                tracing::warn!("{}: {} is not used: {why}", gpu.name, kernel.label());
+                lock(&self.replaced).push((kernel, why));
+                Ok(other)
+            }
+        }
     }
 
     /// Kernels that are not used because they did not give their twin's bits, and what was found.

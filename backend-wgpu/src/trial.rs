@@ -51,7 +51,22 @@ impl Trial {
             _ => None,
         }
     }
+
+    /// The same tiles in the wide order of sums, which devices run unless mode `Reference` is asked for.
+    pub fn wide(&self, kernel: &Kernel) -> Option<Self> {
+        let has = matches!(kernel, Kernel::Linear { weight, .. } if *weight != Packing::W8A8);
+        has.then(|| {
+            let mut wide = self.clone();
+            wide.words[LINEAR_FLAGS] |= WIDE_ORDER;
+            wide
+        })
+    }
 }
+
+/// Where a matmul's flags are among its words, and two of them.
+const LINEAR_FLAGS: usize = 10;
+const WITH_BIAS: u32 = 1;
+const WIDE_ORDER: u32 = 2;
 
 /// Numbers of a seed.
 struct Dice(u64);
@@ -246,7 +261,8 @@ fn linear(
     buffers.push(dice.rows(out, rows * outputs));
     let block = block_of(weight);
     // A bias; the wide order of lanes, the contract's else.
-    let (flags, per_panel) = if lanes { (1 | 2, LANES_PER_PANEL as u32) } else { (1, 1) };
+    let (flags, per_panel) =
+        if lanes { (WITH_BIAS | WIDE_ORDER, LANES_PER_PANEL as u32) } else { (WITH_BIAS, 1) };
     let words =
         vec![rows, cols, block, 0, x_pitch, 0, outputs, 0, outputs, outputs, flags, 0, silu, block, 1];
     Trial { buffers, words, grid: [per_panel, 1, 1] }

@@ -94,8 +94,9 @@ fn compiled_pipelines_are_kept_where_the_user_says() {
     let _ = std::fs::remove_dir_all(&folder);
     let backend = adapter();
     let with = |kept: &str| {
-        let args = ["generate", "--prompt", "This package provides", "-n", "3", "--backend", &backend];
-        stdout(&engraft(None, &[&args[..], &["--kernel-cache", kept]].concat()))
+        let prompt = ["--prompt", "This package provides", "--seed", "1"];
+        let args = ["generate", "-n", "3", "--backend", &backend];
+        stdout(&engraft(None, &[&args[..], &prompt, &["--kernel-cache", kept]].concat()))
     };
     let plain = with("off");
     assert!(!folder.exists());

@@ -55,6 +55,9 @@ impl Sealed {
         if !about.is_file() || about.len() > self.most + HEAD as u64 {
             return damaged(format!("not a file of at most {} bytes", self.most));
         }
+        if others_may_write(&about) {
+            return damaged("others may write it".into());
+        }
         let mut head = fs::read(path)?;
         if head.len() <= HEAD {
             return damaged(format!("{} bytes; there must be more than {HEAD}", head.len()));
@@ -77,12 +80,14 @@ impl Sealed {
             return Err(io::Error::new(ErrorKind::FileTooLarge, what));
         }
         if let Some(folder) = to.parent() {
-            fs::create_dir_all(folder)?;
+            let mut new = fs::DirBuilder::new();
+            own(&mut new).recursive(true).create(folder)?;
         }
         // Random: other threads and other processes may write the same file.
         let number = RandomState::new().hash_one(to);
         let temporary = to.with_extension(format!("{number:016x}"));
-        let mut file = fs::File::create_new(&temporary)?;
+        let mut new = fs::OpenOptions::new();
+        let mut file = own_file(new.write(true).create_new(true)).open(&temporary)?;
         let parts = [&self.magic[..], &seal(key, bytes), bytes];
         let written = parts.iter().try_for_each(|part| file.write_all(part));
         let renamed = written.and_then(|()| fs::rename(&temporary, to));
@@ -92,6 +97,36 @@ impl Sealed {
         }
         renamed
     }
+}
+
+/// Whether another user of the machine could have written a file: its content would run as this one's.
+#[cfg(unix)]
+fn others_may_write(about: &fs::Metadata) -> bool {
+    std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o022 != 0
+}
+#[cfg(not(unix))]
+fn others_may_write(_: &fs::Metadata) -> bool {
+    false
+}
+
+/// A new folder is its user's alone, whatever new ones usually are.
+#[cfg(unix)]
+fn own(new: &mut fs::DirBuilder) -> &mut fs::DirBuilder {
+    std::os::unix::fs::DirBuilderExt::mode(new, 0o700)
+}
+#[cfg(not(unix))]
+fn own(new: &mut fs::DirBuilder) -> &mut fs::DirBuilder {
+    new
+}
+
+/// So is a new file.
+#[cfg(unix)]
+fn own_file(new: &mut fs::OpenOptions) -> &mut fs::OpenOptions {
+    std::os::unix::fs::OpenOptionsExt::mode(new, 0o600)
+}
+#[cfg(not(unix))]
+fn own_file(new: &mut fs::OpenOptions) -> &mut fs::OpenOptions {
+    new
 }
 
 fn seal(key: &Key, bytes: &[u8]) -> [u8; 32] {
@@ -105,6 +140,21 @@ mod tests {
     use crate::file::tests::folder;
 
     const SORT: Sealed = Sealed { magic: b"engraft-tests-1\n", most: 40 };
+
+    #[test]
+    #[cfg(unix)]
+    fn a_file_that_others_may_write_is_not_taken() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = folder("sealed-others").join(hex(&[7; 32]));
+        SORT.write(&path, &[7; 32], b"some content").unwrap();
+        for (mode, taken) in [(0o600, true), (0o644, true), (0o664, false), (0o602, false)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(SORT.read(&path, &[7; 32]).is_ok(), taken, "{mode:o}");
+        }
+        // Written again, it is its user's alone.
+        SORT.write(&path, &[7; 32], b"some content").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
 
     #[test]
     fn a_file_that_is_truncated_or_changed_or_another_s_is_not_taken() {
