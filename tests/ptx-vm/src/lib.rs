@@ -78,6 +78,7 @@ pub use memory::Memory;
 pub use module::{Global, Instance, Kernel, Module, Parameter};
 pub use run::aside::{Aside, Step};
 pub use run::company::{Company, Standing};
+pub use run::schedule::QUIET;
 
 /// One 32-bit register over the 32 lanes of a warp.
 pub type Row = [u32; 32];

@@ -40,6 +40,16 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How long a function of the program runs before it may wait for what other streams do.
 const SOON: Duration = Duration::from_millis(2);
 
+/// How long nothing stirs before kernels that wait look again for the first time.
+const LOOK_SOON: Duration = Duration::from_millis(5);
+
+/// Warp instructions for which a kernel that looks again goes on although it finds nothing new.
+const INSIST: u64 = 100_000;
+
+/// How long nothing stirs before it counts that all threads sleep: another one may be about to make its first
+/// call.
+const SLEEP_COUNTS: Duration = Duration::from_secs(1);
+
 thread_local! {
     /// This thread is inside a host function that the driver called.
     static CALLED: Cell<bool> = const { Cell::new(false) };
@@ -79,6 +89,8 @@ pub struct Queue {
     stirs: u64,
     /// When something last came or moved.
     stirred: Instant,
+    /// When all kernels that wait have looked again since.
+    looked: Option<Instant>,
     /// What a kernel ran into while others waited, perhaps for it.
     failed: Option<String>,
     /// Functions of the program that run, and since when.
@@ -99,6 +111,7 @@ impl Default for Queue {
             company: Company::default(),
             stirs: 0,
             stirred: Instant::now(),
+            looked: None,
             failed: None,
             calls: BTreeMap::new(),
             sleepers: BTreeMap::new(),
@@ -131,7 +144,7 @@ impl Queue {
     pub fn insert(&mut self, context: Id, stream: Id, work: Work, after: &[Ticket]) -> Ticket {
         let ticket = self.next;
         self.next += 1;
-        self.stirred = Instant::now();
+        (self.stirred, self.looked) = (Instant::now(), None);
         self.hazards.submitted(ticket, stream, after);
         let after: BTreeSet<Ticket> = after.iter().copied().filter(|&t| !self.done(t)).collect();
         for dependency in &after {
@@ -195,7 +208,15 @@ impl Queue {
     /// Something has moved, by which kernels that wait may go on.
     fn stir(&mut self) {
         self.stirs += 1;
-        self.stirred = Instant::now();
+        (self.stirred, self.looked) = (Instant::now(), None);
+    }
+
+    /// Whether it is time that kernels that wait look again although nothing has stirred.
+    fn due(&self) -> bool {
+        match self.looked {
+            Some(last) => last.elapsed() >= LOOK_AGAIN,
+            None => self.stirred.elapsed() >= LOOK_SOON,
+        }
     }
 
     /// Whether a function of the program runs that may wait for what other streams do.
@@ -204,10 +225,11 @@ impl Queue {
     }
 
     /// Whether every thread of the program that is known here waits for what does not come, the caller among
-    /// them.
+    /// them, and has for a while.
     fn all_asleep(&self) -> bool {
         let stuck = |targets: &&Vec<Ticket>| targets.iter().any(|&t| !self.done(t));
-        self.sleepers.values().filter(stuck).count() >= state::threads()
+        self.stirred.elapsed() >= SLEEP_COUNTS
+            && self.sleepers.values().filter(stuck).count() >= state::threads()
     }
 }
 
@@ -293,9 +315,32 @@ fn others(d: &mut Held) -> bool {
 /// Lets kernels go on that wait, as far as anything has moved since; whether one of them did.
 fn resume(d: &mut Held) -> bool {
     let stirs = d.queue.stirs;
-    let again = d.queue.aside.iter().filter(|(_, w)| w.seen != stirs).map(|(&t, _)| t);
+    let again = d.queue.aside.iter().filter(|(_, w)| w.seen != stirs).map(|(&t, _)| t).collect();
+    go_on(d, again, 0)
+}
+
+/// Lets all kernels that wait look again although nothing has stirred, for so many instructions in vain: the
+/// host may have written what they read, and what looks like a poll may end by itself. Whether one of them
+/// moved.
+fn look_again(d: &mut Held, instructions: u64) -> bool {
+    let all = d.queue.aside.keys().copied().collect();
+    let moved = go_on(d, all, instructions);
+    if moved {
+        wake(d);
+    } else {
+        d.queue.looked = Some(Instant::now());
+    }
+    moved
+}
+
+/// Goes on with kernels that wait; whether one of them moved. Behind the first one that moves because it
+/// insists the others look again anyway.
+fn go_on(d: &mut Held, tickets: Vec<Ticket>, insists: u64) -> bool {
     let mut moved = false;
-    for ticket in again.collect::<Vec<_>>() {
+    for ticket in tickets {
+        if moved && insists > 0 {
+            break;
+        }
         let context = d.queue.pending.get(&ticket).map(|p| p.context);
         if context.is_none_or(|context| d.healthy(context).is_err()) {
             give_up(d, ticket);
@@ -304,7 +349,7 @@ fn resume(d: &mut Held) -> bool {
         }
         let Some(Waiting { kernel, aside, .. }) = d.queue.aside.remove(&ticket) else { continue };
         let Driver { queue, memory, .. } = &mut **d;
-        let step = queue.company.resume(aside, memory);
+        let step = queue.company.insist(aside, memory, insists);
         moved |= went(d, ticket, kernel, step);
     }
     moved
@@ -320,11 +365,15 @@ fn pause(d: &mut Held, targets: &[Ticket]) {
         }
         return;
     }
+    if d.queue.due() && look_again(d, INSIST) {
+        return;
+    }
+    let longest = if d.queue.looked.is_some() { LOOK_AGAIN } else { LOOK_SOON };
     d.queue.sleepers.insert(me, targets.to_vec());
     let over = d.queue.calls.is_empty() && d.queue.all_asleep() || {
         let left = patience.saturating_sub(d.queue.stirred.elapsed());
         // A thread that ends says nothing: then all others may be asleep.
-        returned.wait_for(d, left.clamp(Duration::from_millis(1), LOOK_AGAIN));
+        returned.wait_for(d, left.clamp(Duration::from_millis(1), longest));
         d.queue.calls.is_empty() && d.queue.stirred.elapsed() >= patience
     };
     d.queue.sleepers.remove(&me);
@@ -333,8 +382,18 @@ fn pause(d: &mut Held, targets: &[Ticket]) {
     }
 }
 
-/// Gives up all kernels that wait, each with the words for all of them.
+/// Gives up all kernels that wait, each with the words for all of them; unless one of them moves when it
+/// insists as long as a kernel may that is alone.
 fn deadlock(d: &mut Held) {
+    let (returned, stirred) = (d.returned, d.queue.stirred);
+    if look_again(d, ptx_vm::QUIET) {
+        return;
+    }
+    // That took a while, in which a thread may have come with more work and found the driver locked.
+    returned.wait_for(d, LOOK_AGAIN);
+    if d.queue.stirred != stirred {
+        return;
+    }
     let words = |w: &Waiting| w.aside.why().map(ToString::to_string).unwrap_or_default();
     let all: Vec<(Ticket, String)> = d.queue.aside.iter().map(|(&t, w)| (t, words(w))).collect();
     for (ticket, own) in &all {
@@ -368,6 +427,7 @@ pub fn advance(d: &mut Held, targets: &[Ticket]) {
         run(d, ticket);
     } else if !others(d)
         && !d.queue.aside.is_empty()
+        && !(d.queue.due() && look_again(d, INSIST))
         && d.queue.calls.is_empty()
         && d.queue.stirred.elapsed() >= d.settings.patience
     {

@@ -326,7 +326,7 @@ fn a_function_may_wait_for_a_stream_that_no_thread_waits_for() {
         soft.set_order(order).unwrap();
         let streams = [0, 1].map(|device| bare_context(device).new_stream().unwrap());
         let pair = Pair(Mutex::new([false; 2]), Condvar::new());
-        let data = [(&pair, 0), (&pair, 1)];
+        let data = [(&pair, 0_usize), (&pair, 1)];
         let begun = Instant::now();
         for (stream, data) in streams.iter().zip(&data) {
             stream.context().bind_to_thread().unwrap();

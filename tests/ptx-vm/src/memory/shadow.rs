@@ -36,7 +36,7 @@ pub(crate) struct Cell {
     read_bytes: u8,
     /// Bit 0: the last write was strong; bit 1: all reads were strong; bit 2: the asynchronous proxy made the
     /// last write (global memory). Bits 3 and 4: the scope of a strong write; 5 and 6: the narrowest scope of
-    /// strong reads.
+    /// strong reads. Bit 7: a read that a later one has replaced was weak.
     strong: u8,
     /// Low four bits: bytes written at all (shared memory). High four: bytes of an mbarrier.
     pub(crate) init: u8,
@@ -63,6 +63,8 @@ struct Reader {
     who: u16,
     line: u16,
     count: u32,
+    /// Of its reads, as in [`Cell::strong`].
+    marks: u8,
 }
 
 /// The lists of readers that do not fit a cell.
@@ -98,7 +100,15 @@ impl Readers {
 }
 
 /// The marks of reads in [`Cell::strong`], which a write leaves alone.
-const READ_MARKS: u8 = 0b0110_0010;
+const READ_MARKS: u8 = 0b1110_0010;
+/// Of those, the mark of a weak read that has been replaced: what the launch has done, not what still counts.
+const WEAK_BEFORE: u8 = 0b1000_0000;
+
+/// The marks of two reads that both count: weak if one is, else the narrower scope.
+#[inline(always)]
+fn both(a: u8, b: u8) -> u8 {
+    if a & b & 2 == 0 { 0 } else { a.min(b) }
+}
 
 impl Cell {
     /// Notes an access to some bytes of the word (a mask of four bits), or tells with whom it races.
@@ -126,8 +136,7 @@ impl Cell {
             if self.read_count != 0 {
                 if self.read_bytes & bytes != 0
                     && !(how.strong && self.strong & 2 != 0 && readers.devices.len() < 2)
-                    && let Some(conflict) = self.unordered_reader(readers, me)
-                    && !(how.strong && self.joint_read(readers, how, conflict.cluster, me))
+                    && let Some(conflict) = self.unordered_reader(readers, how, me)
                 {
                     return Some(conflict);
                 }
@@ -158,10 +167,17 @@ impl Cell {
         readers.joint(scope, self.write_cluster, me.cluster)
     }
 
-    /// Whether the reads, if all were strong, and this strong write are atomic to each other.
-    fn joint_read(&self, readers: &Readers, how: How, reader: u32, me: &Party<'_>) -> bool {
-        let scope = Scope::ALL[usize::from(self.strong >> 5 & 3)].min(how.scope);
-        self.strong & 2 != 0 && readers.joint(scope, reader, me.cluster)
+    /// Whether reads with these marks, if they were strong, and this write are atomic to each other.
+    fn joint_read(readers: &Readers, marks: u8, how: How, reader: u32, me: &Party<'_>) -> bool {
+        let scope = Scope::ALL[usize::from(marks >> 5 & 3)].min(how.scope);
+        how.strong && marks & 2 != 0 && readers.joint(scope, reader, me.cluster)
+    }
+
+    /// A read replaces the ones that are remembered.
+    #[inline(always)]
+    fn replace_marks(&mut self, how: How) {
+        let weak = if self.strong & 2 == 0 { WEAK_BEFORE } else { self.strong & WEAK_BEFORE };
+        self.strong = self.strong & !READ_MARKS | how.read_marks() | weak;
     }
 
     /// Notes an access that has been reported, so that it is not reported again.
@@ -182,7 +198,7 @@ impl Cell {
     /// was released.
     pub(super) fn touched(&self, readers: &Readers, released: &Clock) -> [Option<Seen>; 2] {
         let place = |line: u16| (line != FAR).then_some(u32::from(line));
-        let reads_strong = self.read_count == 0 || self.strong & 2 != 0;
+        let reads_strong = self.read_count == 0 || self.strong & (2 | WEAK_BEFORE) == 2;
         let late = |cluster, who: u16, count| !released.knows(cluster, who >> 6, count);
         let read = (self.read_count != 0).then(|| {
             let all = match (self.read_who, self.read_count) {
@@ -265,38 +281,38 @@ impl Cell {
             self.strong = self.strong & !READ_MARKS | how.read_marks();
             return;
         }
-        self.read_bytes |= bytes;
-        if !how.strong || self.strong & 2 == 0 {
-            self.strong &= !READ_MARKS;
-        } else if how.scope < Scope::ALL[usize::from(self.strong >> 5 & 3)] {
-            self.strong = self.strong & !READ_MARKS | how.read_marks();
-        }
-        if self.read_count == ANYONE {
-            return;
-        }
         if self.read_who != LISTED && self.more == ALONE {
-            if self.read_cluster == me.cluster && self.read_who >> 6 == me.warp {
-                self.read_line = me.line();
-                if self.read_count == now && self.read_who != who {
-                    self.read_who = me.warp << 6 | u16::from(SEVERAL);
-                } else {
-                    // What was read before the warp's last synchronisation is past.
-                    if self.read_count != now {
-                        self.read_bytes = bytes;
-                    }
-                    (self.read_count, self.read_who) = (now, who);
-                }
-                return;
-            }
-            if me.after(self.read_cluster, self.read_who, self.read_count) {
+            let same = self.read_cluster == me.cluster && self.read_who >> 6 == me.warp;
+            // What was read before the warp's last synchronisation is past.
+            if same && self.read_count != now
+                || !same && me.after(self.read_cluster, self.read_who, self.read_count)
+            {
+                self.replace_marks(how);
                 (self.read_count, self.read_cluster, self.read_who) = (now, me.cluster, who);
                 (self.read_bytes, self.read_line) = (bytes, me.line());
                 return;
             }
+            if same {
+                self.read_line = me.line();
+                self.read_who = if self.read_who == who { who } else { me.warp << 6 | u16::from(SEVERAL) };
+                self.read_bytes |= bytes;
+                self.also_marks(how);
+                return;
+            }
         }
-        if !self.read_along(now, me) {
-            self.read_listed(readers, now, me);
+        let marks = self.strong & READ_MARKS & !WEAK_BEFORE;
+        self.read_bytes |= bytes;
+        self.also_marks(how);
+        if self.read_count != ANYONE && !self.read_along(now, me) {
+            self.read_listed(readers, now, marks, how, me);
         }
+    }
+
+    /// A read counts next to the ones that are remembered.
+    #[inline(always)]
+    fn also_marks(&mut self, how: How) {
+        let marks = both(self.strong & !WEAK_BEFORE & READ_MARKS, how.read_marks());
+        self.strong = self.strong & (!READ_MARKS | WEAK_BEFORE) | marks;
     }
 
     /// Remembers one more warp that reads together, at the count of the first.
@@ -323,10 +339,7 @@ impl Cell {
     }
 
     #[cold]
-    fn read_listed(&mut self, readers: &mut Readers, now: u32, me: &Party<'_>) {
-        if self.read_count == ANYONE {
-            return;
-        }
+    fn read_listed(&mut self, readers: &mut Readers, now: u32, marks: u8, how: How, me: &Party<'_>) {
         if self.read_who != LISTED {
             if !readers.ordered_clusters && self.read_cluster != me.cluster {
                 (self.read_count, self.read_who, self.more) = (ANYONE, LISTED, ALONE);
@@ -339,7 +352,7 @@ impl Cell {
             let more = self.more.into_iter().filter(|&mark| mark != 0).map(along);
             let here = std::iter::once(self.read_who).chain(more);
             let (cluster, count, line) = (self.read_cluster, self.read_count, self.read_line);
-            readers.lists[at as usize].extend(here.map(|who| Reader { cluster, who, line, count }));
+            readers.lists[at as usize].extend(here.map(|who| Reader { cluster, who, line, count, marks }));
             (self.read_count, self.read_who, self.more) = (at + 1, LISTED, ALONE);
         }
         let list = &mut readers.lists[self.read_count as usize - 1];
@@ -350,21 +363,28 @@ impl Cell {
             self.strong = strong;
             return;
         }
+        let own = how.read_marks();
         match list.iter_mut().find(|r| r.cluster == me.cluster && r.who >> 6 == me.warp) {
-            Some(r) if r.count == now && r.who != me.who() => {
-                (r.who, r.line) = (me.warp << 6 | u16::from(SEVERAL), me.line());
+            Some(r) if r.count == now => {
+                r.who = if r.who == me.who() { r.who } else { me.warp << 6 | u16::from(SEVERAL) };
+                (r.line, r.marks) = (me.line(), both(r.marks, own));
             }
-            Some(r) => (r.count, r.who, r.line) = (now, me.who(), me.line()),
+            Some(r) => (r.count, r.who, r.line, r.marks) = (now, me.who(), me.line(), own),
             None => {
-                list.push(Reader { cluster: me.cluster, who: me.who(), line: me.line(), count: now });
+                let (cluster, who, line) = (me.cluster, me.who(), me.line());
+                list.push(Reader { cluster, who, line, count: now, marks: own });
             }
         }
     }
 
+    /// The first reader that this write is neither ordered behind nor atomic to.
     #[inline(always)]
-    fn unordered_reader(&self, readers: &Readers, me: &Party<'_>) -> Option<Conflict> {
+    fn unordered_reader(&self, readers: &Readers, how: How, me: &Party<'_>) -> Option<Conflict> {
         if self.read_who != LISTED {
             let (cluster, count) = (self.read_cluster, self.read_count);
+            if how.strong && Self::joint_read(readers, self.strong, how, cluster, me) {
+                return None;
+            }
             if !me.after(cluster, self.read_who, count) {
                 return Some(Conflict::new(false, cluster, self.read_who, self.read_line));
             }
@@ -375,16 +395,18 @@ impl Cell {
             }
             return None;
         }
-        self.unordered_listed(readers, me)
+        self.unordered_listed(readers, how, me)
     }
 
-    fn unordered_listed(&self, readers: &Readers, me: &Party<'_>) -> Option<Conflict> {
+    fn unordered_listed(&self, readers: &Readers, how: How, me: &Party<'_>) -> Option<Conflict> {
         if self.read_count == ANYONE {
-            return Some(Conflict { write: false, cluster: ANYONE, warp: 0, lane: None, line: None });
+            let anyone = Conflict { write: false, cluster: ANYONE, warp: 0, lane: None, line: None };
+            return (!Self::joint_read(readers, self.strong, how, ANYONE, me)).then_some(anyone);
         }
         let list = &readers.lists[self.read_count as usize - 1];
+        let joint = |r: &Reader| Self::joint_read(readers, r.marks, how, r.cluster, me);
         list.iter()
-            .find(|r| !me.after(r.cluster, r.who, r.count))
+            .find(|r| !me.after(r.cluster, r.who, r.count) && !joint(r))
             .map(|r| Conflict::new(false, r.cluster, r.who, r.line))
     }
 

@@ -238,3 +238,96 @@ fn strong_accesses_do_not_race_with_each_other() {
     );
     assert!(cell.touch(&mut readers, 15, How::READ, &party(&clocks[0], 0, 0)).is_some());
 }
+
+/// Accesses of the first warps of clusters 0 (device 0), 1 (device 1) and 2 (device 0), without order among
+/// them.
+struct Devices {
+    clocks: [Clock; 3],
+    readers: Readers,
+    cell: Cell,
+}
+
+impl Devices {
+    fn new() -> Devices {
+        let clocks = [0, 1, 2].map(|cluster| {
+            let mut clock = Clock::new(cluster, 1);
+            clock.tick(0);
+            clock
+        });
+        let readers = Readers { devices: vec![(0, 0), (1, 1), (2, 0)], ..Readers::new(true) };
+        Devices { clocks, readers, cell: Cell::default() }
+    }
+
+    /// The cluster that a strong access of this scope races with.
+    fn touch(&mut self, cluster: u32, write: bool, scope: Scope) -> Option<u32> {
+        self.how(cluster, How { write, strong: true, scope })
+    }
+
+    fn how(&mut self, cluster: u32, how: How) -> Option<u32> {
+        let clock = &self.clocks[cluster as usize];
+        let me = Party { cluster, warp: 0, lane: 0, line: 0, clock };
+        self.cell.touch(&mut self.readers, 15, how, &me).map(|c| c.cluster)
+    }
+}
+
+#[test]
+fn each_reader_has_its_own_scope() {
+    let (gpu, sys) = (Scope::Device, Scope::System);
+    // A device looks at its own flag at its own scope, another one at all devices'.
+    for first in [0, 1] {
+        let mut d = Devices::new();
+        for cluster in [first, 1 - first] {
+            assert_eq!(d.touch(cluster, false, if cluster == 0 { gpu } else { sys }), None);
+        }
+        assert_eq!(d.touch(0, true, sys), None, "reader {first} first");
+    }
+    // Whoever of several readers is too narrow is named, wherever it stands among them.
+    for order in [[2, 1], [1, 2]] {
+        let mut d = Devices::new();
+        for cluster in order {
+            assert_eq!(d.touch(cluster, false, gpu), None);
+        }
+        assert_eq!(d.touch(0, true, gpu), Some(1), "{order:?}");
+    }
+    // The scope of the write counts for each of them, and so does a weak read.
+    let mut d = Devices::new();
+    assert_eq!([2, 1].map(|cluster| d.touch(cluster, false, sys)), [None; 2]);
+    assert_eq!(d.touch(0, true, gpu), Some(1));
+    let mut d = Devices::new();
+    assert_eq!(d.touch(2, false, sys), None);
+    assert_eq!(d.how(1, How::READ), None);
+    assert_eq!(d.touch(0, true, sys), Some(1));
+    // The two scopes of one reader: the narrower one counts until its warp has synchronised.
+    let mut d = Devices::new();
+    for scope in [gpu, sys] {
+        assert_eq!([2, 1].map(|cluster| d.touch(cluster, false, scope)), [None; 2]);
+    }
+    assert_eq!(d.touch(0, true, sys), Some(1));
+    let mut d = Devices::new();
+    for scope in [gpu, sys] {
+        assert_eq!([2, 1].map(|cluster| d.touch(cluster, false, scope)), [None; 2]);
+        d.clocks.iter_mut().for_each(|clock| clock.tick(0));
+    }
+    assert_eq!(d.touch(0, true, sys), None);
+}
+
+#[test]
+fn a_read_behind_another_one_counts_with_its_own_scope() {
+    let (gpu, sys) = (Scope::Device, Scope::System);
+    for (scopes, race) in [([gpu, sys], None), ([sys, gpu], Some(1))] {
+        let mut d = Devices::new();
+        assert_eq!(d.touch(0, false, scopes[0]), None);
+        let first = d.clocks[0].clone();
+        d.clocks[1].join(&first);
+        assert_eq!(d.touch(1, false, scopes[1]), None);
+        assert_eq!(d.touch(0, true, sys), race, "{scopes:?}");
+    }
+    // That the launch has read weakly stays known.
+    let mut d = Devices::new();
+    assert_eq!(d.how(0, How::READ), None);
+    d.clocks[0].tick(0);
+    assert_eq!(d.touch(0, false, sys), None);
+    let seen = d.cell.touched(&d.readers, &Clock::default());
+    assert_eq!(seen.map(|seen| seen.map(|seen| seen.strong)), [Some(false), None]);
+    assert_eq!(d.touch(1, true, sys), None, "the read that counts is strong");
+}

@@ -268,8 +268,16 @@ impl Company {
         Box::new(aside).run(memory, self, true)
     }
 
-    /// Goes on with a launch that waited.
+    /// Goes on with a launch that waited, until it ends or waits again.
     pub fn resume(&mut self, aside: Box<Aside>, memory: &mut Memory) -> Step {
+        self.insist(aside, memory, 0)
+    }
+
+    /// Goes on with a launch that waited; it waits again only after so many warp instructions in vain
+    /// ([`crate::QUIET`] before it is given up): a loop of atomics that change nothing, or a poll that gives
+    /// up, ends by itself.
+    pub fn insist(&mut self, mut aside: Box<Aside>, memory: &mut Memory, instructions: u64) -> Step {
+        aside.blocks.insists = instructions;
         self.waiting -= 1;
         aside.run(memory, self, false)
     }

@@ -9,11 +9,13 @@
 //! * [`parallel`] spreads independent blocks over threads.
 //! * [`company`] holds what launches share that are under way at once; [`aside`] is a launch that waits for
 //!   another.
-//! * [`schedule`] decides who runs next, when asynchronous work lands, and when nothing can go on.
+//! * [`schedule`] decides who runs next, when asynchronous work lands, and when nothing can go on; [`dice`]
+//!   is its chance.
 
 pub(crate) mod aside;
 pub(crate) mod cluster;
 pub(crate) mod company;
+pub(crate) mod dice;
 pub(crate) mod flight;
 pub(crate) mod grid;
 pub(crate) mod notes;

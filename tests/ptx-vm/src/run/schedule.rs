@@ -9,6 +9,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::cluster::{Block, Cluster, ClusterBarrier};
+use super::dice::Dice;
 use super::flight;
 use super::grid::{Store, WRITTEN_GRAIN};
 use super::step::{Blame, Turned};
@@ -33,19 +34,7 @@ const RESIDENT: usize = 264;
 const IDLE_ROUNDS: u32 = 3;
 /// Instructions of warps that look at what others do, without any effect on others, before that is called a
 /// spin. A warp that only computes is never one, however long it takes.
-const QUIET: u64 = 10_000_000;
-
-/// A small generator for schedules (xorshift64*).
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n.max(1) as u64) as usize
-    }
-}
+pub const QUIET: u64 = 10_000_000;
 
 /// A cluster in flight.
 struct Active {
@@ -89,6 +78,8 @@ pub(crate) struct Blocks {
     spare: Vec<Active>,
     /// Instructions of warps that look at what others do, since something moved.
     quiet: u64,
+    /// As many of them the launch makes before it waits for another one.
+    pub(crate) insists: u64,
     /// Something has moved since the launch last waited for another one.
     pub(crate) moved: bool,
 }
@@ -290,7 +281,7 @@ impl<'g> Runner<'g> {
     /// that. Only a launch in a company waits.
     pub(crate) fn run_on(&mut self) -> Result<Option<Fault>, Fault> {
         let mut idle = 0;
-        self.blocks.moved = false;
+        (self.blocks.moved, self.blocks.quiet) = (false, 0);
         loop {
             while !self.blocks.waiting.is_empty()
                 && (self.blocks.active.is_empty() || self.grid.launch.cooperative)
@@ -317,7 +308,7 @@ impl<'g> Runner<'g> {
                 idle = 0;
             } else if self.grid.company.is_some() && self.grid.global_looks > looks {
                 idle += 1;
-                if idle >= IDLE_ROUNDS {
+                if idle >= IDLE_ROUNDS && self.blocks.quiet >= self.blocks.insists {
                     return Ok(Some(self.stuck(FaultKind::Deadlock, "it waits for another kernel")));
                 }
             } else if spinning {
@@ -438,6 +429,8 @@ impl<'g> Runner<'g> {
             let (count, looks) = (warp.count, self.grid.looks);
             let turned = Turn { grid: &mut self.grid, cluster: &mut a.cluster, warp }.run(slice);
             let ran = a.warps[w].count - count;
+            let (global_looks, progress) = self.grid.turn;
+            a.warps[w].judge(self.grid.global_looks > global_looks, a.cluster.progress > progress);
             self.grid.instructions += ran;
             self.blocks.quiet += if self.grid.looks > looks { ran } else { 0 };
             match turned {
@@ -450,8 +443,9 @@ impl<'g> Runner<'g> {
                 }
                 Ok(Turned::Sliced) => {
                     spinning = true;
-                    // Whoever computes has not come to wait.
-                    a.cluster.progress += u64::from(self.grid.company.is_some() && self.grid.looks == looks);
+                    // Whoever computes has not come to wait, unless it does so between looks in vain.
+                    let computes = self.grid.looks == looks && !a.warps[w].vain;
+                    a.cluster.progress += u64::from(self.grid.company.is_some() && computes);
                 }
                 Ok(Turned::Waits | Turned::Polled) => {}
                 Err(blame) => {

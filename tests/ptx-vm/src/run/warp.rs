@@ -80,6 +80,8 @@ pub(crate) struct Warp {
     /// What strong reads have found, where the launch may wait for others, and the last address.
     pub(crate) seen: HashMap<u64, u64>,
     pub(crate) looked: u64,
+    /// It has looked in vain since it last found something new or changed something.
+    pub(crate) vain: bool,
     pub(crate) copies: Vec<PendingCopy>,
     pub(crate) copy_groups: [u32; 32],
     pub(crate) copy_serial: u64,
@@ -127,6 +129,7 @@ impl Warp {
             fenced: Default::default(),
             seen: HashMap::new(),
             looked: 0,
+            vain: false,
             copies: Vec::new(),
             copy_groups: [0; 32],
             copy_serial: 0,
@@ -157,7 +160,7 @@ impl Warp {
         self.clock.tick(id);
         self.fenced = Default::default();
         self.seen.clear();
-        self.looked = 0;
+        (self.looked, self.vain) = (0, false);
         self.copies.clear();
         self.copy_groups = [0; 32];
         self.arrivals.clear();
@@ -170,6 +173,12 @@ impl Warp {
         self.reduction = None;
         self.count = 0;
         self.registers.preds.fill(0);
+    }
+
+    /// Notes whether it has looked at global memory in its turn, and whether it has found something new or
+    /// changed something.
+    pub(crate) fn judge(&mut self, looked: bool, moved: bool) {
+        self.vain = !moved && (looked || self.vain);
     }
 
     /// Fills the slots of literals, addresses and special registers.

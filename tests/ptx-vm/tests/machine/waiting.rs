@@ -27,7 +27,15 @@ DONE: bar.sync 0;
   ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [c]; mov.u32 %r1, 0; mov.u32 %r2, 0;
 L: ld.volatile.global.u32 %r3, [%rd1]; add.u32 %r2, %r2, %r3; add.s64 %rd1, %rd1, 4; add.u32 %r1, %r1, 1;
   setp.lt.u32 %p1, %r1, 2000; @%p1 bra L;
-  st.global.u32 [%rd2], %r2; ret; }";
+  st.global.u32 [%rd2], %r2; ret; }
+.visible .entry patient(.param .u64 flag, .param .u64 c)
+{ .reg .pred %p<4>; .reg .b32 %r<8>; .reg .b64 %rd<9>;
+  ld.param.u64 %rd1, [flag]; ld.param.u64 %rd2, [c]; mov.u32 %r1, 0;
+L: ld.volatile.global.u32 %r2, [%rd1]; setp.ne.u32 %p1, %r2, 0; @%p1 bra DONE;
+  mov.u32 %r3, 0;
+PAUSE: add.u32 %r3, %r3, 1; setp.lt.u32 %p2, %r3, 7000; @%p2 bra PAUSE;
+  add.u32 %r1, %r1, 1; setp.lt.u32 %p3, %r1, 40; @%p3 bra L;
+DONE: st.global.u32 [%rd2], %r1; ret; }";
 
 struct Bench {
     memory: Memory,
@@ -174,4 +182,27 @@ fn a_kernel_that_reads_much_is_not_one_that_waits() {
     let step = bench.company.begin(&instance, "sum", launch, standing, &mut bench.memory, &options);
     assert!(faults(step).is_empty());
     assert_eq!(bench.read(0)[0], 2000);
+}
+
+/// A poll with 21,000 instructions between its looks is one that waits; one that gives up in the end has its
+/// time when it insists.
+#[test]
+fn long_pauses_between_looks_are_no_progress() {
+    for schedule in SCHEDULES {
+        let mut bench = Bench::new(SWAP);
+        let [_, into, flag] = bench.places[0];
+        let params = [flag.to_le_bytes(), into.to_le_bytes()].concat();
+        let launch = Launch::new([1, 1, 1], [1, 1, 1]).with_params(params);
+        let (instance, standing) = (bench.instances[0].clone(), Standing::default());
+        let options = Options { schedule, ..Options::default() };
+        let step = bench.company.begin(&instance, "patient", launch, standing, &mut bench.memory, &options);
+        let aside = waits(step);
+        let aside = waits(bench.company.resume(aside, &mut bench.memory));
+        assert!(!aside.moved() && bench.read(0)[0] == 0);
+        // Less than a turn in vain: it waits as soon as it may.
+        let aside = waits(bench.company.insist(aside, &mut bench.memory, 1));
+        assert!(!aside.moved());
+        assert!(faults(bench.company.insist(aside, &mut bench.memory, ptx_vm::QUIET)).is_empty());
+        assert_eq!(bench.read(0)[0], 40);
+    }
 }
