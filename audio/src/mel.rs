@@ -7,6 +7,7 @@ use realfft::num_complex::Complex;
 use realfft::{RealFftPlanner, RealToComplex};
 use serde::Deserialize;
 use std::f64::consts::PI;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What `preprocessor_config.json` says.
@@ -102,8 +103,30 @@ impl LogMel {
         &self.config
     }
 
-    /// Features `[samples / hop, bands]` of a sound filled up, or cut, to so many samples.
+    /// Features `[samples / hop, bands]` of a sound filled up, or cut, to so many samples; the floor is 8
+    /// below its own loudest.
     pub fn features(&self, sound: &[f32], samples: usize) -> Vec<f32> {
+        let logs = self.logs(sound, samples, 0..samples / self.config.hop_length);
+        let peak = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        scaled(&logs, peak)
+    }
+
+    /// As [`LogMel::features`], of a window of a longer sound: the floor is 8 below `peak`, the loudest of
+    /// all of it by [`LogMel::peak`].
+    pub fn features_below(&self, sound: &[f32], samples: usize, peak: f64) -> Vec<f32> {
+        scaled(&self.logs(sound, samples, 0..samples / self.config.hop_length), peak)
+    }
+
+    /// The greatest decimal logarithm of an energy in these frames of a sound filled up, or truncated, to so many
+    /// samples; -infinity of no frames.
+    pub fn peak(&self, sound: &[f32], samples: usize, frames: Range<usize>) -> f64 {
+        let all = frames.end.min(samples / self.config.hop_length);
+        let logs = self.logs(sound, samples, frames.start.min(all)..all);
+        logs.into_iter().fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    /// Decimal logarithms of energies `[frames, bands]`.
+    fn logs(&self, sound: &[f32], samples: usize, frames: Range<usize>) -> Vec<f64> {
         let LogMelConfig { feature_size: bands, hop_length: hop, n_fft, padding_value, .. } = self.config;
         let at = |i: usize| f64::from(sound.get(i).copied().unwrap_or(padding_value));
         // Position `i - n_fft / 2` of the sound, which goes back from its ends.
@@ -118,8 +141,8 @@ impl LogMel {
         let mut scratch = self.fft.make_scratch_vec();
         let (mut frame, mut spectrum) = (vec![0.0; n_fft], vec![Complex::default(); n_fft / 2 + 1]);
         let mut powers = vec![0.0; spectrum.len()];
-        let mut logs = Vec::with_capacity(samples / hop * bands);
-        for start in (0..samples / hop).map(|frame| frame * hop) {
+        let mut logs = Vec::with_capacity(frames.len() * bands);
+        for start in frames.map(|frame| frame * hop) {
             for (i, (to, weight)) in frame.iter_mut().zip(&self.window).enumerate() {
                 *to = reflected(start + i) * weight;
             }
@@ -132,9 +155,14 @@ impl LogMel {
                 energy.max(1e-10).log10()
             }));
         }
-        let floor = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max) - 8.0;
-        logs.iter().map(|log| ((log.max(floor) + 4.0) / 4.0) as f32).collect()
+        logs
     }
+}
+
+/// Features of logarithms whose floor is 8 below `peak`.
+fn scaled(logs: &[f64], peak: f64) -> Vec<f32> {
+    let floor = peak - 8.0;
+    logs.iter().map(|log| ((log.max(floor) + 4.0) / 4.0) as f32).collect()
 }
 
 /// Slaney's scale: linear up to 1 kHz, logarithmic from there on.
@@ -192,6 +220,32 @@ mod tests {
             );
             assert!(low < hz && hz < high, "{hz} Hz in {low} to {high}");
         }
+    }
+
+    #[test]
+    fn a_window_has_the_floor_of_its_sound() {
+        let extractor = LogMel::new(plain()).unwrap();
+        let tone = |i: u32| (f64::from(i) * 0.3).sin() as f32;
+        // Silence behind a tone that is louder in its first half.
+        let sound: Vec<f32> = (0..8000)
+            .map(|i| match i {
+                0..2000 => tone(i),
+                2000..4000 => tone(i) * 0.01,
+                _ => 0.0,
+            })
+            .collect();
+        let whole = extractor.features(&sound, 8000);
+        let peak = extractor.peak(&sound, 8000, 0..50);
+        assert_eq!(extractor.features_below(&sound, 8000, peak), whole);
+        // In parts, of which one has no more frames.
+        let parts = [0..20, 20..90, 90..100].map(|frames| extractor.peak(&sound, 8000, frames));
+        assert_eq!(parts.iter().copied().fold(f64::NEG_INFINITY, f64::max), peak);
+        assert_eq!(parts[2], f64::NEG_INFINITY);
+        let least = |features: &[f32]| features.iter().copied().fold(f32::INFINITY, f32::min);
+        let quiet = &sound[2400..];
+        let window = extractor.features_below(quiet, quiet.len(), peak);
+        assert_eq!(least(&window), ((peak - 8.0 + 4.0) / 4.0) as f32);
+        assert!(least(&extractor.features(quiet, quiet.len())) < least(&window));
     }
 
     #[test]

@@ -41,8 +41,13 @@ pub fn run(args: &TranscribeArgs) -> Outcome {
 
 /// What is asked for; what is not said is the library's.
 fn options(args: &TranscribeArgs) -> SpeechOptions {
-    let task = if args.task == TranscribeTask::Translate { Task::Translate } else { Task::Transcribe };
-    let mut options = SpeechOptions::new().task(task).timestamps(!args.no_timestamps).prompt(&args.prompt);
+    let mut options = SpeechOptions::new().timestamps(!args.no_timestamps).prompt(&args.prompt);
+    if let Some(task) = args.task {
+        options = options.task(match task {
+            TranscribeTask::Transcribe => Task::Transcribe,
+            TranscribeTask::Translate => Task::Translate,
+        });
+    }
     if let Some(language) = &args.language {
         options = options.language(language);
     }

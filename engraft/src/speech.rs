@@ -6,6 +6,7 @@
 //! than 1e-4 are passed over.
 
 mod heard;
+mod languages;
 mod options;
 mod samples;
 mod whisper;
@@ -220,13 +221,14 @@ impl Segments<'_> {
 
     /// Hears the next window.
     fn window(&mut self) -> Result<()> {
-        let samples = &self.samples[self.at..];
         let rate = f64::from(self.of.rate());
         let (offset, end) = (self.at as f64 / rate, self.samples.len() as f64 / rate);
         let calls = Calls { model: &self.of.model, caller: &self.options.caller, cancel: &self.cancel };
         let Heard { samples: heard, segments, complete, read, scores } = match &self.of.hearing {
-            Hearing::Whisper(whisper) => whisper.hear(calls, samples, &self.options, &mut self.before)?,
-            Hearing::Samples(own) => own.hear(calls, samples, &self.options)?,
+            Hearing::Whisper(whisper) => {
+                whisper.hear(calls, &self.samples, self.at, &self.options, &mut self.before)?
+            }
+            Hearing::Samples(own) => own.hear(calls, &self.samples[self.at..], &self.options)?,
         };
         self.windows += usize::from(read);
         if !complete {

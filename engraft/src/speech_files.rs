@@ -17,33 +17,18 @@ pub(crate) struct SpeechFiles {
     pub max_initial: Option<Value>,
     /// Positions of the decoder.
     pub positions: Option<Value>,
+    /// What counts where a transcription names none: a language, a task, and tokens by their positions.
+    pub language: Option<Value>,
+    pub task: Option<Value>,
+    pub forced: Option<Value>,
 }
-
-/// Fields of a `generation_config.json` that a transcription reads, or that say what a vocabulary says
-/// anyway.
-pub(crate) const HEARD: [&str; 15] = [
-    "alignment_heads",
-    "begin_suppress_tokens",
-    "forced_decoder_ids",
-    "is_multilingual",
-    "lang_to_id",
-    "language",
-    "max_initial_timestamp_index",
-    "max_length",
-    "median_filter_width",
-    "no_timestamps_token_id",
-    "prev_sot_token_id",
-    "return_timestamps",
-    "suppress_tokens",
-    "task",
-    "task_to_id",
-];
 
 impl SpeechFiles {
     /// Reads them.
     pub fn of(config: &Value, generation: &Value) -> Self {
         // Files of before there was a `generation_config.json` have the lists in the other one.
         let either = |field: &str| generation.get(field).or_else(|| config.get(field)).cloned();
+        let given = |field: &str| generation.get(field).filter(|value| !value.is_null()).cloned();
         Self {
             extractor: config.get("engraft_extractor").cloned(),
             pad: config.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok()),
@@ -51,6 +36,9 @@ impl SpeechFiles {
             suppress: ["suppress_tokens", "begin_suppress_tokens"].map(either),
             max_initial: generation.get("max_initial_timestamp_index").cloned(),
             positions: config.get("max_target_positions").cloned(),
+            language: given("language"),
+            task: given("task"),
+            forced: given("forced_decoder_ids"),
         }
     }
 }

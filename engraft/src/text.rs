@@ -1,13 +1,32 @@
 //! A checkpoint's text side: the tokenizer, the chat template, what ends a text, how the model likes to be
 //! sampled.
 
-use crate::speech_files::HEARD;
 use engraft_core::Result;
 use engraft_core::checkpoint::TokenizerFiles;
 use engraft_core::config::ModelConfig;
 use engraft_core::sample::{SamplingParams, not_honoured};
 use engraft_core::text::{ChatTemplate, Tokenizer};
 use serde_json::Value;
+
+/// Fields of a `generation_config.json` that a transcription reads, or that say what a vocabulary says
+/// anyway.
+const HEARD: [&str; 15] = [
+    "alignment_heads",
+    "begin_suppress_tokens",
+    "forced_decoder_ids",
+    "is_multilingual",
+    "lang_to_id",
+    "language",
+    "max_initial_timestamp_index",
+    "max_length",
+    "median_filter_width",
+    "no_timestamps_token_id",
+    "prev_sot_token_id",
+    "return_timestamps",
+    "suppress_tokens",
+    "task",
+    "task_to_id",
+];
 
 /// Everything between a model's tokens and text.
 #[derive(Debug)]

@@ -40,6 +40,13 @@ fn mel() -> LogMel {
     mel
 }
 
+/// The features of a window, whose floor is that of the whole sound.
+fn features(window: &[f32]) -> Vec<f32> {
+    let (mel, sound) = (mel(), sound().samples);
+    let all = sound.len() + RATE;
+    mel.features_below(window, RATE, mel.peak(&sound, all, 0..all))
+}
+
 /// The likeliest tokens of every window by itself, whatever they are.
 fn plain() -> SpeechOptions {
     SpeechOptions::new().temperatures([0.0]).no_speech_threshold(None).condition_on_previous_text(false)
@@ -57,14 +64,15 @@ fn sampled(
     prompt: &[u32],
     (temperature, subsequence): (f32, u32),
 ) -> Vec<u32> {
-    let features = mel().features(samples, RATE).into();
+    let features = features(samples).into();
     let times = TimeRules { first: 727, none: 726, end: 620, max_initial: Some(ROWS as u32) };
     let times = (!prompt.contains(&726)).then_some(times);
     let rules = Rules { suppress: vec![621, 721, 722, 723, 724, 725], begin_suppress: Vec::new(), times };
     let request = Request {
         features,
         decoder_prompt: prompt.to_vec(),
-        max_new_tokens: 100,
+        // Half of the decoder's positions.
+        max_new_tokens: 12,
         stop_ids: vec![620],
         rules: Some(Arc::new(rules)),
         sampling: SamplingParams { temperature, seed: Some(0), ..SamplingParams::default() },
@@ -108,9 +116,8 @@ fn windows_side_by_side() {
 fn windows_by_timestamps_and_the_language_that_is_heard() {
     let model = transcriber(&whisper("timestamps", &json!({"is_multilingual": true})));
     let (found, language) = all(&model, &plain());
-    let (sound, mel) = (sound().samples, mel());
-    let input =
-        EncoderInput { features: mel.features(&sound[..RATE], RATE).into(), ..EncoderInput::default() };
+    let sound = sound().samples;
+    let input = EncoderInput { features: features(&sound[..RATE]).into(), ..EncoderInput::default() };
     let want = ForwardWant { logits: Pick::Last, ..ForwardWant::default() };
     let logits = model.model().handle().forward([input], want).unwrap().remove(0).logits;
     let likeliest = (622..721).max_by(|a, b| logits[*a as usize].total_cmp(&logits[*b as usize])).unwrap();
@@ -229,6 +236,55 @@ fn lists_of_suppressed_tokens_are_the_files() {
     assert!(error.contains("suppress_tokens") && error.contains("5000"), "{error}");
 }
 
+/// `language`, `task` and `forced_decoder_ids` of `generation_config.json` count where a transcription names
+/// none.
+#[test]
+fn languages_and_tasks_of_the_files_are_defaults() {
+    let asked = plain().timestamps(false);
+    let by = |files: Value, options: &SpeechOptions| all(&transcriber(&whisper("defaults", &files)), options);
+    let named = |language: &str, task: Task| by(json!({}), &asked.clone().language(language).task(task));
+    let (german, english) = (named("de", Task::Translate), named("English", Task::Transcribe));
+    assert_eq!((german.1.as_deref(), english.1.as_deref()), (Some("de"), Some("en")));
+    assert_ne!(german.0, english.0);
+    let german_files = json!({"language": "german", "task": "translate"});
+    let explicit = asked.clone().language("en").task(Task::Transcribe);
+    assert_eq!(by(german_files.clone(), &explicit), english);
+    for files in [
+        german_files,
+        json!({"language": "<|de|>", "task": "translate", "forced_decoder_ids": [[1, 622], [2, 722]]}),
+        json!({"language": null, "forced_decoder_ids": [[1, 624], [2, 721], [3, 726]]}),
+    ] {
+        assert_eq!(by(files.clone(), &asked), german, "{files}");
+    }
+    // What is not known counts for nothing.
+    let heard = by(json!({}), &asked);
+    for files in [
+        json!({"language": "klingon"}),
+        json!({"language": 7, "task": "sing"}),
+        json!({"forced_decoder_ids": [[1, 5]]}),
+        json!({"forced_decoder_ids": [[1, null], [2, 722]]}),
+    ] {
+        assert_eq!(by(files.clone(), &asked), heard, "{files}");
+    }
+    // A model of English alone goes on without them.
+    let files = json!({"is_multilingual": false, "task": "translate", "forced_decoder_ids": [[1, 726]]});
+    transcriber(&whisper("defaults", &files)).check(&asked).unwrap();
+}
+
+/// A text has half of the decoder's positions at most, whatever a prompt leaves of them.
+#[test]
+fn a_text_has_half_of_the_positions() {
+    let model = transcriber(&whisper("half", &json!({})));
+    let mut heard = model.transcribe(sound(), &plain().language("de").timestamps(false)).unwrap();
+    let mut counts = Vec::new();
+    while let Some(segment) = heard.next() {
+        segment.unwrap();
+        counts.push(heard.details().unwrap().tokens.len());
+    }
+    assert!(counts.iter().all(|count| *count <= 12), "{counts:?}");
+    assert!(heard.incomplete() > 0, "{counts:?}: none came to its most tokens");
+}
+
 /// Logits by a request for whole texts, of which the rules leave out the words that say what is to be done.
 #[test]
 fn windows_are_scored_as_openai_does() {
@@ -248,7 +304,7 @@ fn windows_are_scored_as_openai_does() {
         // A window that ends where the context does has no token for it.
         let end_token = (heard.incomplete() == incomplete).then_some(620);
         let scored: Vec<u32> = tokens.iter().copied().chain(end_token).collect();
-        let features: Arc<[f32]> = mel().features(&sound[start..end], RATE).into();
+        let features: Arc<[f32]> = features(&sound[start..end]).into();
         let input = |decoder| EncoderInput { features: features.clone(), decoder, ..EncoderInput::default() };
         let rows = (prompt.len()..prompt.len() + scored.len()).collect();
         let want = ForwardWant { logits: Pick::Some(rows), ..ForwardWant::default() };

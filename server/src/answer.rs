@@ -1,11 +1,13 @@
 //! Large answers: their request counts as being in the server until they are sent, and their bytes as taken.
 
 use crate::admission::Permit;
+use crate::patience::{Connection, Due};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Room for answers is counted in these bytes.
@@ -13,6 +15,11 @@ const UNIT: usize = 1 << 10;
 /// Bytes that are handed on at once: a connection asks for more once it has sent most of those before. Of one
 /// piece it would take all, and this body would be gone long before it is sent.
 const PIECE: usize = 32 << 10;
+
+/// Time that the reader of an answer has, whatever its length.
+const LEAST: Duration = Duration::from_secs(60);
+/// Bytes of an answer that its reader takes in a second at least.
+const RATE: usize = 64 << 10;
 
 /// The room of so many bytes.
 pub fn kib(bytes: usize) -> u32 {
@@ -26,14 +33,22 @@ pub struct Placed {
     left: Bytes,
     _place: Permit,
     room: OwnedSemaphorePermit,
+    _due: Option<Due>,
 }
 
 impl Placed {
     /// A body of these bytes, in the room that it may have taken at most.
     pub fn new(bytes: impl Into<Bytes>, place: Permit, room: OwnedSemaphorePermit) -> Self {
-        let mut body = Self { left: bytes.into(), _place: place, room };
+        let mut body = Self { left: bytes.into(), _place: place, room, _due: None };
         body.free();
         body
+    }
+
+    /// Ends the connection where the reader has not taken this body in time: others wait for its room.
+    pub fn due(mut self, connection: &Connection) -> Self {
+        let time = LEAST + Duration::from_secs((self.left.len() / RATE) as u64);
+        self._due = Some(connection.due(time));
+        self
     }
 
     /// Frees what bytes that are left do not take.

@@ -9,6 +9,7 @@ use crate::answer::{Placed, kib};
 use crate::error::ApiError;
 use crate::fields::clipped;
 use crate::metrics::{Metrics, Queued};
+use crate::patience::Connection;
 use crate::pictures::{Pictures, of_library};
 use crate::state::{State, Waits, blocking, fresh_id, now};
 use crate::supervise::Models;
@@ -36,6 +37,7 @@ pub async fn generate(
     extract::State(state): extract::State<Arc<State>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
+    let connection = connection(&request);
     let call = state.read_for(request, &tables::GENERATIONS, Models::pictures).await?;
     call.served.takes_texts()?;
     let size = size(&call.fields, &call.served, state.config.max_image_pixels)?;
@@ -43,7 +45,7 @@ pub async fn generate(
     let (key, fingerprint) = (call.key.clone(), call.fingerprint);
     // Neither the body nor a pipeline that is replaced is kept in the queue.
     drop(call);
-    made(state, asked, &key, fingerprint).await
+    made(state, asked, &key, fingerprint, connection).await
 }
 
 /// Makes pictures of a text and a picture, all over or where a mask says.
@@ -54,6 +56,7 @@ pub async fn edit(
     extract::State(state): extract::State<Arc<State>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
+    let connection = connection(&request);
     let (mut call, mut files) = state.read_multipart(request, &tables::EDITED, Models::pictures).await?;
     let files = ["image", "mask"].map(|name| files.remove(name));
     let (masked, room) = (files[1].is_some(), call.take_room());
@@ -63,7 +66,12 @@ pub async fn edit(
     let asked = Asked::of(&call.fields, size, &call.served, &state.config)?;
     let (key, fingerprint) = (call.key.clone(), call.fingerprint);
     drop(call);
-    made(state, Asked { given: Some(given), ..asked }, &key, fingerprint).await
+    made(state, Asked { given: Some(given), ..asked }, &key, fingerprint, connection).await
+}
+
+/// The connection that a request came by.
+fn connection(request: &Request<Body>) -> Connection {
+    request.extensions().get::<Connection>().cloned().unwrap_or_default()
 }
 
 /// Waits for the turn of a request, makes its pictures, and answers with them.
@@ -72,6 +80,7 @@ async fn made(
     asked: Asked,
     key: &str,
     fingerprint: u64,
+    connection: Connection,
 ) -> Result<Response<Body>, ApiError> {
     let place = state.admission.enter(key, 1, 0)?;
     let (waits, id, seed) = (Waits::default(), fresh_id(), asked.seed);
@@ -93,7 +102,7 @@ async fn made(
     let job = Job { state, served, asked, fingerprint, waited, why, cancel, place, room, _turn: turn };
     // It is in the server until it is sent: its end waits for that.
     let body = watch.unless(blocking(move || job.run())).await?;
-    let mut response = Response::new(Body::new(body));
+    let mut response = Response::new(Body::new(body.due(&connection)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert("x-engraft-seed", HeaderValue::from(seed));

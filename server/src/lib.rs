@@ -22,7 +22,7 @@
 
 mod about;
 mod admission;
-#[cfg(feature = "images")]
+#[cfg(any(test, feature = "images"))]
 mod answer;
 mod app;
 #[cfg(feature = "speech")]

@@ -2,11 +2,14 @@
 
 use crate::config::ServerConfig;
 use crate::drain::{Life, Phase};
-use crate::patience::Patient;
+use crate::patience::{Connection, Patient};
 use crate::tls::Tls;
 use axum::Router;
+use axum::http::Request;
 use engraft::{Error, Result};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::fmt;
@@ -162,29 +165,99 @@ impl Limits {
 
     async fn serve<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: T) {
         let Self { router, config, life, place } = self;
+        let (ends, routes) = (Connection::default(), TowerToHyperService::new(router));
+        let own = ends.clone();
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(own.clone());
+            routes.call(request)
+        });
         let io = TokioIo::new(Patient::new(stream, config.write_timeout));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(config.header_timeout)
             .max_buf_size(BUFFER)
-            .serve_connection(io, TowerToHyperService::new(router));
-        let mut connection = std::pin::pin!(connection);
-        let mut draining = life.reached(Phase::Draining);
-        let done = tokio::select! {
-            done = &mut connection => Some(done),
-            () = &mut draining, if life.phase() == Phase::Serving => None,
-        };
-        let done = match done {
-            Some(done) => done,
-            None => {
-                // What runs goes on; an idle connection ends.
-                connection.as_mut().graceful_shutdown();
-                connection.await
+            .serve_connection(io, service);
+        let served = async {
+            let mut connection = std::pin::pin!(connection);
+            let mut draining = life.reached(Phase::Draining);
+            let done = tokio::select! {
+                done = &mut connection => Some(done),
+                () = &mut draining, if life.phase() == Phase::Serving => None,
+            };
+            match done {
+                Some(done) => done,
+                None => {
+                    // What runs goes on; an idle connection ends.
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
             }
         };
-        if let Err(error) = done {
-            tracing::debug!("a connection ended: {error}");
+        tokio::select! {
+            done = served => if let Err(error) = done {
+                tracing::debug!("a connection ended: {error}");
+            },
+            () = ends.overdue() => tracing::debug!("a connection ended: an answer was read too slowly"),
         }
         drop(place);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::admission::Admission;
+    use crate::answer::Placed;
+    use axum::body::Body;
+    use axum::http::Response;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    /// The client of a connection whose server answers with 1 MiB in `room`.
+    async fn asked(admission: &Arc<Admission>, room: &Arc<Semaphore>) -> DuplexStream {
+        let (admission, room) = (admission.clone(), room.clone());
+        let answer = move |request: Request<Body>| {
+            let place = admission.enter("", 1, 0).unwrap();
+            let room = room.clone().try_acquire_many_owned(1025).unwrap();
+            let body = Placed::new(vec![7_u8; 1 << 20], place, room);
+            let body = body.due(request.extensions().get::<Connection>().unwrap());
+            async move { Response::new(Body::new(body)) }
+        };
+        let place = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        let (config, life) = (ServerConfig::default(), Life::default());
+        let limits = Limits { router: Router::new().route("/", get(answer)), config, life, place };
+        let (ours, mut theirs) = duplex(4 << 10);
+        drop(tokio::spawn(limits.serve(ours)));
+        theirs.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        theirs
+    }
+
+    /// Time is the test's own: it goes on where all tasks wait.
+    #[test]
+    fn who_reads_an_answer_too_slowly_keeps_no_room() {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().start_paused(true).build().unwrap().block_on(async {
+            let admission = Admission::new(&ServerConfig::default());
+            let room = Arc::new(Semaphore::new(1025));
+            let mut slow = asked(&admission, &room).await;
+            // 60 s and 16 s for 1 MiB; a write never waits for 30 s.
+            for (at, requests) in [(29, 1), (58, 1), (87, 0)] {
+                sleep(Duration::from_secs(29)).await;
+                assert_eq!(admission.requests(), requests, "after {at} s");
+                slow.read_exact(&mut [0; 1 << 10]).await.unwrap();
+            }
+            assert_eq!(room.available_permits(), 1025);
+            let mut rest = Vec::new();
+            slow.read_to_end(&mut rest).await.unwrap();
+            assert!(rest.len() <= 4 << 10, "{} bytes", rest.len());
+            // Who is slow for a while and then takes all of it has all of it.
+            let mut fast = asked(&admission, &room).await;
+            sleep(Duration::from_secs(29)).await;
+            let mut all = Vec::new();
+            fast.read_to_end(&mut all).await.unwrap();
+            assert!(all.len() > 1 << 20, "{} bytes", all.len());
+            assert_eq!((admission.requests(), room.available_permits()), (0, 1025));
+        });
     }
 }

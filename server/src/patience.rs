@@ -1,12 +1,47 @@
-//! A connection that ends when its reader takes nothing for too long.
+//! Connections that end when their readers take nothing for too long, or an answer too slowly.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tokio::time::{Sleep, sleep};
+
+/// What ends a connection while it waits for its reader; its requests have it among their extensions.
+#[derive(Debug, Clone, Default)]
+pub struct Connection(Arc<Notify>);
+
+/// A time limit of an answer, which counts until this is dropped.
+#[derive(Debug)]
+#[cfg_attr(not(any(test, feature = "images")), allow(dead_code))]
+pub struct Due(JoinHandle<()>);
+
+impl Connection {
+    /// Waits until a time limit is over.
+    pub async fn overdue(&self) {
+        self.0.notified().await;
+    }
+
+    /// Ends the connection after `time`. A body cannot do so itself: it is not polled while a write waits.
+    #[cfg(any(test, feature = "images"))]
+    pub fn due(&self, time: Duration) -> Due {
+        let connection = self.0.clone();
+        Due(tokio::spawn(async move {
+            sleep(time).await;
+            connection.notify_one();
+        }))
+    }
+}
+
+impl Drop for Due {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 /// `T` with a limit on the time that a write may wait.
 #[derive(Debug)]

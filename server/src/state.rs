@@ -222,7 +222,7 @@ impl State {
         }
         let expected = length.map_or(most, |length| length as usize) / KIB + 1;
         let room = self.bodies.clone().try_acquire_many_owned(u32::try_from(expected).unwrap_or(u32::MAX));
-        let room =
+        let mut room =
             room.map_err(|_| ApiError::too_many("the bodies of other requests take all the room", 1))?;
         match tokio::time::timeout(self.config.body_timeout, to_bytes(request.into_body(), most)).await {
             Err(_) => {
@@ -233,7 +233,12 @@ impl State {
                 Some(source) if source.is::<http_body_util::LengthLimitError>() => Err(too_large()),
                 _ => Err(ApiError::bad(format!("the body cannot be read: {error}"))),
             },
-            Ok(Ok(bytes)) => Ok((bytes, room)),
+            Ok(Ok(bytes)) => {
+                // Without a length, room was taken for the largest body.
+                let spare = room.num_permits().saturating_sub(bytes.len() / KIB + 1);
+                drop(room.split(spare));
+                Ok((bytes, room))
+            }
         }
     }
 

@@ -10,13 +10,14 @@ pub struct TranscribeArgs {
     /// A WAV or FLAC file; a pipe will do; - is standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// The language that is spoken, as the model's tokens spell it (en, de, ...); default: what is heard
-    /// first
+    /// The language that is spoken, as the model's tokens spell it (en, de, ...), or its English name;
+    /// default: what the model's files say, or else what is heard first
     #[arg(short, long, value_name = "LANGUAGE")]
     pub language: Option<String>,
-    /// What the model makes of the speech: text in its language, or in English
-    #[arg(long, value_name = "TASK", value_enum, default_value = "transcribe")]
-    pub task: TranscribeTask,
+    /// What the model makes of the speech: text in its language, or in English; default: what the model's
+    /// files say, or else transcribe
+    #[arg(long, value_name = "TASK", value_enum)]
+    pub task: Option<TranscribeTask>,
     /// How segments are written: text, json, srt, vtt
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,

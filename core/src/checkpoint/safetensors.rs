@@ -13,6 +13,7 @@ use super::{
 use crate::{Error, Result, mem::Stored};
 use safetensors::Dtype;
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::collections::BTreeMap;
 
 /// Largest header; the reference implementation has the same limit.
 pub const MAX_HEADER: u64 = 100_000_000;
@@ -41,6 +42,22 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Tensor>> {
     let prefix = bytes.get(..8).and_then(|p| p.try_into().ok());
     let end = header_end(file, prefix, len)?;
     header(file, &bytes[8..end as usize], len)
+}
+
+/// The text under a key of the `__metadata__` of a file in memory; none where the file has no such key.
+///
+/// # Errors
+/// `Error::Format` for a header or metadata that break the format, and for a value that is no text.
+pub fn metadata(file: &str, bytes: &[u8], key: &str) -> Result<Option<String>> {
+    let prefix = bytes.get(..8).and_then(|p| p.try_into().ok());
+    let end = header_end(file, prefix, bytes.len() as u64)?;
+    let Extra { metadata } = serde_json::from_slice(&bytes[8..end as usize])
+        .map_err(|e| Error::format(file, format!("header is not valid: {e}")))?;
+    match metadata.and_then(|mut all| all.remove(key)) {
+        None => Ok(None),
+        Some(serde_json::Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(Error::format(file, format!("`{key}` of __metadata__ is no text"))),
+    }
 }
 
 /// A model in one file.
@@ -179,6 +196,13 @@ struct Entry {
     dtype: Dtype,
     shape: Shape,
     data_offsets: (u64, u64),
+}
+
+/// What a header has next to tensors.
+#[derive(serde::Deserialize)]
+struct Extra {
+    #[serde(rename = "__metadata__")]
+    metadata: Option<BTreeMap<String, serde_json::Value>>,
 }
 
 /// Dimensions, at most `MAX_RANK`: stops before a long list has been stored.

@@ -3,7 +3,9 @@
 //! A fork shares the full pages of what it continues and owns a copy of the last one, so that neither sees
 //! what the other writes. It samples by its own parameters from then on: what it gives is, bit for bit, what
 //! a request gives whose prompt is the text so far; of a model with two lists of rotary divisors, where that
-//! prompt is on the same side of the switch as the first one's.
+//! prompt is on the same side of the switch as the first one's. Rules for tokens are those of the first one,
+//! and what it has sampled counts for them as sampled: to a request whose prompt is the text so far it is
+//! prompt.
 
 use super::api::Engine;
 use super::coordinator::{Coordinator, Live};
@@ -20,14 +22,15 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// `Request` for a request that is not running, or whose tokens are still being read, or where as many
     /// sequences run as may; `Config` for sampling parameters out of range; `KvFull` where there is no page
-    /// for the copy.
+    /// for the copy; `Config` for a repetition penalty where the first one has rules for tokens.
     pub fn fork(&mut self, id: u64, sampling: SamplingParams, subsequence: u32) -> Result<u64> {
         sampling.validate()?;
         let sampling = sampling.seeded();
         // Its next token has to be known.
         self.drain()?;
         let no = |what: &str| Error::Request { id, what: what.into() };
-        let Coordinator { scheduler, kv, next_id, unwritten, copies, siblings, .. } = &mut self.coordinator;
+        let Coordinator { spec, scheduler, kv, next_id, unwritten, copies, siblings, .. } =
+            &mut self.coordinator;
         let Some(from) = scheduler.running().find(|seq| seq.id == id) else {
             let waits = siblings.values().flatten().any(|seq| seq.id == id) || scheduler.is_waiting(id);
             return Err(no(match waits {
@@ -37,6 +40,9 @@ impl<B: Backend> Engine<B> {
         };
         if from.phase() != Phase::Decode {
             return Err(no("its tokens are still being read: it can be forked after that"));
+        }
+        if let Some(rules) = &from.data.rules {
+            rules.check(spec.vocab, &sampling)?;
         }
         // Who may share its prefix is what the first one said.
         let Live { stop_ids, shift, cache_salt, skip_prefix_cache, source, .. } = &from.data;

@@ -1,6 +1,7 @@
 //! LoRA files, fused into weights while those are read (arXiv 2106.09685).
 //!
 //! `w + scale * alpha / rank * up down`, in f64, rounded to f32: a weight that a file changes is kept in f32.
+//! Alpha is a tensor of the module, or a field of the file's header, or else the rank.
 //! Files spell modules in three ways: kohya's with underscores, whose blocks may be counted as the first code
 //! of Stable Diffusion did, or named as in that of FLUX and Stable Diffusion 3, where several modules of
 //! diffusers are one; PEFT's and older diffusers' with the names of tensors. A module that no component has
@@ -15,6 +16,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use super::{original, sgm};
+use header::Header;
+
+mod header;
 
 /// A LoRA file and how much it counts.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +37,8 @@ struct Pair {
     /// `[outputs, rank]`.
     up: Option<(Vec<usize>, Vec<f32>)>,
     alpha: Option<f64>,
+    /// What the file's header says in the place of `alpha / rank`.
+    factor: Option<f64>,
 }
 
 /// Endings of names, and which part of a module they are.
@@ -125,11 +131,26 @@ fn place<'n>(name: &'n str, file: &str, spelled: Spelled) -> Result<(&'static st
     Ok((component, module, side))
 }
 
+/// Gives pairs the factors of the header of `file`.
+fn scale(file: &str, pairs: &mut BTreeMap<(&'static str, String), Pair>, header: &Header) -> Result<()> {
+    for ((component, module), pair) in pairs {
+        // A pair without matrices is refused once its module is known.
+        let Some(rank) = pair.down.as_ref().and_then(|(shape, _)| shape.first()) else { continue };
+        pair.factor = header.factor(component, module, *rank)?;
+        if pair.factor.is_some() && pair.alpha.is_some() {
+            let what = format!("of {file}: has an alpha of its own next to that of {}", header::KEY);
+            return Err(Error::tensor(module, what));
+        }
+    }
+    Ok(())
+}
+
 impl Read {
     /// Reads a file.
     ///
     /// # Errors
-    /// What reading it raises; `Tensor` for a name that is not understood.
+    /// What reading it raises; `Tensor` for a name that is not understood and for a module whose alpha is
+    /// both in a tensor and in the header; those of [`Header::of`] and [`Header::factor`].
     pub fn open(lora: &Lora, spelled: Spelled) -> Result<Self> {
         let name = lora.file.display().to_string();
         if !lora.scale.is_finite() {
@@ -149,6 +170,9 @@ impl Read {
                 Side::Up => pair.up = Some((tensor.shape.clone(), values)),
                 Side::Alpha => pair.alpha = values.first().map(|x| f64::from(*x)),
             }
+        }
+        if let Some(text) = safetensors::metadata(&name, &bytes, header::KEY)? {
+            scale(&name, &mut pairs, &Header::of(&name, &text)?)?;
         }
         Ok(Self { name, scale: lora.scale, pairs })
     }
@@ -205,7 +229,10 @@ impl Read {
             let half = all / 2 * rank;
             up.rotate_left(half);
         }
-        let factor = self.scale * pair.alpha.unwrap_or(rank as f64) / rank as f64;
+        let factor = match pair.factor {
+            Some(factor) => self.scale * factor,
+            None => self.scale * pair.alpha.unwrap_or(rank as f64) / rank as f64,
+        };
         let mut rows = up.chunks(rank);
         let one = |tensor: &&TensorInfo| {
             let up = rows.by_ref().take(outputs(tensor)).flatten().copied().collect();

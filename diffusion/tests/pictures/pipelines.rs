@@ -214,6 +214,47 @@ fn loras_of_transformers_mean_the_same_by_either_name() {
     assert!(differ(&kohya) < 1e-4 && differ(&plain) > 0.1, "{} {}", differ(&kohya), differ(&plain));
 }
 
+/// A LoRA file of a case with this JSON in its header, where diffusers has the fields of PEFT.
+fn with_fields(folder: &std::path::Path, fields: &str) -> PipelineOptions {
+    let bytes = std::fs::read(image_goldens::folder("pipelines").join("sd3/lora_peft.safetensors")).unwrap();
+    let length = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let mut header: serde_json::Value = serde_json::from_slice(&bytes[8..length]).unwrap();
+    header["__metadata__"] = serde_json::json!({"format": "pt", "lora_adapter_metadata": fields});
+    let header = header.to_string();
+    let parts = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &bytes[length..]];
+    let file = folder.join("fields.safetensors");
+    std::fs::write(&file, parts.concat()).unwrap();
+    PipelineOptions { loras: vec![Lora { file, scale: 1.0 }], ..PipelineOptions::default() }
+}
+
+/// `lora_alpha` over the rank counts where it stands in the header, as a factor of the command line does.
+#[test]
+fn the_alpha_of_a_header_counts() {
+    let (cpu, temporary) = (Cpu::new(CpuConfig::default()).unwrap(), tempfile::tempdir().unwrap());
+    let load = |options: &PipelineOptions| Pipeline::load(&cpu, &folder("pipelines").join("sd3"), options);
+    let run = |options: &PipelineOptions| {
+        let (mut pipeline, request) = (load(options).unwrap(), small(&["a fox"]));
+        let all = &mut |_: Progress| ControlFlow::Continue(());
+        block_on(pipeline.run(&request, &mut Seeded(3), all)).unwrap().unwrap().latents
+    };
+    let peft = |scale: f64| {
+        let file = folder("pipelines").join("sd3/lora_peft.safetensors");
+        run(&PipelineOptions { loras: vec![Lora { file, scale }], ..PipelineOptions::default() })
+    };
+    let fields = r#"{"transformer.r": 2, "transformer.lora_alpha": 1, "transformer.use_dora": false}"#;
+    let header = run(&with_fields(temporary.path(), fields));
+    assert_eq!(header, peft(0.5));
+    assert_ne!(header, peft(1.0));
+    for (fields, what) in [
+        (r#"{"transformer.r": 2, "transformer.use_dora": true}"#, "transformer.use_dora"),
+        (r#"{"transformer.r": 4}"#, "transformer.r"),
+        ("2", "lora_adapter_metadata"),
+    ] {
+        let error = load(&with_fields(temporary.path(), fields)).err().unwrap().to_string();
+        assert!(error.contains(what), "{fields}: {error}");
+    }
+}
+
 /// What stays where a mask is black is the picture's own latents, at any strength and in a batch.
 #[test]
 fn transformers_keep_what_a_mask_hides() {

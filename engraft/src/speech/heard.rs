@@ -115,6 +115,17 @@ impl Calls<'_> {
         self.model.handle().cancelled_by(self.cancel).on_behalf_of(self.caller.clone())
     }
 
+    /// Refuses to go on for a caller that is gone.
+    ///
+    /// # Errors
+    /// `Request`.
+    pub fn check(&self) -> Result<()> {
+        match self.cancel.is_cancelled() {
+            true => Err(cancelled()),
+            false => Ok(()),
+        }
+    }
+
     /// The tokens of a sound, those that end it left out.
     ///
     /// # Errors
@@ -138,7 +149,6 @@ impl Calls<'_> {
             priority,
             ..Request::default()
         };
-        let cancelled = || Error::Request { id: 0, what: "the transcription was cancelled".into() };
         let mut written = Written::default();
         let mut events = self.model.handle().submit(request)?;
         loop {
@@ -150,9 +160,7 @@ impl Calls<'_> {
                 Event::Finished(finish) => written.complete = finish == Finish::Stop,
                 Event::Kept(kept) => written.logprob = kept.logprobs.iter().map(|p| f64::from(*p)).sum(),
             }
-            if self.cancel.is_cancelled() {
-                return Err(cancelled());
-            }
+            self.check()?;
         }
         written.tokens.retain(|id| !ends.contains(id));
         Ok(written)
@@ -165,6 +173,11 @@ pub(super) fn compression_ratio(text: &str) -> f64 {
     // Writing to memory cannot fail.
     let packed = packed.write_all(text.as_bytes()).and_then(|()| packed.finish()).unwrap_or_default();
     text.len() as f64 / packed.len().max(1) as f64
+}
+
+/// Of a caller that is gone.
+fn cancelled() -> Error {
+    Error::Request { id: 0, what: "the transcription was cancelled".into() }
 }
 
 /// Whether a window has nothing to hear.

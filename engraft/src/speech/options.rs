@@ -26,7 +26,8 @@ pub enum Task {
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpeechOptions {
     pub(super) language: Option<String>,
-    pub(super) task: Task,
+    /// None for the one of the model's files.
+    pub(super) task: Option<Task>,
     pub(super) timestamps: bool,
     pub(super) decoding: Decoding,
     pub(super) scores: bool,
@@ -86,26 +87,28 @@ impl Decoding {
 impl Default for SpeechOptions {
     fn default() -> Self {
         let (decoding, caller) = (Decoding::default(), Caller::default());
-        Self { language: None, task: Task::Transcribe, timestamps: true, decoding, scores: false, caller }
+        Self { language: None, task: None, timestamps: true, decoding, scores: false, caller }
     }
 }
 
 impl SpeechOptions {
-    /// The language is heard in the first window, segments have their times; temperatures and thresholds are
-    /// those of Whisper's own program.
+    /// Language and task are those of the model's `generation_config.json`, or else the language is heard in
+    /// the first window; segments have their times, and temperatures and thresholds are those of Whisper's
+    /// own program.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The language that is spoken, as the model's tokens spell it: `en`, `de`, ...
+    /// The language that is spoken: as the model's tokens spell it (`en`, `de`), or its English name.
     pub fn language(mut self, language: impl Into<String>) -> Self {
         self.language = Some(language.into());
         self
     }
 
-    /// What the model makes of the speech.
+    /// What the model makes of the speech: text in its language, unless this or the model's files say
+    /// otherwise.
     pub fn task(mut self, task: Task) -> Self {
-        self.task = task;
+        self.task = Some(task);
         self
     }
 

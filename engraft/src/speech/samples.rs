@@ -96,8 +96,8 @@ impl Samples {
             (Some(name), _) => {
                 Err(Error::text(format!("the language is \"{name}\"; the model has no choice of languages")))
             }
-            (None, Task::Translate) => Err(Error::text("the model translates nothing")),
-            (None, Task::Transcribe) => Ok(()),
+            (None, Some(Task::Translate)) => Err(Error::text("the model translates nothing")),
+            (None, Some(Task::Transcribe) | None) => Ok(()),
         }
     }
 

@@ -6,6 +6,7 @@
 //! temperature one text is sampled; there is no search by beams.
 
 use super::heard::{Asked, Calls, Heard, Scores, Timed, Written, compression_ratio, is_silent};
+use super::languages::{Defaults, code, language};
 use super::options::{Decoding, SpeechOptions, Task};
 use super::words::Words;
 use crate::{EncoderInput, ForwardWant, Pick, SamplingParams, TextGenerator};
@@ -25,6 +26,8 @@ pub(super) struct Whisper {
     words: Words,
     /// Positions of the decoder.
     positions: usize,
+    /// What the model's files say of language and task.
+    defaults: Defaults,
 }
 
 /// What a window knows of those before it.
@@ -36,6 +39,8 @@ pub(super) struct Before {
     pub tokens: Vec<u32>,
     /// Windows that were read.
     pub windows: usize,
+    /// The loudest energy of the whole sound, once a window has asked for it.
+    pub peak: Option<f64>,
 }
 
 /// A text of a window.
@@ -68,7 +73,12 @@ impl Whisper {
         let context = model.info().max_context.saturating_sub(rows.next_multiple_of(page));
         let said = model.speech.positions.as_ref().and_then(Value::as_u64).unwrap_or(u64::MAX);
         let positions = usize::try_from(said).unwrap_or(usize::MAX).min(context);
-        Ok(Self { words: Words::of(model, window, rows as f64)?, mel, positions })
+        let words = Words::of(model, window, rows as f64)?;
+        let (defaults, unknown) = Defaults::of(model, &words);
+        for what in unknown {
+            tracing::warn!("generation_config.json, not honoured: {what}");
+        }
+        Ok(Self { words, mel, positions, defaults })
     }
 
     /// Samples of a second.
@@ -79,12 +89,13 @@ impl Whisper {
     /// Refuses what the model does not know; what the first window knows.
     pub fn check(&self, model: &TextGenerator, options: &SpeechOptions) -> Result<Before> {
         options.decoding.check()?;
-        let language = options.language.as_deref().map(|name| self.language(model, name)).transpose()?;
-        if !self.words.multilingual && options.task == Task::Translate {
+        let named = options.language.as_deref().map(|name| self.language(model, name)).transpose()?;
+        let language = named.or(self.defaults.language);
+        if !self.words.multilingual && self.task(options) == Task::Translate {
             return Err(Error::text("the model knows English alone: it translates nothing"));
         }
         let tokens = self.prompt(model, &options.decoding.prompt)?;
-        Ok(Before { language, tokens, windows: 0 })
+        Ok(Before { language, tokens, windows: 0, peak: None })
     }
 
     /// The tokens of a prompt.
@@ -107,28 +118,51 @@ impl Whisper {
 
     /// The token of a language.
     fn language(&self, model: &TextGenerator, name: &str) -> Result<u32> {
-        let known = model.tokenizer().token_id(&format!("<|{name}|>"));
-        match known.filter(|id| self.words.languages().contains(id)) {
-            Some(id) if self.words.multilingual || name == "en" => Ok(id),
+        match language(model, &self.words, name) {
+            Some(id) if self.words.multilingual || code(name) == "en" => Ok(id),
             Some(_) => Err(Error::text(format!("the language is \"{name}\"; the model knows English alone"))),
             None => Err(Error::text(format!("the language \"{name}\" is not in the model's vocabulary"))),
         }
     }
 
-    /// Hears the window that begins with these samples; a language is heard where there is none.
+    /// What the model makes of the speech.
+    fn task(&self, options: &SpeechOptions) -> Task {
+        options.task.unwrap_or(self.defaults.task)
+    }
+
+    /// The loudest energy of a sound: all of its windows have one floor, as in the reference, which fills a
+    /// sound of more than a window up with one of silence.
+    fn peak(&self, calls: Calls<'_>, sound: &[f32]) -> Result<f64> {
+        let length = self.mel.config().samples();
+        let samples = if sound.len() <= length { length } else { sound.len() + length };
+        let (all, step) = (samples / self.mel.config().hop_length, self.mel.config().frames().max(1));
+        let mut peak = f64::NEG_INFINITY;
+        for frame in (0..all).step_by(step) {
+            calls.check()?;
+            peak = peak.max(self.mel.peak(sound, samples, frame..frame + step));
+        }
+        Ok(peak)
+    }
+
+    /// Hears the window that begins at a sample of a sound; a language is heard where there is none.
     pub fn hear(
         &self,
         calls: Calls<'_>,
-        samples: &[f32],
+        sound: &[f32],
+        at: usize,
         options: &SpeechOptions,
         before: &mut Before,
     ) -> Result<Heard> {
         let length = self.mel.config().samples();
-        let here = &samples[..length.min(samples.len())];
+        let here = &sound[at..sound.len().min(at + length)];
         if is_silent(here) {
             return Ok(Heard::nothing(length));
         }
-        let features: Arc<[f32]> = self.mel.features(here, length).into();
+        let peak = match before.peak {
+            Some(peak) => peak,
+            None => *before.peak.insert(self.peak(calls, sound)?),
+        };
+        let features: Arc<[f32]> = self.mel.features_below(here, length, peak).into();
         let window = self.window(calls, features, options, before)?;
         before.windows += 1;
         let Some((written, scores)) = self.text(&window)? else {
@@ -167,7 +201,10 @@ impl Whisper {
                 Some(language) => language,
                 None => *before.language.insert(self.likeliest_language(calls, &features)?),
             };
-            let task = if options.task == Task::Translate { words.translate } else { words.transcribe };
+            let task = match self.task(options) {
+                Task::Translate => words.translate,
+                Task::Transcribe => words.transcribe,
+            };
             begins.extend([language, task]);
         }
         if !options.timestamps {
@@ -232,7 +269,8 @@ impl Whisper {
         let asked = Asked {
             features: features.clone(),
             decoder_prompt: prompt.iter().chain(begins).copied().collect(),
-            max_new_tokens: usize::MAX,
+            // As the reference has it, whatever the prompt leaves.
+            max_new_tokens: (self.positions / 2).max(1),
             rules: Some(self.words.rules[usize::from(!options.timestamps)].clone()),
             logprobs: true,
             sampling: SamplingParams { temperature, seed, ..SamplingParams::default() },

@@ -3,6 +3,7 @@
 //! Over a Unix socket, whose buffers have a fixed size: TCP takes as much as it likes.
 
 use crate::common::{Answer, answer, config, eventually, request};
+use engraft::engraft_diffusion::engraft_image::encode_png;
 use engraft::{ImageHandle, ImageOptions};
 use engraft_server::{Server, ServerConfig};
 use serde_json::{Value, json};
@@ -122,4 +123,36 @@ fn a_client_that_leaves_without_reading_frees_its_bytes() {
     drop(slow);
     assert_eq!(read(next).status, 200);
     eventually("an empty server", || server.load()["server_load"] == 0);
+}
+
+/// A request for an edit whose body comes in chunks: nothing says how long it is.
+fn chunked() -> Vec<u8> {
+    let image = encode_png(&[9; 16 * 16 * 3], 16, 16).unwrap();
+    let mut body = Vec::new();
+    for (name, text) in [("prompt", "a fox"), ("num_inference_steps", "2")] {
+        write!(body, "--line\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n").unwrap();
+    }
+    let file = "Content-Disposition: form-data; name=\"image\"; filename=\"a.png\"";
+    write!(body, "--line\r\n{file}\r\nContent-Type: image/png\r\n\r\n").unwrap();
+    body.extend(image);
+    body.extend(b"\r\n--line--\r\n");
+    let head = "POST /v1/images/edits HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+        Content-Type: multipart/form-data; boundary=line\r\nTransfer-Encoding: chunked\r\n\r\n";
+    [format!("{head}{:x}\r\n", body.len()).as_bytes(), &body, b"\r\n0\r\n\r\n"].concat()
+}
+
+#[test]
+fn a_body_in_chunks_keeps_the_room_of_its_bytes() {
+    // A body of the largest size takes all the room for bodies.
+    let config = ServerConfig { max_body_bytes: 256 << 20, ..own() };
+    let server = Serving::new("chunked", config);
+    let slow = server.asked(&large());
+    eventually("four pictures", || server.images() == 4);
+    let next = server.sent(&chunked());
+    eventually("both requests", || server.load()["server_load"] == 2);
+    let error = read(server.asked(&json!({}))).error(400);
+    assert!(error["message"].as_str().unwrap().contains("prompt"), "{error}");
+    assert_eq!(read(slow).status, 200);
+    let next = read(next);
+    assert_eq!(next.status, 200, "{}", next.text());
 }

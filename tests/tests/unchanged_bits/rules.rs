@@ -37,6 +37,17 @@ fn ruled_alone<B: Backend>(backend: &Arc<B>, case: &str, request: &Request) -> R
     ruled_rest(&mut engine, id, Texts::new())
 }
 
+/// Holds what a request of [`ruled`] gave to its rules.
+fn is_by_rules(of: &str, (tokens, logprobs): &Ruled, vocab: u32) {
+    let first = vocab - 20;
+    assert_eq!((tokens.len(), logprobs.len()), (NEW, NEW), "{of}");
+    assert!(tokens[0] > first && tokens[0] <= first + 3 && tokens[1] < first, "{of}: {tokens:?}");
+    assert!(tokens.iter().all(|id| *id >= vocab - 30 || id % 2 == 1), "{of}: {tokens:?}");
+    let times: Vec<u32> = tokens.iter().copied().filter(|id| *id >= first).collect();
+    assert!(times.is_sorted(), "{of}: {tokens:?}");
+    assert!(logprobs.iter().all(|p| *p <= 0.0 && p.is_finite()), "{of}: {logprobs:?}");
+}
+
 /// Rules hold whoever runs next to a request, however far steps run ahead, wherever it is taken up.
 #[test]
 fn rules_hold_everywhere() {
@@ -45,15 +56,7 @@ fn rules_hold_everywhere() {
         let vocab = engine(&cpu, case, config(4)).model().spec.vocab as u32;
         let all = [1, 2, 3].map(|seed| ruled(case, seed, vocab));
         let want = all.each_ref().map(|request| ruled_alone(&cpu, case, request));
-        for (tokens, logprobs) in &want {
-            let first = vocab - 20;
-            assert_eq!((tokens.len(), logprobs.len()), (NEW, NEW), "{case}");
-            assert!(tokens[0] > first && tokens[0] <= first + 3 && tokens[1] < first, "{case}: {tokens:?}");
-            assert!(tokens.iter().all(|id| *id >= vocab - 30 || id % 2 == 1), "{case}: {tokens:?}");
-            let times: Vec<u32> = tokens.iter().copied().filter(|id| *id >= first).collect();
-            assert!(times.is_sorted(), "{case}: {tokens:?}");
-            assert!(logprobs.iter().all(|p| *p <= 0.0 && p.is_finite()), "{case}: {logprobs:?}");
-        }
+        want.iter().for_each(|got| is_by_rules(case, got, vocab));
         let mate = of(case, request(9, 5, 3));
         let plain = alone(&cpu, case, mate.clone());
         for ahead in [0, 1] {
@@ -86,6 +89,33 @@ fn rules_hold_everywhere() {
         let (tokens, logprobs) = ruled_rest(&mut to, again, Texts::new());
         assert_eq!((&tokens[..], logprobs), (&want[1].0[known..], want[1].1.clone()), "{case}");
     }
+}
+
+/// A fork goes on by the rules of what it was forked from, can be saved as that can, and takes no sampling
+/// parameters that rules refuse.
+#[test]
+fn forks_go_on_by_rules() {
+    let (cpu, case) = (cpu(), "whisper");
+    let mut from = engine(&cpu, case, EngineConfig { steps_ahead: Some(0), ..config(4) });
+    let request = ruled(case, 1, from.model().spec.vocab as u32);
+    let whole = ruled_alone(&cpu, case, &request).0;
+    let first = from.put(request.clone()).unwrap();
+    let mut texts = Texts::new();
+    steps(&mut from, 4, &mut texts);
+    let known = texts[&first].len();
+    assert!((1..NEW - 1).contains(&known), "{known}");
+    let penalty = SamplingParams { repetition_penalty: 1.1, ..request.sampling };
+    let error = from.fork(first, penalty, 0).unwrap_err().to_string();
+    assert!(error.contains("repetition_penalty") && error.contains("rules"), "{error}");
+    let fork = from.fork(first, request.sampling, request.subsequence).unwrap();
+    steps(&mut from, 1, &mut texts);
+    let mut to = engine(&cpu, case, config(5));
+    let again = to.restore(&from.save(fork).unwrap()).unwrap();
+    let behind = known + texts[&fork].len();
+    assert_eq!(rest(&mut to, Texts::new())[&again], whole[behind..]);
+    let texts = rest(&mut from, texts);
+    assert_eq!(texts[&first], whole);
+    assert_eq!(texts[&fork], whole[known..]);
 }
 
 /// The probabilities of tokens that devices sample are those of their rows of logits.
@@ -132,7 +162,8 @@ fn rules_hold_on_devices() {
     for name in adapters() {
         let gpu = wgpu(Some(&name), false).unwrap();
         let alone = ruled_alone(&gpu, case, &request);
-        assert_eq!(alone.0.len(), NEW, "{name}");
+        // Its sums are others than the CPU's, and so may its tokens be.
+        is_by_rules(&name, &alone, vocab);
         assert_eq!(ruled_with_a_mate(&gpu, case, &request), alone, "{name}");
     }
     println!("skipped: {:?}", backends::absent());
