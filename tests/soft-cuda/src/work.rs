@@ -43,6 +43,8 @@ pub struct KernelWork {
     pub instance: Arc<Instance>,
     /// Its name.
     pub name: Arc<str>,
+    /// It calls `malloc` or `free`.
+    pub heap: bool,
     /// Grid, block, arguments.
     pub launch: Launch,
     /// What it will have written.
@@ -204,7 +206,9 @@ impl Work {
 
 /// Whether it matters what operations touch.
 fn watches(d: &Driver) -> bool {
-    d.settings.stream_races && (d.queue.hazards.watch() || d.streams.len() > d.contexts.len() + 1)
+    // What one device has done matters as soon as there is another one.
+    let several = d.contexts.len() > 1 || d.streams.len() > d.contexts.len() + 1;
+    d.settings.stream_races && (several || d.queue.hazards.watch())
 }
 
 /// Begins a kernel, which ends or waits for another one.
@@ -217,7 +221,9 @@ pub fn begin(d: &mut Driver, kernel: &KernelWork, standing: Standing) -> Result<
         launch.pending = earlier.lock().clone();
     }
     let print_bytes = context::print_bytes(d, kernel.function);
-    let options = ptx_vm::Options { track_accesses: watches(d), print_bytes, ..d.settings.machine };
+    let heap_bytes = if kernel.heap { context::heap(d, kernel.launch.heap) } else { 0 };
+    let options =
+        ptx_vm::Options { track_accesses: watches(d), print_bytes, heap_bytes, ..d.settings.machine };
     let Driver { queue, memory, .. } = d;
     Ok(queue.company.begin(&kernel.instance, &kernel.name, launch, standing, memory, &options))
 }
@@ -238,7 +244,8 @@ pub fn end(d: &mut Driver, kernel: &KernelWork, outcome: Outcome) -> Result<Vec<
         range: t.range,
         write: t.write,
         strong: t.strong,
-        late: t.late,
+        released: t.released,
+        known: t.known,
         by: t.by,
     };
     Ok(report.accesses.into_iter().map(access).collect())

@@ -1,6 +1,7 @@
 //! The shadow of memory: what races, what does not, and lines against words.
 
 use super::*;
+use crate::memory::clock::Clock;
 use crate::memory::global::GlobalShadow;
 
 fn party(clock: &Clock, warp: u16, lane: u8) -> Party<'_> {
