@@ -1,6 +1,6 @@
 //! `fuzz <target> [--seconds 20] [--seed N]`, targets `safetensors`, `gguf`, `torch`, `json`, `config`,
-//! `table`, `template`, `render`, `tokenizer`, `pieces`, `model`, `folder`, `session`, `all`: mutates small
-//! valid files and reads them through the public API.
+//! `table`, `template`, `render`, `tokenizer`, `pieces`, `ranks`, `model`, `folder`, `session`, `all`: mutates
+//! small valid files and reads them through the public API.
 //!
 //! A case fails by panicking, by taking more than two seconds, or by holding more memory at once than twice
 //! the input plus 16 MiB (100 MB where it does what the input says). Its input is then saved to `artifacts/`
@@ -20,6 +20,7 @@ mod model;
 mod mutate;
 mod packed;
 mod pieces;
+mod ranks;
 #[path = "../../core/tests/support/samples.rs"]
 mod samples;
 #[path = "../../engraft/src/sentence.rs"]
@@ -44,7 +45,7 @@ use targets::Target;
 static METER: meter::Meter = meter::Meter;
 
 const CASE_LIMIT: Duration = Duration::from_secs(2);
-const USAGE: &str = "usage: fuzz <safetensors|gguf|torch|json|config|table|template|render|tokenizer|pieces|model|folder|packed|session|all> [--seconds N] [--seed N] [FILE]";
+const USAGE: &str = "usage: fuzz <safetensors|gguf|torch|json|config|table|template|render|tokenizer|pieces|ranks|model|folder|packed|session|all> [--seconds N] [--seed N] [FILE]";
 
 /// The case that runs now, for the watchdog: a case that never ends cannot report itself.
 type Running = Arc<Mutex<Option<(Instant, &'static str, Vec<u8>)>>>;

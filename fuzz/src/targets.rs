@@ -1,14 +1,15 @@
 //! What is fuzzed: seeds, dictionary and body of each target.
 
-use crate::{folder, hostile_text, model, packed, pieces, samples, session, torch, words};
+use crate::{folder, hostile_text, model, packed, pieces, ranks, samples, session, torch, words};
 use engraft_core::{
     Result,
     checkpoint::{self, Source, TokenizerFiles, gguf, index, ready::Manifest, safetensors},
     config::{ModelConfig, deepspeed::DeepSpeedConfigBuilder},
     inject::describe,
+    mem::Stored,
     policy::{Automatic, Catalog, InjectionPolicy, TablePolicy, resolve},
     quant::plain,
-    text::{ChatTemplate, Message, Tokenizer},
+    text::{ChatTemplate, GgufVocab, Message, Tokenizer},
 };
 
 /// A target.
@@ -25,7 +26,7 @@ pub struct Target {
     pub body: fn(Vec<u8>) -> bool,
 }
 
-const TARGETS: [Target; 14] = [
+const TARGETS: [Target; 15] = [
     Target {
         name: "safetensors",
         seeds: safetensors_seeds,
@@ -72,6 +73,7 @@ const TARGETS: [Target; 14] = [
         text_header: false,
         body: pieces::read,
     },
+    Target { name: "ranks", seeds: ranks::seeds, words: words::RANKS, text_header: false, body: ranks::read },
     Target { name: "model", seeds: model::seeds, words: words::MODEL, text_header: true, body: model::read },
     Target {
         name: "folder",
@@ -115,6 +117,7 @@ impl Target {
                 refused.chain(long).map(String::into_bytes).collect()
             }
             "pieces" => pieces::hostile(),
+            "ranks" => ranks::hostile(),
             "folder" => folder::hostile(),
             "config" => hostile_configs(),
             "table" => hostile_tables(),
@@ -128,8 +131,8 @@ impl Target {
         match self.name {
             "render" => 20,
             "tokenizer" | "folder" | "session" | "packed" => 200,
-            // Seven tokenizers are built, with their search for special tokens.
-            "pieces" => 20,
+            // Several tokenizers are built, with their search for special tokens.
+            "pieces" | "ranks" => 20,
             // Files of 200 KB are among the seeds.
             "config" | "table" => 50,
             _ => 1000,
@@ -140,7 +143,7 @@ impl Target {
     /// keeps about 240 bytes for every piece `a.` of a dotted key.
     pub fn memory(&self, len: usize) -> usize {
         match self.name {
-            "render" | "tokenizer" | "pieces" => 2 * len + 100_000_000,
+            "render" | "tokenizer" | "pieces" | "ranks" => 2 * len + 100_000_000,
             "config" | "table" => 160 * len + (16 << 20),
             _ => 2 * len + (16 << 20),
         }
@@ -169,7 +172,37 @@ fn gguf_seeds() -> Result<Vec<Vec<u8>>> {
         .pair("llama.rope.scaling.factor", &Value::F32(4.0))
         .pair("llama.rope.scaling.attn_factor", &Value::F32(1.5))
         .finish();
-    Ok(vec![samples::small_gguf()?, bert, yarn])
+    Ok(vec![samples::small_gguf()?, bert, yarn, t5_gguf()?])
+}
+
+/// A part of T5, with a vocabulary.
+fn t5_gguf() -> Result<Vec<u8>> {
+    use gguf::{Array, Numbers, Strings, Value, write::Writer};
+    let mut file = Writer::new().text("general.architecture", "t5");
+    for (key, value) in [
+        ("block_count", 2),
+        ("embedding_length", 4),
+        ("feed_forward_length", 8),
+        ("attention.head_count", 2),
+        ("attention.key_length", 2),
+        ("attention.value_length", 2),
+        ("attention.relative_buckets_count", 8),
+        ("decoder_start_token_id", 0),
+    ] {
+        file = file.pair(&format!("t5.{key}"), &Value::U32(value));
+    }
+    let tokens: Strings = ["<pad>", "</s>", "<unk>", "\u{2581}", "a", "b", "\u{2581}ab"].iter().collect();
+    let (scores, types) = ([0.0, 0.0, 0.0, -2.0, -3.0, -3.0, -4.0], [3, 3, 2, 1, 1, 1, 1]);
+    let list = |numbers| Value::Array(Array::Numbers(numbers));
+    // One unit of the array, and no texts.
+    let charsmap = Numbers::new(gguf::Kind::U8, vec![4, 0, 0, 0, 0, 0, 0, 0]);
+    file.text("tokenizer.ggml.model", "t5")
+        .pair("tokenizer.ggml.tokens", &Value::Array(Array::Strings(tokens)))
+        .pair("tokenizer.ggml.scores", &list(Numbers::from_f32(&scores)))
+        .pair("tokenizer.ggml.token_type", &list(Numbers::from_i32(&types)))
+        .pair("tokenizer.ggml.precompiled_charsmap", &list(charsmap))
+        .tensor("token_embd.weight", &[7, 4], Stored::F32, &[0; 112])
+        .map(Writer::finish)
 }
 
 fn torch_seeds() -> Result<Vec<Vec<u8>>> {
@@ -448,9 +481,20 @@ fn read_gguf(input: Vec<u8>) -> bool {
         let _ = describe(&file, &model::REGISTRY);
         if let TokenizerFiles::Gguf(tokenizer) = &file.tokenizer {
             assert_eq!(tokenizer.tokens.iter().count(), tokenizer.tokens.len(), "every token is readable");
+            if tokenizer.model == "t5" {
+                use_unigram(&(**tokenizer).clone().into());
+            }
         }
         true
     })
+}
+
+/// Makes ids of a text and a text of the ids.
+fn use_unigram(vocab: &GgufVocab) {
+    let Ok(tokenizer) = Tokenizer::from_gguf(vocab) else { return };
+    if let Ok(ids) = tokenizer.encode_at_most("ab a</s> \u{2581}b ﬁ", true, 100) {
+        let _ = tokenizer.decode(&ids, false);
+    }
 }
 
 fn read_json(input: Vec<u8>) -> bool {

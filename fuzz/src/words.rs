@@ -40,6 +40,14 @@ pub const GGUF: &[&str] = &[
     "\u{8}\u{0}\u{0}\u{0}",
     "\u{9}\u{0}\u{0}\u{0}",
     "llama.rope.scaling.factor",
+    "t5",
+    "t5encoder",
+    "t5.attention.relative_buckets_count",
+    "t5.attention.value_length",
+    "tokenizer.ggml.precompiled_charsmap",
+    "tokenizer.ggml.add_space_prefix",
+    "enc.blk.0.ffn_gate.weight",
+    "enc.blk.1.attn_rel_b.weight",
 ];
 
 pub const TORCH: &[&str] = &[
@@ -246,6 +254,31 @@ pub const TEMPLATE: &[&str] = &[
     "(sort_keys=true)",
     "strftime_now('%255d')",
     "raise_exception('a'*9999)",
+];
+
+pub const RANKS: &[&str] = &[
+    "\"rank\":",
+    "\"token_bytes\":",
+    "\"token_str\":",
+    "\"is_control\":false",
+    "\"pattern\":",
+    "\"default_vocab_size\":",
+    "\"default_num_special_tokens\":",
+    "\"special_tokens\":",
+    "\\p{Han}",
+    "(?!\\S)",
+    "(?i:",
+    "&&[^",
+    "(a+)+$",
+    "{0,9}{9}",
+    "YWI=",
+    "YQ==",
+    "==",
+    " 0\n",
+    " 4294967295\n",
+    " -1\n",
+    "18446744073709551615",
+    "\n",
 ];
 
 pub const PIECES: &[&str] = &[

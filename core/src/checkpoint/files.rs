@@ -60,8 +60,8 @@ pub enum TokenizerFiles {
     Gguf(Box<gguf::Tokenizer>),
 }
 
-/// A tokenizer as transformers' older ones keep it, in several files: a SentencePiece model, the vocabulary
-/// and the merges of byte-level BPE, or a vocabulary of characters.
+/// A tokenizer in other files than `tokenizer.json`: tokens of byte-level BPE by rank, a SentencePiece model,
+/// the vocabulary and the merges of byte-level BPE, or a vocabulary of characters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VocabularyFiles {
@@ -69,6 +69,8 @@ pub struct VocabularyFiles {
     pub place: String,
     /// `model_type` of `config.json`, for folders that name no tokenizer class; empty if unknown.
     pub model_type: String,
+    /// Names of files of ranks (`*.tiktoken`) that are not among [`RANKS`](Self::RANKS).
+    pub unknown_ranks: Vec<String>,
     files: Vec<(&'static str, Vec<u8>)>,
 }
 
@@ -76,19 +78,35 @@ impl VocabularyFiles {
     /// Names that a SentencePiece model's file goes by.
     pub const MODELS: [&'static str; 4] =
         ["spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "source.spm"];
+    /// Files of tokens by rank: Mistral's, Kimi's, Qwen's.
+    pub const RANKS: [&'static str; 3] = ["tekken.json", "tiktoken.model", "qwen.tiktoken"];
     /// The other files.
     pub const OTHERS: [&'static str; 4] = ["vocab.json", "merges.txt", "target.spm", "added_tokens.json"];
 
-    /// From the contents of files by their usual names; none if there is neither a SentencePiece model nor
-    /// `vocab.json` among them.
+    /// All names of files.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Self::RANKS.into_iter().chain(Self::MODELS).chain(Self::OTHERS)
+    }
+
+    /// From the contents of files by their usual names; none if there is no file of ranks, no SentencePiece
+    /// model and no `vocab.json` among them.
     pub fn new(
         place: impl Into<String>,
         model_type: impl Into<String>,
         files: impl IntoIterator<Item = (&'static str, Vec<u8>)>,
     ) -> Option<Self> {
         let (place, model_type) = (place.into(), model_type.into());
-        let found = Self { place, model_type, files: files.into_iter().collect() };
-        (found.model().is_some() || found.bytes("vocab.json").is_some()).then_some(found)
+        let unknown_ranks = Vec::new();
+        let found = Self { place, model_type, unknown_ranks, files: files.into_iter().collect() };
+        let known = |name: &str| found.bytes(name).is_some();
+        let any = found.model().is_some() || known("vocab.json") || Self::RANKS.into_iter().any(known);
+        any.then_some(found)
+    }
+
+    /// Of a folder that has nothing but files of ranks under other names; none without one.
+    pub(super) fn of_unknown_ranks(place: String, model_type: String, names: Vec<String>) -> Option<Self> {
+        let files = Vec::new();
+        (!names.is_empty()).then_some(Self { place, model_type, unknown_ranks: names, files })
     }
 
     /// Name and bytes of the SentencePiece model.

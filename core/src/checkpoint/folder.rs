@@ -398,11 +398,29 @@ fn extractor(folder: &Path) -> Result<Option<Value>> {
 /// The files of an older tokenizer, where they are there.
 fn vocabulary_files(folder: &Path, place: String, config: &Value) -> Result<Option<Box<VocabularyFiles>>> {
     let mut files = Vec::new();
-    for name in VocabularyFiles::MODELS.into_iter().chain(VocabularyFiles::OTHERS) {
+    for name in VocabularyFiles::names() {
         files.extend(read_optional(&folder.join(name), MAX_PIECES)?.map(|bytes| (name, bytes)));
     }
     let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
-    Ok(VocabularyFiles::new(place, model_type, files).map(Box::new))
+    let found = match VocabularyFiles::new(place.clone(), model_type, files) {
+        None => VocabularyFiles::of_unknown_ranks(place, model_type.into(), unknown_ranks(folder)?),
+        found => found,
+    };
+    Ok(found.map(Box::new))
+}
+
+/// Names of a folder's files of ranks that have none of the known names, sorted.
+fn unknown_ranks(folder: &Path) -> Result<Vec<String>> {
+    let failed = |e| Error::io(folder, e);
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".tiktoken") {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// A file's bytes, where it is there.

@@ -1,7 +1,8 @@
 //! GGUF's names: one vocabulary for all architectures, so that families need not repeat it.
 //!
 //! Source: the tensor names that llama.cpp's converters write. Row orders are the family's affair
-//! ([`QkvLayout::Pairs`](super::QkvLayout::Pairs) for LLaMA's).
+//! ([`QkvLayout::Pairs`](super::QkvLayout::Pairs) for LLaMA's). Of an encoder with a decoder each stack has a
+//! prefix of its own ([`Names::gguf`](super::Names)).
 
 use super::*;
 
@@ -19,7 +20,13 @@ fn block_names(slot: Slot, placement: Placement, gated: bool) -> &'static str {
         (Slot::Qkv, _) => "attn_q + attn_k + attn_v ; attn_qkv",
         (Slot::QNorm, _) => "attn_q_norm",
         (Slot::KNorm, _) => "attn_k_norm",
-        (Slot::AttnOut, _) => "attn_output",
+        // T5's stacks are spelt shorter.
+        (Slot::AttnOut, _) => "attn_output ; attn_o",
+        (Slot::PositionBias, _) => "attn_rel_b",
+        (Slot::CrossNorm, _) => "cross_attn_norm",
+        (Slot::CrossQuery, _) => "cross_attn_q",
+        (Slot::CrossKeyValue, _) => "cross_attn_k + cross_attn_v",
+        (Slot::CrossOut, _) => "cross_attn_o",
         (Slot::AttnPostNorm, _) => "post_attention_norm",
         (Slot::MlpPostNorm, _) => "post_ffw_norm",
         // Next to experts: the part that all tokens share.
@@ -48,16 +55,18 @@ fn outside_name(slot: Slot) -> &'static str {
     }
 }
 
-/// Per source of a role its one spelling; none for slots that GGUF has no name for.
+/// Per source of a role its one spelling; none for slots that GGUF has no name for. `stack` is what names of
+/// the stack begin with: those of its blocks and its last norm.
 pub(super) fn sources(
     role: Role,
-    placement: Placement,
-    gated: bool,
+    stack: &str,
+    (placement, gated): (Placement, bool),
     catalog: Catalog<'_>,
 ) -> Vec<Vec<String>> {
-    let (names, prefix) = match role.layer {
-        Some(layer) => (block_names(role.slot, placement, gated), format!("blk.{layer}.")),
-        None => (outside_name(role.slot), String::new()),
+    let (names, prefix) = match (role.layer, role.slot) {
+        (Some(layer), slot) => (block_names(slot, placement, gated), format!("{stack}blk.{layer}.")),
+        (None, Slot::FinalNorm) => (outside_name(role.slot), stack.to_string()),
+        (None, slot) => (outside_name(slot), String::new()),
     };
     let alternative = |alternative: &str| -> Vec<Vec<String>> {
         let full = |name: &str| vec![format!("{prefix}{name}.{}", role.part.suffix())];

@@ -21,6 +21,9 @@ mod encoder_decoder;
 mod families;
 mod fields;
 mod gguf;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod gguf_tests;
 mod group;
 mod ignoring;
 mod index_spec;

@@ -40,6 +40,8 @@ pub struct Names<'a> {
     pub experts: ExpertLayout,
     /// Whether the gate stands behind up where both are one tensor.
     pub gate_behind: bool,
+    /// What names of this stack begin with in GGUF files: `enc.` and `dec.` of an encoder with a decoder.
+    pub gguf: &'a str,
 }
 
 /// How all experts lie in one tensor.
@@ -66,6 +68,7 @@ impl Names<'_> {
         transposed: false,
         experts: ExpertLayout::Rows,
         gate_behind: false,
+        gguf: "",
     };
 }
 
@@ -119,7 +122,7 @@ impl Names<'_> {
     pub fn has(&self, config: &ModelConfig, catalog: Catalog<'_>, slot: Slot, part: Part) -> bool {
         let role = Role { encoder: false, layer: slot.in_block().then_some(0), slot, part };
         let sources = match config.is_gguf() {
-            true => gguf::sources(role, Placement::Pre, true, catalog),
+            true => gguf::sources(role, self.gguf, (Placement::Pre, true), catalog),
             false => self.sources(role, catalog, 1),
         };
         sources.iter().flatten().any(|n| catalog.find(n).is_some())
@@ -143,7 +146,10 @@ impl Names<'_> {
             };
             let experts = block.map_or(1, of_slot);
             let names = match config.is_gguf() {
-                true => gguf::sources(role, spec.placement, block.is_some_and(|b| b.mlp.gated), catalog),
+                true => {
+                    let gated = block.is_some_and(|b| b.mlp.gated);
+                    gguf::sources(role, self.gguf, (spec.placement, gated), catalog)
+                }
                 false if labelled && role.slot == Slot::Head => vec![vec![labels::SCORE.into()]],
                 false => self.sources(role, catalog, experts),
             };

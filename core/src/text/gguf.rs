@@ -1,6 +1,6 @@
 //! A tokenizer out of a GGUF file's metadata.
 //!
-//! GGUF keeps the vocabulary as lists and names the rest: which of three algorithms, and for byte-level BPE
+//! GGUF keeps the vocabulary as lists and names the rest: which of four algorithms, and for byte-level BPE
 //! which way of splitting text before merging. Here the lists become the same kind of model that a
 //! `tokenizer.json` gives, so everything after this is one path. The lists are untrusted: lengths must agree,
 //! ids must be in range, merges must name tokens. Reading the file is `checkpoint`'s business; a
@@ -14,6 +14,7 @@ use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
 use super::pieces::LLAMA3;
+use super::sentencepiece::{self, Listed};
 use super::tokenizer::{Marks, Tokenizer};
 use crate::checkpoint::gguf::{Strings, Tokenizer as Metadata};
 use crate::{Error, Result};
@@ -21,7 +22,7 @@ use crate::{Error, Result};
 /// The metadata under `tokenizer.` of a GGUF file, key by key.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GgufVocab {
-    /// `tokenizer.ggml.model`: `gpt2`, `llama` or `bert`.
+    /// `tokenizer.ggml.model`: `gpt2`, `llama`, `t5` or `bert`.
     pub model: String,
     /// `tokenizer.ggml.pre`: how byte-level BPE splits text; empty counts as `default`.
     pub pre: String,
@@ -29,7 +30,7 @@ pub struct GgufVocab {
     pub tokens: Vec<String>,
     /// `tokenizer.ggml.merges`: pairs, best first, `"left right"`.
     pub merges: Vec<String>,
-    /// `tokenizer.ggml.scores`, by id (`llama` only).
+    /// `tokenizer.ggml.scores`, by id (`llama` and `t5`).
     pub scores: Vec<f32>,
     /// `tokenizer.ggml.token_type`, by id: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     pub token_type: Vec<i32>,
@@ -45,8 +46,12 @@ pub struct GgufVocab {
     pub add_bos: Option<bool>,
     /// `tokenizer.ggml.add_eos_token`.
     pub add_eos: Option<bool>,
-    /// `tokenizer.ggml.add_space_prefix` (`llama` only).
+    /// `tokenizer.ggml.add_space_prefix` (`llama` and `t5`).
     pub add_space_prefix: Option<bool>,
+    /// `tokenizer.ggml.remove_extra_whitespaces` (`t5` only).
+    pub remove_extra_whitespaces: Option<bool>,
+    /// `tokenizer.ggml.precompiled_charsmap` (`t5` only).
+    pub charsmap: Vec<u8>,
     /// `tokenizer.chat_template`.
     pub chat_template: Option<String>,
 }
@@ -54,6 +59,10 @@ pub struct GgufVocab {
 impl From<Metadata> for GgufVocab {
     fn from(found: Metadata) -> Self {
         let strings = |list: &Strings| list.iter().map(str::to_owned).collect();
+        // What a file of T5 leaves out is as llama.cpp takes it.
+        let usual = |id: u32| (found.model == "t5" && !found.tokens.is_empty()).then_some(id);
+        let (eos, pad) = (found.eos.or(usual(1)), found.padding.or(usual(0)));
+        let unk = found.unknown.or(usual(2).filter(|_| !found.token_type.contains(&UNKNOWN)));
         GgufVocab {
             tokens: strings(&found.tokens),
             merges: strings(&found.merges),
@@ -62,17 +71,21 @@ impl From<Metadata> for GgufVocab {
             scores: found.scores,
             token_type: found.token_type,
             bos: found.bos,
-            eos: found.eos,
-            unk: found.unknown,
-            pad: found.padding,
+            eos,
+            unk,
+            pad,
             add_bos: found.add_bos,
             add_eos: found.add_eos,
             add_space_prefix: found.add_space_prefix,
+            remove_extra_whitespaces: found.remove_extra_whitespaces,
+            charsmap: found.charsmap,
             chat_template: found.chat_template,
         }
     }
 }
 
+/// What messages call the lists.
+const FILE: &str = "GGUF tokenizer";
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
@@ -101,8 +114,9 @@ impl Tokenizer {
         let mut model = match vocab.model.as_str() {
             "gpt2" => byte_level(vocab)?,
             "llama" => scored(vocab)?,
+            "t5" => unigram(vocab)?,
             "bert" => word_piece(vocab)?,
-            other => return Err(unsupported("model", other, "gpt2, llama, bert")),
+            other => return Err(unsupported("model", other, "gpt2, llama, t5, bert")),
         };
         let added = |wanted: i32, special: bool| {
             let ids = (0..vocab.tokens.len()).filter(move |&id| kind(vocab, id) == wanted);
@@ -137,7 +151,7 @@ fn kind(vocab: &GgufVocab, id: usize) -> i32 {
 }
 
 fn broken(what: impl std::fmt::Display) -> Error {
-    Error::format("GGUF tokenizer", what.to_string())
+    Error::format(FILE, what.to_string())
 }
 
 fn unsupported(field: &str, got: &str, known: &str) -> Error {
@@ -195,7 +209,7 @@ fn byte_level(vocab: &GgufVocab) -> Result<tokenizers::Tokenizer> {
         json!({"type": "Sequence", "pretokenizers": steps}),
     )?));
     model.with_decoder(Some(part::<DecoderWrapper>(bytes(true))?));
-    frame(vocab, &mut model, whole_words)?;
+    frame(vocab, &mut model, [whole_words, false])?;
     Ok(model)
 }
 
@@ -269,7 +283,32 @@ fn scored(vocab: &GgufVocab) -> Result<tokenizers::Tokenizer> {
         decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
     }
     model.with_decoder(Some(part::<DecoderWrapper>(json!({"type": "Sequence", "decoders": decoders}))?));
-    frame(vocab, &mut model, true)?;
+    frame(vocab, &mut model, [true, false])?;
+    Ok(model)
+}
+
+/// `t5`: SentencePiece's unigram, the pieces whose scores add up to the most.
+fn unigram(vocab: &GgufVocab) -> Result<tokenizers::Tokenizer> {
+    if vocab.scores.is_empty() {
+        return Err(broken("model `t5` without scores"));
+    }
+    let role = |id: usize| match vocab.unk.is_some_and(|unk| unk as usize == id) {
+        true => UNKNOWN,
+        false => kind(vocab, id),
+    };
+    let mut pieces = Vec::with_capacity(vocab.tokens.len());
+    for (id, token) in vocab.tokens.iter().enumerate() {
+        // Types below zero are refused with those that are too large.
+        pieces.push((token.as_str(), vocab.scores[id], u64::try_from(role(id)).unwrap_or(u64::MAX)));
+    }
+    let mut model = sentencepiece::listed(&Listed {
+        file: FILE,
+        pieces,
+        charsmap: &vocab.charsmap,
+        dummy_prefix: vocab.add_space_prefix.unwrap_or(true),
+        remove_extra_whitespaces: vocab.remove_extra_whitespaces.unwrap_or(true),
+    })?;
+    frame(vocab, &mut model, [false, true])?;
     Ok(model)
 }
 
@@ -348,12 +387,12 @@ struct Around {
     after: Option<(String, u32)>,
 }
 
-/// What the file asks for; `bos_by_default` is the format's habit where it is silent.
-fn frame(vocab: &GgufVocab, model: &mut tokenizers::Tokenizer, bos_by_default: bool) -> Result<()> {
+/// What the file asks for; `usual` is the format's habit where it is silent: a token in front, one behind.
+fn frame(vocab: &GgufVocab, model: &mut tokenizers::Tokenizer, usual: [bool; 2]) -> Result<()> {
     let token =
         |on: bool, id: Option<u32>| id.filter(|_| on).map(|id| (vocab.tokens[id as usize].clone(), id));
-    let before = token(vocab.add_bos.unwrap_or(bos_by_default), vocab.bos);
-    let after = token(vocab.add_eos.unwrap_or(false), vocab.eos);
+    let before = token(vocab.add_bos.unwrap_or(usual[0]), vocab.bos);
+    let after = token(vocab.add_eos.unwrap_or(usual[1]), vocab.eos);
     Around { before, after }.install(model)
 }
 

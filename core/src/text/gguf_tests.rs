@@ -163,3 +163,130 @@ fn broken_vocabularies_are_errors() {
     let text = |id: u32| tokenizer.decode(&[id], false).unwrap();
     assert!(!text(first).is_empty() && text(first) == text(first + 1));
 }
+
+/// The fields of a protocol buffer's message: number, and the bytes of its value.
+fn fields(mut bytes: &[u8]) -> Vec<(u64, &[u8])> {
+    fn number(bytes: &mut &[u8]) -> u64 {
+        let mut value = 0;
+        for at in 0.. {
+            let (byte, rest) = bytes.split_first().unwrap();
+            *bytes = rest;
+            value |= u64::from(byte & 0x7F) << (7 * at);
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        value
+    }
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        let tag = number(&mut bytes);
+        let from = bytes;
+        let length = match tag & 7 {
+            0 => {
+                number(&mut bytes);
+                from.len() - bytes.len()
+            }
+            1 => 8,
+            2 => number(&mut bytes) as usize,
+            _ => 4,
+        };
+        let from = if tag & 7 == 0 { from } else { bytes };
+        found.push((tag >> 3, &from[..length]));
+        bytes = &from[length..];
+    }
+    found
+}
+
+fn inputs(case: &str, name: &str) -> Vec<u8> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden-inputs");
+    std::fs::read(folder.join(case).join(name)).unwrap()
+}
+
+/// What llama.cpp's converter writes for T5's SentencePiece model and its tokens for spans left out.
+fn of_t5() -> GgufVocab {
+    let mut vocab =
+        GgufVocab { model: "t5".into(), eos: Some(1), unk: Some(2), pad: Some(0), ..Default::default() };
+    for (number, bytes) in fields(&inputs("t5", "spiece.model")) {
+        let parts = fields(bytes);
+        let part = |wanted: u64| parts.iter().find(|(number, _)| *number == wanted).map(|(_, bytes)| *bytes);
+        match number {
+            1 => {
+                vocab.tokens.push(String::from_utf8(part(1).unwrap().to_vec()).unwrap());
+                let score = part(2).map_or(0.0, |bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+                vocab.scores.push(score);
+                vocab.token_type.push(part(3).map_or(1, |bytes| i32::from(bytes[0])));
+            }
+            3 => vocab.charsmap = part(2).unwrap().to_vec(),
+            _ => {}
+        }
+    }
+    for i in (0..100).rev() {
+        vocab.tokens.push(format!("<extra_id_{i}>"));
+        vocab.scores.push(-1000.0);
+        vocab.token_type.push(CONTROL);
+    }
+    vocab
+}
+
+#[test]
+fn unigram_vocabularies_give_the_goldens_ids() {
+    let vocab = of_t5();
+    assert!(vocab.charsmap.len() > 1000 && vocab.tokens.len() > 300);
+    let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
+    assert_eq!(tokenizer.eos_ids(), [1]);
+    let golden: Value = serde_json::from_slice(&inputs("t5", "golden.json")).unwrap();
+    let rows = golden["encode"].as_array().unwrap();
+    assert!(rows.len() > 3);
+    for row in rows {
+        let (text, ids) = (row["text"].as_str().unwrap(), numbers(&row["ids"]));
+        assert_eq!(tokenizer.encode(text, true).unwrap(), ids, "{text:?}");
+        assert_eq!(tokenizer.decode(&ids, false).unwrap(), row["decoded"], "{text:?}");
+        assert_eq!(tokenizer.decode(&ids, true).unwrap(), row["decoded_skip_special"], "{text:?}");
+    }
+    let texts = golden["pair"]["texts"].as_array().unwrap();
+    let (first, second) = (texts[0].as_str().unwrap(), texts[1].as_str().unwrap());
+    assert_eq!(tokenizer.encode_pair(first, second, 100, 0).unwrap()[0].ids, numbers(&golden["pair"]["ids"]));
+}
+
+#[test]
+fn unigram_settings_of_the_file_count() {
+    let ids =
+        |vocab: &GgufVocab, text: &str| Tokenizer::from_gguf(vocab).unwrap().encode(text, true).unwrap();
+    let vocab = of_t5();
+    let usual = ids(&vocab, " the  cat ");
+    assert_eq!(usual, ids(&vocab, "the cat"));
+    let bare = GgufVocab { add_eos: Some(false), ..vocab.clone() };
+    assert_eq!(ids(&bare, "the cat"), usual[..usual.len() - 1]);
+    let kept = GgufVocab { remove_extra_whitespaces: Some(false), ..vocab.clone() };
+    assert_eq!(ids(&kept, "the cat"), usual);
+    assert_ne!(ids(&kept, "the  cat"), usual);
+    let unmarked = GgufVocab { add_space_prefix: Some(false), ..vocab.clone() };
+    let (got, tokenizer) = (ids(&unmarked, "the cat"), Tokenizer::from_gguf(&unmarked).unwrap());
+    assert_ne!(got, usual);
+    assert_eq!(tokenizer.decode(&got, true).unwrap(), "the cat");
+    // Without the table of replacements a ligature stays what it is.
+    let plain = GgufVocab { charsmap: Vec::new(), ..vocab.clone() };
+    assert_ne!(ids(&plain, "ﬁt"), ids(&vocab, "ﬁt"));
+}
+
+#[test]
+fn broken_unigram_vocabularies_are_errors() {
+    let good = of_t5();
+    let n = good.tokens.len();
+    let text = |change: &dyn Fn(&mut GgufVocab)| {
+        let mut vocab = good.clone();
+        change(&mut vocab);
+        Tokenizer::from_gguf(&vocab).unwrap_err().to_string()
+    };
+    assert!(text(&|v| v.scores.clear()).contains("scores"));
+    assert!(text(&|v| v.scores[5] = f32::NAN).contains("piece 5 has the score NaN"));
+    assert!(text(&|v| v.token_type[7] = 9).contains("piece 7 has the type 9"));
+    assert!(text(&|v| v.token_type[7] = -1).contains("piece 7 has the type"));
+    assert!(text(&|v| v.token_type[7] = 2).contains("exactly one"));
+    assert!(text(&|v| v.tokens[9].clear()).contains("piece 9 has 0 bytes"));
+    assert!(text(&|v| v.tokens[9] = "x".repeat(600)).contains("600 bytes"));
+    assert!(text(&|v| v.tokens[n - 1] = v.tokens[10].clone()).contains("stands twice"));
+    assert!(text(&|v| v.charsmap.truncate(3)).contains("precompiled_charsmap"));
+    assert!(text(&|v| v.eos = Some(n as u32)).contains("eos_token_id"));
+}

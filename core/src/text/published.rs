@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::settings::Settings;
 use super::tokenizer::Tokenizer;
-use super::{byte_level, characters, clip, sentencepiece};
+use super::{byte_level, characters, clip, rank_bpe, sentencepiece};
 use crate::checkpoint::{TokenizerFiles, VocabularyFiles};
 use crate::{Error, Result};
 
@@ -23,8 +23,8 @@ impl Tokenizer {
                 Self::from_vocabulary(&files, &tokenizer_config)
             }
             TokenizerFiles::HuggingFace { .. } => {
-                let what =
-                    "no tokenizer.json, no SentencePiece model and no vocabulary: text cannot go in or out";
+                let what = "no tokenizer.json, no SentencePiece model, no file of ranks and no vocabulary: \
+                    text cannot go in or out";
                 Err(Error::text(format!("{name} has {what}")))
             }
             TokenizerFiles::Gguf(found) if found.model.is_empty() => {
@@ -34,8 +34,8 @@ impl Tokenizer {
         }
     }
 
-    /// Builds the tokenizer of a folder without a `tokenizer.json`, from a SentencePiece model, a vocabulary
-    /// with merges, or one of characters; `tokenizer_config` is the content of `tokenizer_config.json`, or
+    /// Builds the tokenizer of a folder without a `tokenizer.json`, from a file of ranks, a SentencePiece
+    /// model, a vocabulary with merges, or one of characters; `tokenizer_config` is the content of `tokenizer_config.json`, or
     /// null.
     ///
     /// # Errors
@@ -43,6 +43,9 @@ impl Tokenizer {
     /// for a tokenizer class that is not known.
     pub fn from_vocabulary(files: &VocabularyFiles, tokenizer_config: &Value) -> Result<Self> {
         let settings = Settings { files, config: tokenizer_config };
+        if rank_bpe::is(files) {
+            return rank_bpe::read(&settings);
+        }
         match files.model() {
             Some(_) => sentencepiece::read(&settings),
             None if characters::is(&settings) => characters::read(&settings),

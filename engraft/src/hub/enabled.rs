@@ -67,7 +67,7 @@ pub fn fetch(id: &str, progress: impl FnMut(u64, u64) + Send + 'static) -> Resul
 
 /// Files of tokenizers without a `tokenizer.json`.
 fn vocabulary() -> impl Iterator<Item = &'static str> {
-    VocabularyFiles::MODELS.into_iter().chain(VocabularyFiles::OTHERS)
+    VocabularyFiles::names()
 }
 
 fn has_tokenizer(folder: &Path) -> bool {

@@ -26,6 +26,7 @@ pub fn config<'a>(metadata: &Metadata, tensors: impl IntoIterator<Item = &'a Ten
     match arch {
         "gpt2" => gpt2(&mut to)?,
         "bert" | "nomic-bert" | "jina-bert-v2" => bert(&mut to, &seen)?,
+        "t5" | "t5encoder" => t5(&mut to, &seen)?,
         _ => {
             llama(&mut to)?;
             family(&mut to, &seen)?;
@@ -39,7 +40,10 @@ pub fn config<'a>(metadata: &Metadata, tensors: impl IntoIterator<Item = &'a Ten
     if let Some(size) = seen.vocabulary.map(|n| json!(n)).or(listed) {
         to.put("vocab_size", size);
     }
-    to.put("tie_word_embeddings", json!(!seen.head));
+    // All published models whose feed-forward parts have no gate share the table; older files of T5 repeat it
+    // as a head.
+    let repeated = arch == "t5" && !seen.gated_encoder;
+    to.put("tie_word_embeddings", json!(!seen.head || repeated));
     if seen.rope_factors {
         to.put("engraft_rope_factors", json!("rope_freqs.weight"));
     }
@@ -57,6 +61,10 @@ struct Seen {
     qkv_bias: bool,
     /// A second norm before attention (Falcon 40B).
     second_norm: bool,
+    /// A gate in the encoder's feed-forward part (T5 1.1).
+    gated_encoder: bool,
+    /// Biases by distance of the second block's own (UMT5).
+    bias_of_each: bool,
     /// Blocks with a router.
     routed: BTreeSet<u64>,
 }
@@ -72,6 +80,8 @@ impl Seen {
                 "rope_freqs.weight" => seen.rope_factors = true,
                 "blk.0.attn_q.bias" | "blk.0.attn_qkv.bias" => seen.qkv_bias = true,
                 "blk.0.attn_norm_2.weight" => seen.second_norm = true,
+                "enc.blk.0.ffn_gate.weight" => seen.gated_encoder = true,
+                "enc.blk.1.attn_rel_b.weight" => seen.bias_of_each = true,
                 other => seen.routed.extend(routed_block(other)),
             }
         }
@@ -334,6 +344,11 @@ fn bert(to: &mut Translation, seen: &Seen) -> Result<()> {
     ])?;
     to.numbers(&[("attention.layer_norm_epsilon", "layer_norm_eps")])?;
     to.put("type_vocab_size", json!(seen.token_types.unwrap_or(0)));
+    pooling(to)
+}
+
+/// How an encoder's rows become one, where the file says it.
+fn pooling(to: &mut Translation) -> Result<()> {
     let pooling = match to.count("pooling_type")? {
         Some(1) => "mean",
         Some(2) => "cls",
@@ -342,4 +357,54 @@ fn bert(to: &mut Translation, seen: &Seen) -> Result<()> {
     };
     to.put(FIELD, json!({ "pooling": [pooling] }));
     Ok(())
+}
+
+/// Distances from here on share a bucket: no key says so, llama.cpp computes all files with it.
+const T5_DISTANCE: u64 = 128;
+
+/// T5, T5 1.1, Flan-T5, mT5 and UMT5, and their encoder alone. Activations follow the gate, as llama.cpp
+/// computes them.
+fn t5(to: &mut Translation, seen: &Seen) -> Result<()> {
+    let (model, classes) = match seen.bias_of_each {
+        true => ("umt5", ["UMT5ForConditionalGeneration", "UMT5EncoderModel"]),
+        false => ("t5", ["T5ForConditionalGeneration", "T5EncoderModel"]),
+    };
+    let alone = to.arch == "t5encoder";
+    to.put("model_type", json!(model));
+    to.put("architectures", json!([classes[usize::from(alone)]]));
+    if !alone {
+        to.put("is_encoder_decoder", json!(true));
+    }
+    to.counts(&[
+        ("block_count", "num_layers"),
+        ("decoder_block_count", "num_decoder_layers"),
+        ("embedding_length", "d_model"),
+        ("feed_forward_length", "d_ff"),
+        ("attention.head_count", "num_heads"),
+        ("attention.key_length", "d_kv"),
+        ("attention.relative_buckets_count", "relative_attention_num_buckets"),
+        ("decoder_start_token_id", "decoder_start_token_id"),
+    ])?;
+    to.numbers(&[("attention.layer_norm_rms_epsilon", "layer_norm_epsilon")])?;
+    for key in ["attention.key_length", "attention.relative_buckets_count"] {
+        if to.count(key)?.is_none() {
+            return Err(Error::format("", format!("metadata `{}.{key}` is missing", to.arch)));
+        }
+    }
+    for (key, like) in [
+        ("attention.value_length", "attention.key_length"),
+        ("attention.head_count_kv", "attention.head_count"),
+    ] {
+        let (found, wanted) = (to.count(key)?, to.count(like)?);
+        if let (Some(found), Some(wanted)) = (found, wanted)
+            && found != wanted
+        {
+            let arch = to.arch;
+            let what = format!("metadata `{arch}.{key}` is {found}; allowed is {wanted}, as `{arch}.{like}`");
+            return Err(Error::format("", what));
+        }
+    }
+    to.put("relative_attention_max_distance", json!(T5_DISTANCE));
+    to.put("feed_forward_proj", json!(if seen.gated_encoder { "gated-gelu" } else { "relu" }));
+    pooling(to)
 }

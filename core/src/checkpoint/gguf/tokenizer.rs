@@ -8,8 +8,8 @@ use serde_json::json;
 /// The tokenizer part of the metadata (`tokenizer.*`).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tokenizer {
-    /// `gpt2` (byte-level BPE), `llama` (SentencePiece), `bert` (WordPiece), ...; empty if the file has no
-    /// tokenizer.
+    /// `gpt2` (byte-level BPE), `llama` (SentencePiece's BPE), `t5` (its unigram models), `bert` (WordPiece),
+    /// ...; empty if the file has no tokenizer.
     pub model: String,
     /// Which pre-tokenizer: `llama-bpe`, `smollm`, ...
     pub pre: Option<String>,
@@ -43,6 +43,10 @@ pub struct Tokenizer {
     pub add_eos: Option<bool>,
     /// Whether a space is put in front of a text (SentencePiece).
     pub add_space_prefix: Option<bool>,
+    /// Whether spaces around a text go and those in a row become one (SentencePiece).
+    pub remove_extra_whitespaces: Option<bool>,
+    /// SentencePiece's table of replacements; empty if text stays as it is.
+    pub charsmap: Vec<u8>,
     /// Jinja source of the chat template.
     pub chat_template: Option<String>,
 }
@@ -78,6 +82,12 @@ impl Tokenizer {
             add_bos: m.bool("tokenizer.ggml.add_bos_token")?,
             add_eos: m.bool("tokenizer.ggml.add_eos_token")?,
             add_space_prefix: m.bool("tokenizer.ggml.add_space_prefix")?,
+            remove_extra_whitespaces: m.bool("tokenizer.ggml.remove_extra_whitespaces")?,
+            // Bytes with and without a sign are in circulation.
+            charsmap: m.numbers("tokenizer.ggml.precompiled_charsmap", |v| {
+                let v = v.as_i64()?;
+                u8::try_from(v).ok().or_else(|| i8::try_from(v).ok().map(|v| v as u8))
+            })?,
             chat_template: text(m, "tokenizer.chat_template")?,
             tokens: Strings::default(),
         };

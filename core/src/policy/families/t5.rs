@@ -3,14 +3,20 @@
 //! stack (UMT5: one for each).
 //!
 //! Variants: ReLU or a gated feed-forward part; a head that shares the token table, whose input is scaled
-//! then, or one of its own; the encoder alone (`T5EncoderModel`), as text encoder of image models.
+//! then, or one of its own; the encoder alone (`T5EncoderModel`), as text encoder of image models; GGUF's
+//! architectures `t5` and `t5encoder`.
 
 use crate::params::{Act, NormKind};
-use crate::policy::describe::{Described, refuse_gguf};
+use crate::policy::describe::Described;
 use crate::policy::*;
 
 const TABLE: &str = "/shared > /decoder.embed_tokens > /encoder.embed_tokens";
 const HEAD: &str = "lm_head.weight";
+/// The same in GGUF files.
+const GGUF_HEAD: &str = "output.weight";
+/// What no field of a GGUF file says; llama.cpp computes it so.
+const UNSAID: &str = "gated feed-forward parts take GELU (tanh), others ReLU, and distances of 128 and more \
+    share a bucket: GGUF files of T5 do not say otherwise";
 /// Distances have a bias however long a text is: what files call positions is what tokenizers cut at.
 const POSITIONS: usize = 1 << 15;
 
@@ -28,6 +34,7 @@ const ENCODER: Names<'_> = Names {
         (Slot::Down, "layer.1.DenseReluDense.wo"),
         (Slot::FinalNorm, "final_layer_norm"),
     ],
+    gguf: "enc.",
     ..Names::NONE
 };
 
@@ -50,7 +57,10 @@ const DECODER: Names<'_> = Names {
         "decoder.embed_tokens.weight",
         "lm_head.weight",
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+        GGUF_HEAD,
+        "dec.blk.0.cross_attn_rel_b.weight",
     ],
+    gguf: "dec.",
     ..ENCODER
 };
 
@@ -69,7 +79,6 @@ fn umt5(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 }
 
 fn of_stacks(config: &ModelConfig, catalog: Catalog<'_>, owner: fn(usize) -> usize) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let encoder = stack(config, config.size(&["num_layers"])?, true, owner)?;
     // The decoder's settings are held to what they may be where the encoder is alone, too.
     let layers = config.size_opt(&["num_decoder_layers"])?.unwrap_or(encoder.blocks.len());
@@ -87,12 +96,16 @@ fn of_stacks(config: &ModelConfig, catalog: Catalog<'_>, owner: fn(usize) -> usi
     // Older files of T5 repeat the table as a head. Any other head in a file is one of its own, whatever the
     // configuration says: the reference does not tie what it finds apart.
     let repeats = config.model_type() == "t5" && scaled;
-    let tied = shared && (repeats || catalog.find(HEAD).is_none());
+    let head = if config.is_gguf() { GGUF_HEAD } else { HEAD };
+    let tied = shared && (repeats || catalog.find(head).is_none());
     spec.head = HeadSpec::tokens(spec.vocab, tied, false);
     if let (HeadSpec::Tokens { scale, .. }, true) = (&mut spec.head, scaled) {
         *scale = (1.0 / (spec.hidden as f64).sqrt()) as f32;
     }
     spec.encoder = Some(Box::new(EncoderSpec { stack: encoder, start: encoder_decoder::start(config)? }));
+    if config.is_gguf() {
+        spec.assumed.push(UNSAID.into());
+    }
     Ok(spec)
 }
 

@@ -188,6 +188,34 @@ fn t5(model: &Model, settings: &Settings<'_>) -> Result<Plan> {
     })
 }
 
+/// A model without a class: pieces in their order, split as T5's are where the model has T5's settings, else
+/// by SentencePiece's own steps. What is special and what stands around a text is the caller's.
+pub(super) fn listed(model: &Model) -> Plan {
+    let usual = model.dummy_prefix && model.remove_extra_whitespaces;
+    let (normalizers, pre_tokenizer) = match usual {
+        true => (vec![], Some(words())),
+        false => (own_steps(model), None),
+    };
+    let mut decoder = metaspace();
+    if !model.dummy_prefix {
+        decoder["prepend_scheme"] = json!("never");
+    }
+    Plan {
+        entries: entries(model, 0).collect(),
+        unknown: model.unknown,
+        byte_fallback: model.byte_fallback,
+        added: vec![],
+        around: [vec![], vec![], vec![]],
+        uses_charsmap: true,
+        normalizers,
+        pre_tokenizer,
+        decoder,
+        bos: None,
+        eos: None,
+        outside: None,
+    }
+}
+
 /// Pegasus: masks and a hundred unused tokens stand in front of the pieces.
 fn pegasus(model: &Model, settings: &Settings<'_>) -> Result<Plan> {
     let offset = settings.config.get("offset").and_then(Value::as_u64).unwrap_or(PEGASUS_OFFSET);

@@ -20,7 +20,7 @@ use tokenizers::{
 };
 
 use self::classes::{Class, Plan, Special};
-use self::proto::{Algorithm, Model, PieceType};
+use self::proto::{Algorithm, Model, Normalizer, PieceType};
 use super::limits;
 use super::settings::{Settings, add, part};
 use super::stages::segments;
@@ -65,6 +65,36 @@ pub(super) fn read(settings: &Settings<'_>) -> Result<Tokenizer> {
     let stages = outside.is_some().then(|| segments(marks(), behind));
     let marks = Marks { file: Some(model.file), bos, eos, eos_ids, outside, stages, ..settings.marks() };
     Tokenizer::assemble(built, marks)
+}
+
+/// A unigram model whose pieces are kept as lists, as GGUF has them.
+pub(super) struct Listed<'a> {
+    /// The file, for messages.
+    pub file: &'a str,
+    /// Spelling, score and type by id; types have the numbers of the model's file.
+    pub pieces: Vec<(&'a str, f32, u64)>,
+    /// The table of replacements, none if text stays as it is.
+    pub charsmap: &'a [u8],
+    /// Whether a blank goes in front of a text.
+    pub dummy_prefix: bool,
+    /// Whether blanks around a text go and those in a row become one.
+    pub remove_extra_whitespaces: bool,
+}
+
+/// The model of such lists, with nothing around a text.
+///
+/// # Errors
+/// [`Error::Format`] with the piece, what stands there and what is allowed.
+pub(super) fn listed(lists: &Listed<'_>) -> Result<tokenizers::Tokenizer> {
+    let normalizer = Normalizer {
+        charsmap: lists.charsmap,
+        dummy_prefix: lists.dummy_prefix,
+        remove_extra_whitespaces: lists.remove_extra_whitespaces,
+    };
+    let model = Model::listed(lists.file, &lists.pieces, &normalizer)?;
+    let built = build(&model, &classes::listed(&model))?;
+    limits::check_steps(&model.file, &built)?;
+    Ok(built)
 }
 
 /// The model that splits texts, with the steps before and behind it.

@@ -37,6 +37,24 @@ pub(super) enum PieceType {
     Byte,
 }
 
+impl PieceType {
+    /// All of them, in the order of their numbers in files, which begin with 1.
+    const ALL: [PieceType; 6] = [
+        PieceType::Normal,
+        PieceType::Unknown,
+        PieceType::Control,
+        PieceType::UserDefined,
+        PieceType::Unused,
+        PieceType::Byte,
+    ];
+
+    /// The type of a number in files.
+    fn of(number: u64) -> Option<Self> {
+        let at = usize::try_from(number).ok()?.checked_sub(1)?;
+        Self::ALL.get(at).copied()
+    }
+}
+
 /// A piece of the vocabulary; its place in the list is its id.
 #[derive(Debug, Clone)]
 pub(super) struct Piece {
@@ -65,7 +83,14 @@ pub(super) struct Model {
     pub remove_extra_whitespaces: bool,
 }
 
-/// The fields of both specifications while they are read, with the format's defaults.
+/// How a text is normalized before it is split into pieces.
+pub(super) struct Normalizer<'a> {
+    pub charsmap: &'a [u8],
+    pub dummy_prefix: bool,
+    pub remove_extra_whitespaces: bool,
+}
+
+/// The fields of both specifications while they are read.
 struct Specs {
     model_type: u64,
     byte_fallback: bool,
@@ -84,17 +109,7 @@ impl Model {
     /// # Errors
     /// [`Error::Format`] with the place and what stands there.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<Self> {
-        let mut specs = Specs {
-            model_type: 1,
-            byte_fallback: false,
-            whitespace_as_suffix: false,
-            bos: 1,
-            eos: 2,
-            charsmap: Vec::new(),
-            dummy_prefix: true,
-            remove_extra_whitespaces: true,
-            escape_whitespaces: true,
-        };
+        let mut specs = Specs::usual();
         let (mut pieces, mut spelled) = (Vec::new(), 0usize);
         let mut fields = Fields { file, part: "ModelProto", bytes, base: 0, at: 0 };
         while let Some(field) = fields.next()? {
@@ -115,6 +130,47 @@ impl Model {
                 _ => {}
             }
         }
+        specs.finish(file, pieces)
+    }
+
+    /// A unigram model of which only lists are left: spelling, score and type of every piece. Unknown
+    /// characters are spelt by their bytes where all bytes are pieces.
+    ///
+    /// # Errors
+    /// [`Error::Format`] with the piece and what stands there.
+    pub fn listed(file: &str, pieces: &[(&str, f32, u64)], normalizer: &Normalizer<'_>) -> Result<Self> {
+        let broken = |what: String| Error::format(file, what);
+        if pieces.len() > MOST_PIECES {
+            return Err(broken(format!("{} pieces; at most {MOST_PIECES} are allowed", pieces.len())));
+        }
+        let spelled: usize = pieces.iter().map(|(text, ..)| text.len()).sum();
+        if spelled > MOST_SPELLED {
+            return Err(broken(format!("{spelled} bytes of pieces; at most {MOST_SPELLED} are allowed")));
+        }
+        let piece = |(id, &(text, score, number)): (usize, &(&str, f32, u64))| {
+            if text.is_empty() || text.len() > MOST_PIECE {
+                let what = format!("piece {id} has {} bytes; allowed are 1 to {MOST_PIECE}", text.len());
+                return Err(broken(what));
+            }
+            if !score.is_finite() {
+                return Err(broken(format!("piece {id} has the score {score}; it must be finite")));
+            }
+            let unknown = || broken(format!("piece {id} has the type {number}; allowed are 1 to 6"));
+            let role = PieceType::of(number).ok_or_else(unknown)?;
+            Ok(Piece { text: text.to_owned(), score, role })
+        };
+        let pieces = pieces.iter().enumerate().map(piece).collect::<Result<Vec<Piece>>>()?;
+        if !normalizer.charsmap.is_empty() {
+            limits::check_charsmap(normalizer.charsmap).map_err(broken)?;
+        }
+        let bytes = pieces.iter().filter(|piece| piece.role == PieceType::Byte).count();
+        let specs = Specs {
+            byte_fallback: bytes == 256,
+            charsmap: normalizer.charsmap.to_vec(),
+            dummy_prefix: normalizer.dummy_prefix,
+            remove_extra_whitespaces: normalizer.remove_extra_whitespaces,
+            ..Specs::usual()
+        };
         specs.finish(file, pieces)
     }
 
@@ -147,18 +203,10 @@ fn piece(mut fields: Fields<'_>, id: usize) -> Result<Piece> {
                 }
             }
             3 => {
-                piece.role = match fields.varint("type", &field)? {
-                    1 => PieceType::Normal,
-                    2 => PieceType::Unknown,
-                    3 => PieceType::Control,
-                    4 => PieceType::UserDefined,
-                    5 => PieceType::Unused,
-                    6 => PieceType::Byte,
-                    other => {
-                        let what = format!("piece {id} has the type {other}; allowed are 1 to 6");
-                        return Err(fields.broken(what));
-                    }
-                }
+                let number = fields.varint("type", &field)?;
+                piece.role = PieceType::of(number).ok_or_else(|| {
+                    fields.broken(format!("piece {id} has the type {number}; allowed are 1 to 6"))
+                })?;
             }
             _ => {}
         }
@@ -170,6 +218,21 @@ fn piece(mut fields: Fields<'_>, id: usize) -> Result<Piece> {
 }
 
 impl Specs {
+    /// The format's defaults.
+    fn usual() -> Self {
+        Specs {
+            model_type: 1,
+            byte_fallback: false,
+            whitespace_as_suffix: false,
+            bos: 1,
+            eos: 2,
+            charsmap: Vec::new(),
+            dummy_prefix: true,
+            remove_extra_whitespaces: true,
+            escape_whitespaces: true,
+        }
+    }
+
     fn trainer(&mut self, mut fields: Fields<'_>) -> Result<()> {
         while let Some(field) = fields.next()? {
             match field.number {
