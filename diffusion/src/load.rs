@@ -10,6 +10,9 @@ use engraft_core::{Error, Result};
 use std::borrow::Cow;
 use std::sync::Arc;
 
+/// Added to the variances of batch norms.
+const BATCH_EPS: f64 = 1e-5;
+
 /// The operands of a model on a backend.
 pub struct Loaded<B: Backend> {
     backend: Arc<B>,
@@ -82,6 +85,8 @@ pub(crate) fn described(source: &dyn Source, tensors: &Tensors) -> Result<Vec<We
             Packing::Vector | Packing::GatedVector | Packing::Grouped { .. } => {
                 (1, elements, wide, WeightUse::Vector)
             }
+            Packing::BatchScale => (1, elements / 2, wide, WeightUse::Vector),
+            Packing::BatchShift => (1, elements / 4, wide, WeightUse::Vector),
             Packing::Shares(of) => (1, of.inputs * of.cols, wide, WeightUse::Vector),
         };
         let name = operand.tensors.first().cloned().unwrap_or_default();
@@ -110,6 +115,14 @@ fn host<'a>(source: &'a dyn Source, operand: &Operand) -> Result<(HostMatrix<'a>
     if let Packing::Shares(of) = operand.packing {
         return Ok((HostMatrix::of_f32("shares", &of.values()), WeightUse::Vector));
     }
+    if matches!(operand.packing, Packing::BatchScale | Packing::BatchShift) {
+        let values = operand.tensors.iter().map(|name| {
+            let tensor = found(source, name)?;
+            matrix(tensor, source.bytes(name)?, operand.packing)?.to_f32()
+        });
+        let values = batch_norm(&operand.tensors, &values.collect::<Result<Vec<_>>>()?)?;
+        return Ok((HostMatrix::of_f32(&operand.tensors[0], &values), WeightUse::Vector));
+    }
     let parts = operand.tensors.iter().map(|name| {
         let tensor = found(source, name)?;
         matrix(tensor, source.bytes(name)?, operand.packing)
@@ -124,8 +137,34 @@ fn host<'a>(source: &'a dyn Source, operand: &Operand) -> Result<(HostMatrix<'a>
         Packing::Gated => (all.take_outputs(&gate_first)?, WeightUse::GatedLinear { grain: 1 }),
         Packing::GateFirst => (all.take_outputs(&gate_first)?, WeightUse::MATMUL),
         Packing::Grouped { taps, gate_first } => (in_groups(&all, taps, gate_first)?, WeightUse::Vector),
-        Packing::Vector | Packing::Shares(_) => (all.into_f32()?, WeightUse::Vector),
+        Packing::Vector | Packing::Shares(_) | Packing::BatchScale | Packing::BatchShift => {
+            (all.into_f32()?, WeightUse::Vector)
+        }
         Packing::GatedVector => (all.into_f32()?.take_outputs(&gate_first)?, WeightUse::Vector),
+    })
+}
+
+/// What a batch norm multiplies by, of weight and variance, or adds, of bias, weight, mean and variance; in
+/// f64 and rounded once.
+///
+/// # Errors
+/// `Tensor` for a variance below 0.
+fn batch_norm(names: &[String], values: &[Vec<f32>]) -> Result<Vec<f32>> {
+    let (Some(name), Some(variances)) = (names.last(), values.last()) else {
+        return Err(Error::internal("a batch norm without tensors"));
+    };
+    if let Some(variance) = variances.iter().find(|variance| variance.is_nan() || **variance < 0.0) {
+        return Err(Error::tensor(name, format!("has {variance}; variances are at least 0")));
+    }
+    let factor = |w: &f32, variance: &f32| f64::from(*w) / (f64::from(*variance) + BATCH_EPS).sqrt();
+    Ok(match values {
+        [weight, variance] => weight.iter().zip(variance).map(|(w, v)| factor(w, v) as f32).collect(),
+        [bias, weight, mean, variance] => {
+            let factors = weight.iter().zip(variance).map(|(w, v)| factor(w, v));
+            let moved = bias.iter().zip(mean).zip(factors);
+            moved.map(|((b, m), factor)| (f64::from(*b) - f64::from(*m) * factor) as f32).collect()
+        }
+        _ => return Err(Error::internal("a batch norm of other tensors")),
     })
 }
 
@@ -144,7 +183,7 @@ fn in_groups(of: &HostMatrix<'_>, taps: usize, gate_first: bool) -> Result<HostM
 
 fn part_of(packing: Packing) -> Part {
     match packing {
-        Packing::Vector | Packing::GatedVector => Part::Bias,
+        Packing::Vector | Packing::GatedVector | Packing::BatchScale | Packing::BatchShift => Part::Bias,
         _ => Part::Weight,
     }
 }

@@ -29,14 +29,12 @@ pub struct TransformerInput<'a> {
     pub mask: Option<&'a [bool]>,
     /// `[items, width]`: texts as one row each.
     pub pooled: Option<&'a [f32]>,
-    /// `[items]`: scales of guidance, of distilled models.
+    /// `[items]`: scales of guidance, of distilled models; of Sana as they are embedded
+    /// ([`TransformerSpec::guidance_embeds_scale`]).
     pub guidance: Option<&'a [f64]>,
     /// `[items]`: lines of the pictures, pixels of a line, and their ratio.
     pub sizes: Option<&'a [[f64; 3]]>,
 }
-
-/// How much larger guidance is where it is embedded.
-const GUIDANCE: f64 = 1000.0;
 
 impl<B: Backend> Transformer<B> {
     /// Loads a folder of one of [`TransformerSpec::CLASSES`].
@@ -104,7 +102,8 @@ impl<B: Backend> Transformer<B> {
         let Some((_, run)) = &mut self.current else { return Err(Error::internal("no graph")) };
         run.mask_texts(input.mask)?;
         run.give("text", input.text)?;
-        let scaled = |scales: &[f64]| spec.numbers(&scales.iter().map(|g| g * GUIDANCE).collect::<Vec<_>>());
+        let unit = spec.guidance_unit();
+        let scaled = |scales: &[f64]| spec.numbers(&scales.iter().map(|g| g * unit).collect::<Vec<_>>());
         let guidance = input.guidance.map(scaled);
         let of = |which: std::ops::Range<usize>| {
             let numbers = |size: &[f64; 3]| size[which.clone()].to_vec();

@@ -42,6 +42,8 @@ fn fields_that_cannot_work_are_named_with_what_is_allowed() {
             ["original_inference_steps", "2000", "1000"],
         ),
         ("DDPMScheduler", r#", "variance_type": "learned""#, ["variance_type", "learned", "learned_range"]),
+        ("SCMScheduler", r#", "prediction_type": "epsilon""#, ["prediction_type", "epsilon", "trigflow"]),
+        ("SCMScheduler", r#", "sigma_data": 0"#, ["sigma_data", "0", "a number from"]),
     ] {
         let error = config(class, fields).unwrap_err();
         assert!(all.iter().all(|part| error.contains(part)), "{class}{fields}: {error}");
@@ -68,6 +70,10 @@ fn steps_that_cannot_be_are_refused() {
         ("EulerDiscreteScheduler", "", Steps::Sigmas(&[3.0, f64::NAN]), "finite"),
         ("EulerDiscreteScheduler", "", Steps::Sigmas(&[3.0, 0.0, 0.0]), "more than 0"),
         ("DPMSolverMultistepScheduler", "", Steps::Count(1000), "falling sigmas"),
+        ("SCMScheduler", "", Steps::Sigmas(&[1.0]), "is sigmas"),
+        ("SCMScheduler", "", Steps::Timesteps(&[1.3]), "at least 2"),
+        ("SCMScheduler", "", Steps::Timesteps(&[1.6, 0.0]), "at most 1.5708"),
+        ("SCMScheduler", "", Steps::Timesteps(&[1.3, 1.3]), "fall"),
         (
             "DDIMScheduler",
             r#", "rescale_betas_zero_snr": true, "timestep_spacing": "trailing""#,

@@ -26,12 +26,13 @@ pub struct ImageArgs {
     /// the picture's
     #[arg(long, value_name = "WxH", value_parser = size)]
     pub size: Option<(usize, usize)>,
-    /// Steps from noise to picture; default: 50, of Stable Diffusion 3 and FLUX 28, of PixArt and
-    /// Sana 20
+    /// Steps from noise to picture; default: 50, of Stable Diffusion 3 and FLUX 28 (Fill: 50), of
+    /// PixArt and Sana 20 (Sprint: 2)
     #[arg(long, value_name = "N", value_parser = positive)]
     pub steps: Option<usize>,
     /// How much the prompt counts; 1 and below: what is not to be seen counts for nothing; default: 7.5, of
-    /// XL 5, of Stable Diffusion 3 7, of FLUX, which reads it, 3.5, of PixArt and Sana 4.5
+    /// XL 5, of Stable Diffusion 3 7, of FLUX, which reads it, 3.5 (Fill: 30), of PixArt and
+    /// Sana 4.5
     #[arg(long, value_name = "G", value_parser = number)]
     pub guidance: Option<f64>,
     /// FLUX: how much the prompt counts against --negative, at twice the cost

@@ -136,6 +136,28 @@ impl Builder<'_> {
         Ok(self.node(Step::Norm(NormKind::Rms, Some(weights), eps), &[x], rows, cols))
     }
 
+    /// A batch norm by mean and variance of training: every column by a factor and a sum of its own.
+    ///
+    /// # Errors
+    /// As [`Builder::linear`].
+    pub fn batch_norm(&mut self, x: Picture, name: &str) -> Result<Picture> {
+        let cols = self.cols(x.value);
+        let all = ["weight", "bias", "running_mean", "running_var"].map(|part| format!("{name}.{part}"));
+        for tensor in &all {
+            let shape = self.tensors.shape(tensor)?;
+            if shape != [cols] {
+                return Err(Error::tensor(tensor, format!("shape {shape:?}; [{cols}] expected")));
+            }
+        }
+        // Counts for training alone.
+        self.tensors.pass_over(format!("{name}.num_batches_tracked"));
+        let [weight, bias, mean, variance] = all;
+        let scale = self.tensors.take(vec![weight.clone(), variance.clone()], Packing::BatchScale);
+        let shift = self.tensors.take(vec![bias, weight, mean, variance], Packing::BatchShift);
+        let window = Window { kernel: 1, stride: Stride::same(1), from: x.grid, seen: x.grid };
+        Ok(self.in_groups(x, window, (1, 1, cols), (scale, Some(shift))))
+    }
+
     /// Attention without a softmax of every item's rows to each other: `x` has queries, keys and values.
     ///
     /// # Errors

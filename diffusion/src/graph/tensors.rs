@@ -57,6 +57,11 @@ pub enum Packing {
     Vector,
     /// A vector `[up | gate]`, the gate first.
     GatedVector,
+    /// What a batch norm multiplies by: `weight / sqrt(variance + eps)`, of these two.
+    BatchScale,
+    /// What a batch norm adds: `bias - mean * weight / sqrt(variance + eps)`, of bias, weight, mean and
+    /// variance.
+    BatchShift,
     /// Rows to look up, of the last dimension.
     Table,
 }
@@ -121,6 +126,11 @@ impl Tensors {
             self.operands.push(operand);
             next
         })
+    }
+
+    /// Leaves a tensor unread, if there is one of this name.
+    pub fn pass_over(&mut self, name: String) {
+        self.taken.insert(name);
     }
 
     /// All operands that were asked for, in the order of their numbers.

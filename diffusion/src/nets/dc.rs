@@ -20,6 +20,8 @@ const RESIDUAL: &str = "ResBlock";
 const ATTENTION: &str = "EfficientViTBlock";
 const UNSHUFFLE: &str = "pixel_unshuffle";
 const SHUFFLE: &str = "pixel_shuffle";
+const RMS: &str = "rms_norm";
+const BATCH: &str = "batch_norm";
 
 /// What `config.json` says.
 #[derive(Debug, Clone, Deserialize)]
@@ -66,7 +68,7 @@ impl Default for DcSpec {
             decoder_qkv_multiscales: scales,
             upsample_block_type: SHUFFLE.into(),
             downsample_block_type: UNSHUFFLE.into(),
-            decoder_norm_types: all("rms_norm"),
+            decoder_norm_types: all(RMS),
             decoder_act_fns: all("silu"),
             encoder_out_shortcut: true,
             decoder_in_shortcut: true,
@@ -83,8 +85,20 @@ struct Level<'a> {
     channels: usize,
     layers: usize,
     act: Act,
+    /// Whether its norms are those of batches.
+    of_batches: bool,
     /// Kernels of the convolutions that queries, keys and values are taken of, too.
     scales: &'a [usize],
+}
+
+impl Level<'_> {
+    /// The norm of residual blocks and of attention; gated convolutions have another.
+    fn normed(&self, b: &mut Builder<'_>, x: Picture, name: &str) -> Result<Picture> {
+        match self.of_batches {
+            true => b.batch_norm(x, name),
+            false => Ok(Picture { value: b.rms_norm(x.value, name, EPS)?, ..x }),
+        }
+    }
 }
 
 /// The lists of one direction, and the names of their fields.
@@ -94,6 +108,7 @@ struct Lists<'a> {
     layers: (&'static str, &'a [usize]),
     scales: (&'static str, &'a [Vec<usize>]),
     acts: (&'static str, PerBlock<String>),
+    norms: (&'static str, PerBlock<String>),
 }
 
 impl<'a> Lists<'a> {
@@ -126,6 +141,8 @@ impl<'a> Lists<'a> {
         let (types, acts) =
             (self.types.1.spread(self.types.0, count)?, self.acts.1.spread(self.acts.0, count)?);
         config::all_are(self.types.0, &types, &[RESIDUAL, ATTENTION])?;
+        let norms = self.norms.1.spread(self.norms.0, count)?;
+        config::all_are(self.norms.0, &norms, &[RMS, BATCH])?;
         let odd = |kernel: &&usize| kernel.is_multiple_of(2);
         if let Some(even) = self.scales.1.iter().flatten().find(odd) {
             return Err(Error::config(self.scales.0, even, "odd kernels"));
@@ -136,6 +153,7 @@ impl<'a> Lists<'a> {
                 channels: self.channels.1[i],
                 layers: self.layers.1[i],
                 act: config::act(self.acts.0, &acts[i])?,
+                of_batches: norms[i] == BATCH,
                 scales: &self.scales.1[i],
             })
         };
@@ -162,8 +180,6 @@ impl DcSpec {
             let got = format!("{} values", up.len());
             return Err(Error::config("decoder_block_out_channels", got, format!("{}", down.len())));
         }
-        let norms = spec.decoder_norm_types.spread("decoder_norm_types", up.len())?;
-        config::all_are("decoder_norm_types", &norms, &["rms_norm"])?;
         config::at_least_one(&[
             ("attention_head_dim", spec.attention_head_dim),
             ("latent_channels", spec.latent_channels),
@@ -178,6 +194,7 @@ impl DcSpec {
             layers: ("encoder_layers_per_block", &self.encoder_layers_per_block),
             scales: ("encoder_qkv_multiscales", &self.encoder_qkv_multiscales),
             acts: ("act_fn", PerBlock::All("silu".to_string())),
+            norms: ("norm_type", PerBlock::All(RMS.to_string())),
         }
         .levels()
     }
@@ -189,6 +206,7 @@ impl DcSpec {
             layers: ("decoder_layers_per_block", &self.decoder_layers_per_block),
             scales: ("decoder_qkv_multiscales", &self.decoder_qkv_multiscales),
             acts: ("decoder_act_fns", self.decoder_act_fns.clone()),
+            norms: ("decoder_norm_types", self.decoder_norm_types.clone()),
         }
         .levels()
     }
@@ -200,7 +218,7 @@ impl DcSpec {
     /// `x + norm(conv2(act(conv1(x))))`, or attention and a gated convolution.
     fn block(&self, b: &mut Builder<'_>, x: Picture, level: &Level<'_>, p: &str) -> Result<Picture> {
         if level.attends {
-            let x = self.attention(b, x, level.scales, &format!("{p}.attn"))?;
+            let x = self.attention(b, x, level, &format!("{p}.attn"))?;
             let p = format!("{p}.conv_out");
             let made = gated_conv(b, x, &p)?;
             let made = b.rms_norm(made.value, &format!("{p}.norm"), EPS)?;
@@ -210,20 +228,20 @@ impl DcSpec {
         let h = b.conv(x, &format!("{p}.conv1"), same, Some(level.act))?;
         let conv2 = format!("{p}.conv2");
         let h = b.conv(h, &conv2, same, None)?;
-        let h = b.rms_norm(h.value, &format!("{p}.norm"), EPS)?;
-        Ok(Picture { value: b.add(h, x.value, &conv2)?, ..x })
+        let h = level.normed(b, h, &format!("{p}.norm"))?;
+        Ok(Picture { value: b.add(h.value, x.value, &conv2)?, ..x })
     }
 
     /// `x + norm(out(attention of all scales))`: queries, keys and values as they are, and behind
     /// convolutions of several sizes. Heads lie one behind the other, each with its queries, keys and values.
-    fn attention(&self, b: &mut Builder<'_>, x: Picture, scales: &[usize], p: &str) -> Result<Picture> {
+    fn attention(&self, b: &mut Builder<'_>, x: Picture, level: &Level<'_>, p: &str) -> Result<Picture> {
         let names = ["to_q", "to_k", "to_v"].map(|name| format!("{p}.{name}"));
         let qkv = Picture { value: b.linears(x.value, &names, None)?, ..x };
         let width = self.attention_head_dim;
         let heads = b.cols(qkv.value) / (3 * width);
         let heads = LinearHeads { heads, width, step: 3 * width, apart: width, eps: LINEAR_EPS };
         let mut mixed = vec![b.linear_attend(qkv.value, heads, p)?];
-        for (i, kernel) in scales.iter().enumerate() {
+        for (i, kernel) in level.scales.iter().enumerate() {
             let p = format!("{p}.to_qkv_multiscale.{i}");
             let h = b.grouped(qkv, &format!("{p}.proj_in"), *kernel, false)?;
             let h = b.grouped(h, &format!("{p}.proj_out"), 1, false)?;
@@ -231,8 +249,8 @@ impl DcSpec {
         }
         let all = if mixed.len() == 1 { mixed[0] } else { b.join_columns(&mixed) };
         let out = b.linear(all, &format!("{p}.to_out"), None)?;
-        let out = b.rms_norm(out, &format!("{p}.norm_out"), EPS)?;
-        Ok(Picture { value: b.add(out, x.value, p)?, ..x })
+        let out = level.normed(b, Picture { value: out, ..x }, &format!("{p}.norm_out"))?;
+        Ok(Picture { value: b.add(out.value, x.value, p)?, ..x })
     }
 
     /// Half as high and wide, of `channels`; without a `shortcut` nothing is added.

@@ -41,6 +41,10 @@ pub struct SanaSpec {
     /// Lines and columns of latents that are a token.
     pub patch_size: usize,
     qk_norm: Option<String>,
+    /// Whether it reads a scale of guidance.
+    pub guidance_embeds: bool,
+    /// By what pipelines multiply that scale.
+    pub guidance_embeds_scale: f64,
     /// Tokens have positions where there is one, closer by it.
     interpolation_scale: Option<f64>,
     #[serde(flatten)]
@@ -62,6 +66,8 @@ impl Default for SanaSpec {
             sample_size: 32,
             patch_size: 1,
             qk_norm: None,
+            guidance_embeds: false,
+            guidance_embeds_scale: 0.1,
             interpolation_scale: None,
             others: Map::new(),
         }
@@ -88,8 +94,6 @@ impl SanaSpec {
             ("attention_bias", json!(true)),
             ("norm_eps", json!(1e-6)),
             ("timestep_scale", json!(1.0)),
-            // Counts where guidance is embedded.
-            ("guidance_embeds_scale", Json::Null),
         ];
         let spec: Self = config::read(config)?;
         config::check_others(&spec.others, &harmless)?;
@@ -133,16 +137,28 @@ impl SanaSpec {
         self.out_channels.unwrap_or(self.in_channels)
     }
 
+    /// What the time is embedded as, plus what guidance is where it reads it.
+    fn time(&self, b: &mut Builder<'_>) -> Result<Value> {
+        let time = b.input("time", 1, TIME_WIDTH, false);
+        if !self.guidance_embeds {
+            return embedding(b, time, "time_embed.emb.timestep_embedder", Act::Silu);
+        }
+        let time = embedding(b, time, "time_embed.timestep_embedder", Act::Silu)?;
+        let (guidance, name) = (b.input("guidance", 1, TIME_WIDTH, true), "time_embed.guidance_embedder");
+        let guidance = embedding(b, guidance, name, Act::Silu)?;
+        b.add(time, guidance, name)
+    }
+
     /// From the inputs `sample` `[items * latents, channels]`, `text` `[items * tokens, width]`, `time` and,
-    /// where it has some, `positions` `[items * tokens, columns]` to `[items * latents, channels]`.
+    /// where it reads them, `guidance` and `positions` `[items * tokens, columns]` to `[items * latents,
+    /// channels]`.
     ///
     /// # Errors
     /// `Tensor` for those that are missing or have other shapes; `Config` for latents that are too small.
     pub fn graph(&self, tensors: &mut Tensors, at: Conditions) -> Result<Graph> {
         let mut builder = Builder::new(tensors, at.items);
         let b = &mut builder;
-        let time = b.input("time", 1, TIME_WIDTH, false);
-        let time = embedding(b, time, "time_embed.emb.timestep_embedder", Act::Silu)?;
+        let time = self.time(b)?;
         let activated = b.activate(time, Act::Silu);
         let by = b.linear(activated, "time_embed.linear", None)?;
         let value = b.input("sample", at.size.pixels(), self.in_channels, false);

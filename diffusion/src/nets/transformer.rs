@@ -6,6 +6,9 @@ use crate::graph::{Graph, Grid, Tensors};
 use engraft_core::{Error, Result};
 use serde_json::Value as Json;
 
+/// How much larger FLUX's guidance is where it is embedded.
+const GUIDANCE: f64 = 1000.0;
+
 /// What `config.json` says, by its class.
 #[derive(Debug, Clone)]
 pub enum TransformerSpec {
@@ -109,7 +112,24 @@ impl TransformerSpec {
 
     /// Whether it reads a scale of guidance.
     pub fn reads_guidance(&self) -> bool {
-        matches!(self, Self::Flux(spec) if spec.guidance_embeds)
+        match self {
+            Self::Flux(spec) => spec.guidance_embeds,
+            Self::Sana(spec) => spec.guidance_embeds,
+            Self::Sd3(_) | Self::PixArt(_) => false,
+        }
+    }
+
+    /// By what pipelines multiply a scale of guidance that it reads.
+    pub fn guidance_embeds_scale(&self) -> f64 {
+        match self {
+            Self::Sana(spec) => spec.guidance_embeds_scale,
+            Self::Sd3(_) | Self::Flux(_) | Self::PixArt(_) => 1.0,
+        }
+    }
+
+    /// How much larger guidance is where it is embedded.
+    pub(crate) fn guidance_unit(&self) -> f64 {
+        if matches!(self, Self::Flux(_)) { GUIDANCE } else { 1.0 }
     }
 
     /// Whether tokens of a text can be hidden.
@@ -195,7 +215,7 @@ mod tests {
             ("PixArtTransformer2DModel", "cross_attention_dim", json!(1)),
             ("PixArtTransformer2DModel", "activation_fn", json!("geglu")),
             ("SanaTransformer2DModel", "qk_norm", json!("layer_norm")),
-            ("SanaTransformer2DModel", "guidance_embeds", json!(true)),
+            ("SanaTransformer2DModel", "timestep_scale", json!(1000.0)),
             ("SanaTransformer2DModel", "interpolation_scale", json!(0)),
             ("SanaTransformer2DModel", "cross_attention_head_dim", json!(113)),
             ("SanaTransformer2DModel", "norm_elementwise_affine", json!(true)),

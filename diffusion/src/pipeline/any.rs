@@ -2,11 +2,12 @@
 
 use super::defaults::Defaults;
 use super::folder::Folder;
+use super::kind::Kind;
 use super::noise::Noise;
 use super::options::PipelineOptions;
 use super::request::{ImageRequest, Images, Progress};
 use super::stable::{ONE_TEXT, Stable, TWO_TEXTS};
-use super::transformers::{Kind, Transformed};
+use super::transformers::Transformed;
 use engraft_core::backend::Backend;
 use engraft_core::{Error, Result};
 use engraft_image::SchedulerConfig;

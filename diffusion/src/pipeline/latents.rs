@@ -17,11 +17,24 @@ const LOG_VARIANCE: [f32; 2] = [-30.0, 20.0];
 pub(super) struct First {
     /// `[items * latents, channels]`.
     pub latents: Vec<f32>,
-    /// What of the picture that is given stays; none without a mask, and where the UNet reads it.
+    /// What of the picture that is given stays; none without a mask, and where the model reads it.
     pub kept: Option<Kept>,
-    /// What the UNet reads next to the sample `[items * latents, 1 + channels]`: the mask, and the latents of
-    /// the picture without what is masked; none for UNets that read a sample alone.
+    /// What the model reads next to the sample, a row for each of the sample's ([`MaskInput`]); none for
+    /// models that read a sample alone.
     pub extra: Option<Vec<f32>>,
+}
+
+/// What a model reads next to its sample where a run fills in a picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MaskInput {
+    /// Nothing: what stays is put back after every step.
+    Absent,
+    /// `[latents, 1 + channels]`: the mask at the size of latents, then the latents of the picture without
+    /// what is masked.
+    Latents,
+    /// `[latents, channels + factor^2]`: those latents, then all pixels of the mask, line by line; a latent
+    /// has `factor` pixels along a line.
+    Pixels(usize),
 }
 
 /// A picture's latents where they stay.
@@ -37,12 +50,14 @@ pub(super) struct Kept {
 impl First {
     /// With the four latents of a square as one row.
     pub fn packed(self, size: Grid, channels: usize) -> Self {
+        let rows = (self.latents.len() / channels.max(1)).max(1);
+        let extra = self.extra.map(|extra| packed(&extra, size, extra.len() / rows));
         let packed = |latents: &[f32]| packed(latents, size, channels);
         let kept = self.kept.map(|Kept { original, noise, mask }| {
             let each: Vec<f32> = mask.iter().flat_map(|x| std::iter::repeat_n(*x, channels)).collect();
             Kept { original: packed(&original), noise: packed(&noise), mask: packed(&each) }
         });
-        Self { latents: packed(&self.latents), kept, ..self }
+        Self { latents: packed(&self.latents), kept, extra }
     }
 }
 
@@ -83,13 +98,13 @@ pub(super) fn skipped(request: &ImageRequest, steps: usize, rounds_down: bool) -
 }
 
 /// What a run begins with: noise, or a picture's latents with the noise of the step that it begins at;
-/// `reads` says whether the UNet reads a mask and a picture next to its sample.
+/// `reads` says what of a mask and a picture the model reads next to its sample.
 pub(super) async fn first<B: Backend>(
     vae: &mut Vae<B>,
     noise: &mut dyn Noise,
     scheduler: &Scheduler,
     (request, items, size): (&ImageRequest, usize, Grid),
-    reads: bool,
+    reads: MaskInput,
 ) -> Result<First> {
     let each = size.pixels() * vae.spec().latent_channels;
     let factor = scheduler.init_noise_sigma();
@@ -98,12 +113,11 @@ pub(super) async fn first<B: Backend>(
         let added = unit_noise(noise, Purpose::Latents, items, each);
         return Ok(First { latents: scaled(&added), kept: None, extra: None });
     };
-    let mask = init.mask.as_ref().map(|mask| of_latents(mask, request, size).repeat(items));
     // A run over all steps begins with noise alone where a mask says what stays.
-    let whole = init.strength >= 1.0 && mask.is_some();
+    let whole = init.strength >= 1.0 && init.mask.is_some();
     let mut samples = 0;
     let mut original = None;
-    if !whole || !reads {
+    if !whole || reads == MaskInput::Absent {
         original = Some(latents_of(vae, noise, &init.rgb, (request, items), &mut samples).await?);
     }
     let added = unit_noise(noise, Purpose::Latents, items, each);
@@ -111,16 +125,20 @@ pub(super) async fn first<B: Backend>(
         Some(original) if !whole => scheduler.add_noise(original, &added).map_err(of_image)?,
         _ => scaled(&added),
     };
-    let (mut kept, mut extra) = (None, None);
-    match (mask, original) {
-        (Some(mask), _) if reads => {
-            let own = latents_of(vae, noise, &hidden(init), (request, items), &mut samples).await?;
-            extra = Some(joined(&mask, 1, &own));
-        }
-        (Some(mask), Some(original)) => kept = Some(Kept { original, noise: added, mask }),
-        _ => {}
+    let Some(mask) = &init.mask else { return Ok(First { latents, kept: None, extra: None }) };
+    if let (MaskInput::Absent, Some(original)) = (reads, original) {
+        let mask = of_latents(mask, request, size).repeat(items);
+        return Ok(First { latents, kept: Some(Kept { original, noise: added, mask }), extra: None });
     }
-    Ok(First { latents, kept, extra })
+    let own = latents_of(vae, noise, &hidden(init), (request, items), &mut samples).await?;
+    let extra = match reads {
+        MaskInput::Pixels(factor) => {
+            let pixels = of_pixels(mask, size, factor).repeat(items);
+            joined(&own, vae.spec().latent_channels, &pixels)
+        }
+        _ => joined(&of_latents(mask, request, size).repeat(items), 1, &own),
+    };
+    Ok(First { latents, kept: None, extra: Some(extra) })
 }
 
 /// A mask at the size of latents, by nearest neighbours: 1 where pixels may change.
@@ -130,6 +148,18 @@ fn of_latents(mask: &[f32], request: &ImageRequest, size: Grid) -> Vec<f32> {
         if mask[line * request.width + column] >= 0.5 { 1.0 } else { 0.0 }
     };
     (0..size.height).flat_map(|y| (0..size.width).map(move |x| at(y, x))).collect()
+}
+
+/// All pixels of a mask `[latents, factor * factor]`, those of a latent line by line: 1 where they may
+/// change.
+fn of_pixels(mask: &[f32], size: Grid, factor: usize) -> Vec<f32> {
+    let at = |y: usize, x: usize| if mask[y * size.width * factor + x] >= 0.5 { 1.0 } else { 0.0 };
+    let latents = (0..size.height).flat_map(|y| (0..size.width).map(move |x| (y, x)));
+    let pixels = |(y, x): (usize, usize)| {
+        let lines = (0..factor).map(move |line| y * factor + line);
+        lines.flat_map(move |y| (0..factor).map(move |column| (y, x * factor + column)))
+    };
+    latents.flat_map(pixels).map(|(y, x)| at(y, x)).collect()
 }
 
 /// The picture with the middle of all values where it may change.

@@ -5,10 +5,12 @@
 //! from a [`Noise`]. All that is not a model is arithmetic on the host, picture by picture, in the order of
 //! the request: rows are pixels, columns channels.
 
+mod angles;
 mod any;
 mod control;
 mod defaults;
 mod folder;
+mod kind;
 mod latents;
 mod lora;
 mod noise;

@@ -106,11 +106,12 @@ pub struct ImageRequest {
     pub width: usize,
     /// Lines.
     pub height: usize,
-    /// Steps of the scheduler; where none is said 50 of UNets, 28 of SD 3 and FLUX, 20 of PixArt and Sana.
+    /// Steps of the scheduler; where none is said 50 of UNets and FLUX Fill, 28 of SD 3 and FLUX, 20 of
+    /// PixArt and Sana, 2 of Sana Sprint.
     pub steps: Option<usize>,
     /// Scale of guidance by the prompt; where none is said 7.5, or 5 with two text encoders, 7 of SD 3, 3.5
-    /// of FLUX, 4.5 of PixArt and Sana. At most 1: none. FLUX reads it, and has none of the negative prompt
-    /// by it.
+    /// of FLUX, 30 of FLUX Fill, 4.5 of PixArt and Sana. At most 1: none. FLUX and Sana Sprint read it, and
+    /// have none of the negative prompt by it.
     pub guidance: Option<f64>,
     /// FLUX: the scale of guidance by a negative prompt; 1 and none: no guidance by it.
     pub true_guidance: Option<f64>,

@@ -1,9 +1,10 @@
 //! Stable Diffusion 1, 2 and XL, and their distilled descendants (arXiv 2112.10752, 2307.01952, 2310.04378).
 
+use super::angles::check_scheduler;
 use super::control::{self, Steering};
 use super::defaults::{Defaults, GuidedBy};
 use super::folder::{Folder, of_image};
-use super::latents::{First, decoded, first, joined, skipped, unit_noise};
+use super::latents::{First, MaskInput, decoded, first, joined, skipped, unit_noise};
 use super::lora::{Read, Spelled, fuse};
 use super::noise::{Noise, Purpose};
 use super::options::PipelineOptions;
@@ -180,6 +181,7 @@ impl<B: Backend> Stable<B> {
     /// `Config`, naming the field.
     pub fn check(&self, request: &ImageRequest) -> Result<bool> {
         request.check(self.factor())?;
+        check_scheduler(request.scheduler.as_ref().unwrap_or(&self.scheduler), false)?;
         self.check_texts(request)?;
         control::check(self.control.as_ref(), request)?;
         self.reads_masks(request)
@@ -196,7 +198,7 @@ impl<B: Backend> Stable<B> {
         noise: &mut dyn Noise,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Option<Images>> {
-        let reads = self.check(request)?;
+        let reads = if self.check(request)? { MaskInput::Latents } else { MaskInput::Absent };
         let steps = request.steps.unwrap_or(self.defaults().steps);
         let (mut run, size) = self.begin(request)?;
         let config = request.scheduler.as_ref().unwrap_or(&self.scheduler);

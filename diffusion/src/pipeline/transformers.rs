@@ -1,11 +1,13 @@
-//! Stable Diffusion 3 and 3.5, FLUX.1, PixArt alpha and sigma, Sana.
+//! Stable Diffusion 3 and 3.5, FLUX.1 and its Fill, PixArt alpha and sigma, Sana and its Sprint.
 //!
-//! Sources: arXiv 2403.03206, 2310.00426, 2403.04692, 2410.10629.
+//! Sources: arXiv 2403.03206, 2310.00426, 2403.04692, 2410.10629, 2503.09641.
 
-use super::defaults::{Defaults, GuidedBy};
+use super::angles::{Angle, check_scheduler};
+use super::defaults::Defaults;
 use super::folder::{Folder, of_image};
-use super::latents::{First, decoded, first, skipped, unit_noise};
-use super::lora::{Read, Spelled, fuse};
+use super::kind::Kind;
+use super::latents::{First, MaskInput, decoded, first, joined, skipped, unit_noise};
+use super::lora::{Read, fuse};
 use super::noise::{Noise, Purpose};
 use super::options::PipelineOptions;
 use super::packed::unpacked;
@@ -22,19 +24,6 @@ use engraft_image::{Class, Scheduler, SchedulerConfig, Settings, Steps, guide, t
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// What a pipeline does with its texts and samples.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Stable Diffusion 3 and 3.5.
-    Sd3,
-    /// FLUX.1.
-    Flux,
-    /// PixArt, with this many tokens of a text where none is said.
-    PixArt(usize),
-    /// Sana.
-    Sana,
-}
-
 /// Text encoders with their tokenizers.
 const ENCODERS: [(&str, &str); 3] =
     [("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2"), ("text_encoder_3", "tokenizer_3")];
@@ -42,71 +31,6 @@ const ENCODERS: [(&str, &str); 3] =
 const MOST_TOKENS: usize = 512;
 /// Latents along a line that FLUX was trained with.
 const FLUX_SAMPLE: usize = 128;
-
-impl Kind {
-    /// The classes that are known.
-    pub const CLASSES: [(&str, Kind); 9] = [
-        ("StableDiffusion3Pipeline", Kind::Sd3),
-        ("StableDiffusion3Img2ImgPipeline", Kind::Sd3),
-        ("StableDiffusion3InpaintPipeline", Kind::Sd3),
-        ("FluxPipeline", Kind::Flux),
-        ("FluxImg2ImgPipeline", Kind::Flux),
-        ("FluxInpaintPipeline", Kind::Flux),
-        ("PixArtAlphaPipeline", Kind::PixArt(120)),
-        ("PixArtSigmaPipeline", Kind::PixArt(300)),
-        ("SanaPipeline", Kind::Sana),
-    ];
-
-    /// That of a class.
-    pub fn of(class: &str) -> Option<Self> {
-        Self::CLASSES.into_iter().find(|(known, _)| *known == class).map(|(_, kind)| kind)
-    }
-
-    /// Text encoders, of which so many have to be there.
-    fn encoders(self) -> (usize, usize) {
-        match self {
-            Kind::Sd3 => (3, 2),
-            Kind::Flux => (2, 2),
-            Kind::PixArt(_) | Kind::Sana => (1, 1),
-        }
-    }
-
-    fn transformer(self) -> &'static str {
-        match self {
-            Kind::Sd3 => "SD3Transformer2DModel",
-            Kind::Flux => "FluxTransformer2DModel",
-            Kind::PixArt(_) => "PixArtTransformer2DModel",
-            Kind::Sana => "SanaTransformer2DModel",
-        }
-    }
-
-    /// Whether the reference has such a pipeline that begins with a picture.
-    fn reads_pictures(self) -> bool {
-        matches!(self, Kind::Sd3 | Kind::Flux)
-    }
-
-    /// The components that LoRA files have one name for; none where the reference reads no such files.
-    fn spelled(self) -> Option<Spelled> {
-        let t5 = match self {
-            Kind::Sd3 => "text_encoder_3",
-            Kind::Flux => "text_encoder_2",
-            // A Gemma, which kohya's files have no name for.
-            Kind::Sana => "T5",
-            Kind::PixArt(_) => return None,
-        };
-        Some(Spelled { model: "transformer", t5 })
-    }
-
-    /// Steps, scale of guidance and tokens of a text where none are said.
-    fn defaults(self) -> (usize, f64, usize) {
-        match self {
-            Kind::Sd3 => (28, 7.0, 256),
-            Kind::Flux => (28, 3.5, 512),
-            Kind::PixArt(tokens) => (20, 4.5, tokens),
-            Kind::Sana => (20, 4.5, 300),
-        }
-    }
-}
 
 /// A pipeline with a transformer.
 pub(super) struct Transformed<B: Backend> {
@@ -127,6 +51,10 @@ struct Run {
     /// What the transformer counts, and the values of a picture's sample.
     tokens: Grid,
     each: usize,
+    /// What the transformer reads next to the sample.
+    extra: Option<Vec<f32>>,
+    /// The deviation of data, of models whose steps are angles.
+    deviation: Option<f64>,
     shortened: Vec<(String, usize)>,
 }
 
@@ -144,6 +72,7 @@ impl<B: Backend> Transformed<B> {
         let parts = ENCODERS[..count].iter().flat_map(|(encoder, tokenizer)| [*encoder, *tokenizer]);
         folder.check_components(&parts.chain(["transformer", "vae", "scheduler"]).collect::<Vec<_>>())?;
         let scheduler = folder.scheduler()?;
+        check_scheduler(&scheduler, kind == Kind::SanaSprint)?;
         let mut loras = read_loras(options, kind)?;
         let transformer = fuse(folder.model("transformer", access)?, "transformer", &mut loras)?;
         let vae = folder.model("vae", access)?;
@@ -174,17 +103,26 @@ impl<B: Backend> Transformed<B> {
 
     /// Whether texts and samples are those that the transformer reads.
     fn check_channels(&self) -> Result<()> {
-        let (own, (channels, made)) = (self.vae.spec().latent_channels, self.transformer.spec().channels());
-        let own = if self.kind == Kind::Flux { 4 * own } else { own };
+        let (vae, (channels, made)) = (self.vae.spec(), self.transformer.spec().channels());
+        let (own, extra) = self.kind.columns(vae.latent_channels, vae.factor());
         let allowed = match self.kind {
             Kind::PixArt(_) | Kind::Sana => vec![own, 2 * own],
             _ => vec![own],
         };
-        if channels != own {
-            return Err(Error::config("in_channels", channels, format!("{own}, of the autoencoder")));
+        if channels != own + extra {
+            let allowed = match extra {
+                0 => format!("{own}, of the autoencoder"),
+                _ => format!("{}: {own} of the autoencoder, {extra} of mask and picture", own + extra),
+            };
+            return Err(Error::config("in_channels", channels, allowed));
         }
         if !allowed.contains(&made) {
             return Err(Error::config("out_channels", made, format!("one of {allowed:?}")));
+        }
+        let reads = self.transformer.spec().reads_guidance();
+        if self.kind.is_sana() && reads != (self.kind == Kind::SanaSprint) {
+            let allowed = format!("{}, which this class of pipelines needs", !reads);
+            return Err(Error::config("guidance_embeds", reads, allowed));
         }
         let width = self.transformer.spec().text_width();
         let t5 = self.encoders.get(self.kind.encoders().0 - 1);
@@ -205,23 +143,26 @@ impl<B: Backend> Transformed<B> {
 
     /// Pixels of a token along a line.
     pub fn factor(&self) -> usize {
-        let patch = if self.kind == Kind::Flux { 2 } else { self.transformer.spec().patch() };
+        let patch = if self.kind.is_packed() { 2 } else { self.transformer.spec().patch() };
         self.vae.spec().factor() * patch
     }
 
     /// The side of the pictures that it was trained with.
     pub fn side(&self) -> Option<usize> {
         let latents = self.transformer.spec().sample_size();
-        let latents = latents.or((self.kind == Kind::Flux).then_some(FLUX_SAMPLE));
+        let latents = latents.or(self.kind.is_packed().then_some(FLUX_SAMPLE));
         latents.map(|latents| latents.saturating_mul(self.vae.spec().factor()))
+    }
+
+    /// The scheduler of a run.
+    fn scheduler_of<'a>(&'a self, request: &'a ImageRequest) -> &'a SchedulerConfig {
+        request.scheduler.as_ref().unwrap_or(&self.scheduler)
     }
 
     /// What it takes where a request does not say.
     pub fn defaults(&self) -> Defaults {
         let (steps, guidance, _) = self.kind.defaults();
-        // FLUX reads its guidance, and has another one where there is a negative prompt.
-        let guided_by = if self.kind == Kind::Flux { GuidedBy::TrueGuidance } else { GuidedBy::Guidance };
-        Defaults { steps, guidance, guided_by }
+        Defaults { steps, guidance, guided_by: self.kind.guided_by() }
     }
 
     /// Whether it can run such a request.
@@ -230,6 +171,7 @@ impl<B: Backend> Transformed<B> {
     /// `Config`, naming the field.
     pub fn check(&self, request: &ImageRequest) -> Result<()> {
         request.check(self.factor())?;
+        check_scheduler(self.scheduler_of(request), self.kind == Kind::SanaSprint)?;
         self.check_request(request)
     }
 
@@ -244,9 +186,10 @@ impl<B: Backend> Transformed<B> {
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Option<Images>> {
         self.check(request)?;
-        let run = self.begin(request)?;
+        let mut run = self.begin(request)?;
         let (mut scheduler, skipped) = self.steps(request, &run)?;
-        let First { mut latents, kept, .. } = self.first(request, noise, &scheduler, &run).await?;
+        let First { mut latents, kept, extra } = self.first(request, noise, &scheduler, &run).await?;
+        run.extra = extra;
         let calls = scheduler.timesteps().to_vec();
         for (i, time) in calls.iter().enumerate().skip(skipped) {
             let output = self.output(&run, &scheduler, &latents, *time).await?;
@@ -262,9 +205,10 @@ impl<B: Backend> Transformed<B> {
             }
         }
         let channels = self.vae.spec().latent_channels;
-        let rows = match self.kind {
-            Kind::Flux => unpacked(&latents, run.size, channels),
-            _ => latents.clone(),
+        let rows = match run.deviation {
+            _ if self.kind.is_packed() => unpacked(&latents, run.size, channels),
+            Some(deviation) => latents.iter().map(|x| (f64::from(*x) / deviation) as f32).collect(),
+            None => latents.clone(),
         };
         let decoded = decoded(&mut self.vae, &rows, run.items, run.size).await?;
         let each = (decoded.len() / run.items).max(1);
@@ -282,17 +226,25 @@ impl<B: Backend> Transformed<B> {
         run: &Run,
     ) -> Result<First> {
         let shape = (request, run.items, run.size);
-        let begun = first(&mut self.vae, noise, scheduler, shape, false).await?;
-        Ok(match (self.kind, &request.init) {
-            (Kind::Flux, Some(_)) => begun.packed(run.size, self.vae.spec().latent_channels),
-            _ => begun,
+        let reads = match self.kind {
+            Kind::FluxFill => MaskInput::Pixels(self.vae.spec().factor()),
+            _ => MaskInput::Absent,
+        };
+        let begun = first(&mut self.vae, noise, scheduler, shape, reads).await?;
+        Ok(match self.kind.is_packed() && request.init.is_some() {
+            true => begun.packed(run.size, self.vae.spec().latent_channels),
+            false => begun,
         })
     }
 
     /// Refuses what such a pipeline does not read.
     fn check_request(&self, request: &ImageRequest) -> Result<()> {
         let (encoders, flux) = (self.kind.encoders().0, self.kind == Kind::Flux);
-        let guided = !flux || self.transformer.spec().reads_guidance();
+        let masked = request.init.as_ref().is_some_and(|init| init.mask.is_some());
+        if self.kind == Kind::FluxFill && !masked {
+            return Err(Error::config("mask", "none", "one: this model fills in pictures"));
+        }
+        let guided = !self.kind.is_packed() || self.transformer.spec().reads_guidance();
         refuse_unread(&[
             ("init", request.init.is_some(), self.kind.reads_pictures()),
             ("control", request.control.is_some(), false),
@@ -305,7 +257,7 @@ impl<B: Backend> Transformed<B> {
             ("prompt_3", request.third_prompts.is_some(), encoders > 2),
             ("negative_prompt_3", request.third_negative.is_some(), encoders > 2),
             ("true_cfg_scale", request.true_guidance.is_some(), flux),
-            ("complex_human_instruction", request.instruction.is_some(), self.kind == Kind::Sana),
+            ("complex_human_instruction", request.instruction.is_some(), self.kind.is_sana()),
             ("guidance", request.guidance.is_some_and(|scale| scale > 1.0), guided),
         ])?;
         match request.text_tokens {
@@ -332,10 +284,10 @@ impl<B: Backend> Transformed<B> {
         let size = Grid { height: request.height / factor, width: request.width / factor };
         let spec = self.transformer.spec();
         let tokens = match self.kind {
-            Kind::Flux => Grid { height: size.height / 2, width: size.width / 2 },
+            Kind::Flux | Kind::FluxFill => Grid { height: size.height / 2, width: size.width / 2 },
             _ => size,
         };
-        let guidance = spec.reads_guidance().then(|| vec![own; count]);
+        let guidance = spec.reads_guidance().then(|| vec![own * spec.guidance_embeds_scale(); count]);
         let (height, width) = (request.height as f64, request.width as f64);
         let sizes = spec.reads_sizes().then(|| vec![[height, width, height / width]; count]);
         let input = TransformerInput {
@@ -348,7 +300,9 @@ impl<B: Backend> Transformed<B> {
         let conditions = Conditions { items: count, size: tokens, tokens: texts.tokens };
         let each = size.pixels() * self.vae.spec().latent_channels;
         self.transformer.begin(conditions, &input)?;
-        Ok(Run { items, scale, size, tokens, each, shortened: texts.shortened })
+        let (by_angles, shortened) = (self.kind == Kind::SanaSprint, texts.shortened);
+        let deviation = by_angles.then(|| self.scheduler_of(request).sigma_data());
+        Ok(Run { items, scale, size, tokens, each, extra: None, deviation, shortened })
     }
 
     fn texts(&mut self, sides: &Sides, instruction: &str, request: &ImageRequest) -> Result<Texts> {
@@ -356,16 +310,18 @@ impl<B: Backend> Transformed<B> {
         let width = self.transformer.spec().text_width();
         match self.kind {
             Kind::Sd3 => of_sd3(&mut self.encoders, sides, (tokens, width)),
-            Kind::Flux => of_flux(&mut self.encoders, sides, tokens),
+            Kind::Flux | Kind::FluxFill => of_flux(&mut self.encoders, sides, tokens),
             Kind::PixArt(_) => of_pixart(&mut self.encoders, sides, tokens),
-            Kind::Sana => of_sana(&mut self.encoders, &sides.texts[0], (tokens, instruction)),
+            Kind::Sana | Kind::SanaSprint => {
+                of_sana(&mut self.encoders, &sides.texts[0], (tokens, instruction))
+            }
         }
     }
 
     /// The scheduler of a run, and how many of its steps are left out. FLUX gives sigmas of its own, that
     /// fall evenly from 1.
     fn steps(&self, request: &ImageRequest, run: &Run) -> Result<(Scheduler, usize)> {
-        let config = request.scheduler.as_ref().unwrap_or(&self.scheduler);
+        let config = self.scheduler_of(request);
         let count = request.steps.unwrap_or(self.kind.defaults().0);
         let patch = self.transformer.spec().patch().max(1);
         let tokens = run.tokens.pixels() / (patch * patch);
@@ -377,8 +333,8 @@ impl<B: Backend> Transformed<B> {
                 (0..count).map(|i| 1.0 + (1.0 / count as f64 - 1.0) * i as f64 / (count - 1) as f64).collect()
             }
         };
-        let steps = match (self.kind, config.class()) {
-            (Kind::Flux, Class::FlowMatchEulerDiscrete) => Steps::Sigmas(&sigmas),
+        let steps = match (self.kind.is_packed(), config.class()) {
+            (true, Class::FlowMatchEulerDiscrete) => Steps::Sigmas(&sigmas),
             _ => Steps::Count(count),
         };
         let mut scheduler = Scheduler::new(config, steps, settings).map_err(of_image)?;
@@ -397,15 +353,23 @@ impl<B: Backend> Transformed<B> {
         latents: &[f32],
         time: f64,
     ) -> Result<Vec<f32>> {
-        let mut sample = latents.to_vec();
+        let angle = run.deviation.map(|deviation| Angle::new(time, deviation));
+        let mut sample = angle.map_or_else(|| latents.to_vec(), |angle| angle.input(latents));
         scheduler.scale_input(&mut sample);
-        let sides = if run.scale.is_some() { 2 } else { 1 };
-        let all = self.transformer.step(&sample.repeat(sides), &vec![time; sides * run.items]).await?;
+        let (sides, time) = (if run.scale.is_some() { 2 } else { 1 }, angle.map_or(time, |angle| angle.time));
         let (channels, made) = self.transformer.spec().channels();
-        let own: Vec<f32> = match made == channels {
+        let read = match &run.extra {
+            Some(extra) => joined(&sample, made, extra).repeat(sides),
+            None => sample.repeat(sides),
+        };
+        let all = self.transformer.step(&read, &vec![time; sides * run.items]).await?;
+        let own: Vec<f32> = match made <= channels {
             true => all,
             false => all.chunks_exact(made).flat_map(|row| row[..channels].to_vec()).collect(),
         };
+        if let Some(angle) = angle {
+            return Ok(angle.velocity(&sample, &own));
+        }
         let Some(scale) = run.scale else { return Ok(own) };
         let (without, with) = own.split_at(own.len() / 2);
         guide(without, with, scale as f32).map_err(of_image)

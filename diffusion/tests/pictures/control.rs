@@ -126,7 +126,8 @@ fn what_counts_for_nothing_is_named() {
     assert_eq!(without.unused, ["negative_prompt", "guidance_rescale"]);
 }
 
-fn copy(from: &Path, to: &Path) {
+/// All files of a folder.
+pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
         let to = to.join(entry.file_name());

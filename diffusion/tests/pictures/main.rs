@@ -3,8 +3,12 @@
 //! One program for all of them: each program of its own would compile the pipelines again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod batch_norm;
 mod control;
+mod fill;
 mod goldens;
 mod pipelines;
 mod sana;
+mod sprint;
+mod tensors;
 mod tiles;

@@ -25,9 +25,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Tokens of a text.
-const TOKENS: usize = 11;
+pub const TOKENS: usize = 11;
 /// What prompts stand behind.
-const INSTRUCTION: &str = "the model is trained on the corner ";
+pub const INSTRUCTION: &str = "the model is trained on the corner ";
 
 /// A file of tensors with another one in the place of `name`, of f16 values that repeat.
 fn exchanged(from: &Path, to: &Path, name: &str, shape: [usize; 2]) {
@@ -63,7 +63,7 @@ fn copied(from: &Path, to: &Path) {
 }
 
 /// A pipeline of the goldens of its parts; the transformer reads the width of the text encoder.
-fn assembled() -> tempfile::TempDir {
+pub fn assembled() -> tempfile::TempDir {
     let place = tempfile::tempdir().unwrap();
     let at = |name: &str| place.path().join(name);
     let (components, pixart) = (folder("components"), folder("pipelines").join("pixart_sigma"));
@@ -92,7 +92,7 @@ fn assembled() -> tempfile::TempDir {
     place
 }
 
-fn request(prompts: &[&str], instruction: Option<&str>) -> ImageRequest {
+pub fn request(prompts: &[&str], instruction: Option<&str>) -> ImageRequest {
     ImageRequest {
         prompts: prompts.iter().map(|prompt| prompt.to_string()).collect(),
         negative: Some(vec!["A Dog".to_string()]),
@@ -105,7 +105,7 @@ fn request(prompts: &[&str], instruction: Option<&str>) -> ImageRequest {
     }
 }
 
-fn run(pipeline: &mut Pipeline<Cpu>, request: &ImageRequest, seed: u64) -> Images {
+pub fn run(pipeline: &mut Pipeline<Cpu>, request: &ImageRequest, seed: u64) -> Images {
     let all = &mut |_: Progress| ControlFlow::Continue(());
     block_on(pipeline.run(request, &mut Seeded(seed), all)).unwrap().unwrap()
 }
@@ -129,7 +129,7 @@ fn pictures_are_those_that_they_are_alone() {
 }
 
 /// Rows and mask of texts: those of the first token, and from the instruction's last on.
-fn rows(place: &Path, cpu: &std::sync::Arc<Cpu>, texts: &[(&str, &str)]) -> (Vec<f32>, Vec<bool>) {
+pub fn rows(place: &Path, cpu: &std::sync::Arc<Cpu>, texts: &[(&str, &str)]) -> (Vec<f32>, Vec<bool>) {
     let files = open(&place.join("text_encoder"), Access::default()).unwrap();
     let tokenizer = open_tokenizer(&place.join("tokenizer")).unwrap();
     let tokenizer = Tokenizer::from_files("tokenizer", tokenizer).unwrap();

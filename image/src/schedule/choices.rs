@@ -31,10 +31,12 @@ pub enum Class {
     Ddpm,
     /// `FlowMatchEulerDiscreteScheduler`, arXiv:2403.03206.
     FlowMatchEulerDiscrete,
+    /// `SCMScheduler`, arXiv:2410.11081.
+    Scm,
 }
 
 /// Classes by name.
-const CLASSES: [(&str, Class); 9] = [
+const CLASSES: [(&str, Class); 10] = [
     ("DDIMScheduler", Class::Ddim),
     ("PNDMScheduler", Class::Pndm),
     ("EulerDiscreteScheduler", Class::EulerDiscrete),
@@ -44,6 +46,7 @@ const CLASSES: [(&str, Class); 9] = [
     ("LCMScheduler", Class::Lcm),
     ("DDPMScheduler", Class::Ddpm),
     ("FlowMatchEulerDiscreteScheduler", Class::FlowMatchEulerDiscrete),
+    ("SCMScheduler", Class::Scm),
 ];
 
 impl Class {
@@ -77,6 +80,7 @@ impl Class {
             Self::Lcm => &[&TRAINED, &CLIPPED, &LCM],
             Self::Ddpm => &[&TRAINED, &SPACED, &CLIPPED, &["variance_type"]],
             Self::FlowMatchEulerDiscrete => &[&CURVES[..3], &FLOW],
+            Self::Scm => &[&SCM],
         };
         own.iter().any(|fields| fields.contains(&field))
     }
@@ -115,6 +119,7 @@ const DPM: [&str; 5] =
     ["algorithm_type", "euler_at_final", "use_lu_lambdas", "lambda_min_clipped", "variance_type"];
 const UNIPC: [&str; 4] = ["predict_x0", "disable_corrector", "solver_p", "shift_terminal"];
 const LCM: [&str; 3] = ["original_inference_steps", "timestep_scaling", "set_alpha_to_one"];
+const SCM: [&str; 3] = ["num_train_timesteps", "prediction_type", "sigma_data"];
 const FLOW: [&str; 11] = [
     "num_train_timesteps",
     "shift",
@@ -237,6 +242,8 @@ pub(crate) fn prediction(fields: &Fields<'_>, class: Class) -> Result<Prediction
     use Prediction::{Epsilon, Flow, Sample, Velocity};
     let table: &[_] = match class {
         Class::FlowMatchEulerDiscrete => return Ok(Flow),
+        // What its output is, a velocity is of an angle's cosine and sine.
+        Class::Scm => return fields.choice("prediction_type", Velocity, &[("trigflow", Velocity)]),
         Class::Pndm | Class::EulerAncestralDiscrete => &[("epsilon", Epsilon), ("v_prediction", Velocity)],
         Class::EulerDiscrete => &[
             ("epsilon", Epsilon),

@@ -50,6 +50,7 @@ pub struct SchedulerConfig {
     pub(crate) variance: Variance,
     pub(crate) original_steps: usize,
     pub(crate) timestep_scaling: f64,
+    sigma_data: f64,
     shifts: (f64, f64),
     tokens: (usize, usize),
 }
@@ -95,6 +96,11 @@ impl SchedulerConfig {
     /// Timesteps of training: what FLUX divides a timestep by.
     pub fn training_steps(&self) -> usize {
         self.training_steps
+    }
+
+    /// The deviation of data that trigonometric flows assume (SCM).
+    pub fn sigma_data(&self) -> f64 {
+        self.sigma_data
     }
 
     /// Whether a run needs [`Settings::mu`](crate::Settings).
@@ -165,6 +171,7 @@ impl SchedulerConfig {
             variance: variance(&fields, class)?,
             original_steps: fields.count("original_inference_steps", 50, 1..=MOST_TRAINING_STEPS)?,
             timestep_scaling: fields.number("timestep_scaling", 10.0, &finite)?,
+            sigma_data: fields.number("sigma_data", 0.5, &positive)?,
             shifts: (fields.number("base_shift", 0.5, &finite)?, fields.number("max_shift", 1.15, &finite)?),
             tokens: (
                 fields.count("base_image_seq_len", 256, 1..=1 << 30)?,

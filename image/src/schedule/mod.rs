@@ -20,6 +20,7 @@ mod pndm;
 mod predict;
 mod run;
 mod scheduler;
+mod scm;
 mod spacing;
 mod unipc;
 

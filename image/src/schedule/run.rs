@@ -12,7 +12,8 @@ pub(crate) const MOST_STEPS: usize = 10_000;
 pub enum Steps<'a> {
     /// So many, placed by the configuration.
     Count(usize),
-    /// At these timesteps of training (Euler, DPM-Solver, LCM, DDPM, flow matching), falling.
+    /// At these timesteps of training (Euler, DPM-Solver, LCM, DDPM, flow matching), falling. SCM: at these
+    /// angles, of which the last one is where the run ends.
     Timesteps(&'a [f64]),
     /// At these sigmas. Euler: the last one is where the run ends; flow matching and UniPC with flow sigmas:
     /// the configuration's shift and end are added.

@@ -13,6 +13,7 @@ use super::lcm::Lcm;
 use super::pndm::Pndm;
 use super::predict::Level;
 use super::run::{Input, Output, Plan, Settings, Steps};
+use super::scm::Scm;
 use super::unipc::UniPc;
 use crate::error::{Error, Result, same_length};
 use crate::guidance::values_of_image;
@@ -27,6 +28,7 @@ enum Solver {
     Lcm(Lcm),
     Ddpm(Ddpm),
     Flow(Flow),
+    Scm(Scm),
 }
 
 /// The state of one run: where it is, and what the class keeps of past steps.
@@ -67,6 +69,7 @@ impl Scheduler {
             Class::Lcm => wrap(Lcm::new(config, steps, &settings)?, Solver::Lcm),
             Class::Ddpm => wrap(Ddpm::new(config, steps)?, Solver::Ddpm),
             Class::FlowMatchEulerDiscrete => wrap(Flow::new(config, steps, &settings)?, Solver::Flow),
+            Class::Scm => wrap(Scm::new(config, steps)?, Solver::Scm),
         };
         let plan = plan.checked()?;
         Ok(Self { solver, plan, images: settings.images, index: 0, values: None, original: None })
@@ -77,7 +80,7 @@ impl Scheduler {
         &self.plan.timesteps
     }
 
-    /// Sigmas of the steps and of the end; empty for DDIM, PNDM, LCM and DDPM, which go by timesteps alone.
+    /// Sigmas of the steps and of the end; empty for DDIM, PNDM, LCM, DDPM and SCM, which go by timesteps alone.
     pub fn sigmas(&self) -> &[f64] {
         &self.plan.sigmas
     }
@@ -142,6 +145,7 @@ impl Scheduler {
             Solver::Lcm(lcm) => lcm.needs_noise(&self.plan, at),
             Solver::Ddpm(ddpm) => ddpm.needs_noise(&self.plan, at),
             Solver::Flow(flow) => flow.needs_noise(),
+            Solver::Scm(scm) => scm.needs_noise(at),
             Solver::Pndm(_) | Solver::UniPc(_) => false,
         }
     }
@@ -179,8 +183,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The original that the last step predicted, for DDIM, Euler, LCM (after its boundary condition) and
-    /// DDPM.
+    /// The original that the last step predicted, for DDIM, Euler, LCM (after its boundary condition), DDPM
+    /// and SCM.
     pub fn predicted_original(&self) -> Option<&[f32]> {
         self.original.as_deref()
     }
@@ -196,6 +200,7 @@ impl Scheduler {
             Solver::Lcm(lcm) => lcm.step(plan, &input),
             Solver::Ddpm(ddpm) => ddpm.step(plan, &input),
             Solver::Flow(flow) => flow.step(plan, &input),
+            Solver::Scm(scm) => scm.step(&input),
         }
     }
 
@@ -209,6 +214,7 @@ impl Scheduler {
             Solver::Lcm(lcm) => lcm.level(&self.plan, at),
             Solver::Ddpm(ddpm) => ddpm.level(&self.plan, at),
             Solver::Flow(flow) => flow.level(&self.plan, at),
+            Solver::Scm(scm) => scm.level(at),
         }
     }
 
