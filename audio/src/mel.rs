@@ -117,8 +117,8 @@ impl LogMel {
         scaled(&self.logs(sound, samples, 0..samples / self.config.hop_length), peak)
     }
 
-    /// The greatest decimal logarithm of an energy in these frames of a sound filled up, or truncated, to so many
-    /// samples; -infinity of no frames.
+    /// The greatest decimal logarithm of an energy in these frames of a sound filled up, or truncated, to so
+    /// many samples; -infinity of no frames.
     pub fn peak(&self, sound: &[f32], samples: usize, frames: Range<usize>) -> f64 {
         let all = frames.end.min(samples / self.config.hop_length);
         let logs = self.logs(sound, samples, frames.start.min(all)..all);

@@ -258,8 +258,8 @@ impl Cuda {
         }))
     }
 
-    /// What rank `rank` of `local` on this machine runs on: a device of its own, from this one on. Where there
-    /// are too few, ranks with NCCL go on from the first, all others share this one.
+    /// What rank `rank` of `local` on this machine runs on: a device of its own, from this one on. Where
+    /// there are too few, ranks with NCCL go on from the first, all others share this one.
     ///
     /// # Errors
     /// As [`Cuda::new`].

@@ -7,8 +7,8 @@
 //! copies and captures; `stream_order` has streams follow each other; `wait` waits for them, never without
 //! end; `graph` is a captured step; `weight` keeps weights in the `order`s that kernels take, `upload` brings
 //! them there through the pinned memory of `staging`, `packing` times what is packed late; `comm` exchanges
-//! between ranks on the device; `kernel` is the key of a kernel, as plans name it; `ops` ties the backend contract
-//! to kernels; `facts` are the driver's numbers for reports.
+//! between ranks on the device; `kernel` is the key of a kernel, as plans name it; `ops` ties the backend
+//! contract to kernels; `facts` are the driver's numbers for reports.
 //!
 //! Invariant: whatever changes from step to step is read from device memory, so every launch can be captured
 //! once and replayed. A kernel's knowledge (entry, grid, parameter layout) is in `engraft-kernels`; what is

@@ -1,5 +1,5 @@
-//! T5 in GGUF files: goldens as llama.cpp's converter writes them give the logits of the published folders, as
-//! they are, converted and in blocks, and texts by the vocabulary in the file.
+//! T5 in GGUF files: goldens as llama.cpp's converter writes them give the logits of the published folders,
+//! as they are, converted and in blocks, and texts by the vocabulary in the file.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 

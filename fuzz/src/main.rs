@@ -1,6 +1,6 @@
 //! `fuzz <target> [--seconds 20] [--seed N]`, targets `safetensors`, `gguf`, `torch`, `json`, `config`,
-//! `table`, `template`, `render`, `tokenizer`, `pieces`, `ranks`, `model`, `folder`, `session`, `all`: mutates
-//! small valid files and reads them through the public API.
+//! `table`, `template`, `render`, `tokenizer`, `pieces`, `ranks`, `model`, `folder`, `session`, `all`:
+//! mutates small valid files and reads them through the public API.
 //!
 //! A case fails by panicking, by taking more than two seconds, or by holding more memory at once than twice
 //! the input plus 16 MiB (100 MB where it does what the input says). Its input is then saved to `artifacts/`

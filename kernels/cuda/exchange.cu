@@ -4,10 +4,10 @@
 //   shared  the same, where every rank sums 1/n of x        two rounds; reads 2 (n - 1) / n parts of others
 //   gather  x[:, columns of r] = rank r's, for all others   one round
 //
-// A rank copies what it gives into its own buffer, raises its flag at every other rank, waits until theirs are
-// raised at its own, and reads. Block b of every rank deals with the same elements and has flags of its own
-// (flags[b][rank]), so there is no barrier over the grid; every launch has the same number of blocks, all of
-// which are resident, as a block waits for its peers.
+// A rank copies what it gives into its own buffer, raises its flag at every other rank, waits until theirs
+// are raised at its own, and reads. Block b of every rank deals with the same elements and has flags of its
+// own (flags[b][rank]), so there is no barrier over the grid; every launch has the same number of blocks, all
+// of which are resident, as a block waits for its peers.
 //
 // Flags hold the number of the exchange, twice (a round in the middle is odd). It counts in device memory:
 // replays of a captured step go on with it. It may wrap: numbers are compared by their difference.
@@ -15,8 +15,8 @@
 // Two halves of the buffer alternate. A rank that is in exchange e + 2 has passed the wait of e + 1, so all
 // have begun that, and read everything of exchange e, which lay in the same half.
 //
-// A rank that is missing never raises its flag. Who waits looks at a word that the host sets then, and leaves;
-// what stands in x is no result.
+// A rank that is missing never raises its flag. Who waits looks at a word that the host sets then, and
+// leaves; what stands in x is no result.
 // Launch: BLOCKS blocks of 256 threads.
 #include "device.cuh"
 

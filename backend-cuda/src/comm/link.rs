@@ -1,8 +1,8 @@
 //! A rank's place in NCCL: how it is taken, and how it is left when another rank is missing.
 //!
-//! Whoever waits for the device looks here ([`Watched`]): NCCL is asked for asynchronous errors, the group for
-//! a rank that is missing ([`Roll`]). Then the communicator is aborted: exchanges in flight end, and with them
-//! the wait; what they leave is no result.
+//! Whoever waits for the device looks here ([`Watched`]): NCCL is asked for asynchronous errors, the group
+//! for a rank that is missing ([`Roll`]). Then the communicator is aborted: exchanges in flight end, and with
+//! them the wait; what they leave is no result.
 
 use super::nccl::{Config, Handle, IN_PROGRESS, Nccl, SUCCESS, Status, UniqueId, words};
 use super::roll::{Roll, roll};

@@ -69,8 +69,9 @@ pub struct DeviceArgs {
     /// libnccl.so.2, or `auto`: where it is found; default: ENGRAFT_NCCL, else as --exchange says
     #[arg(help_heading = "CUDA", long, value_name = "PATH")]
     pub nccl: Option<PathBuf>,
-    /// What ranks exchange by without NCCL: peers (kernels over memory that all reach; ranks that are threads,
-    /// each on a device of its own, from the named one on), host, auto (peers where that can be; the default)
+    /// What ranks exchange by without NCCL: peers (kernels over memory that all reach; ranks that are
+    /// threads, each on a device of its own, from the named one on), host, auto (peers where that can be; the
+    /// default)
     #[arg(help_heading = "CUDA", long, value_name = "WAY", value_parser = exchange, conflicts_with = "nccl")]
     pub exchange: Option<Exchange>,
     /// Element type of activations: f32, f16, bf16; default: on GPUs the checkpoint's own where its weights

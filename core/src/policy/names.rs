@@ -167,20 +167,10 @@ impl Names<'_> {
             if let Some(zeros) = zeros {
                 binding.order = zeros;
             }
-            if let (Slot::Qkv, Some(block), QkvLayout::SharedQk) = (role.slot, block, layout) {
-                let Heads { heads, k_dim, .. } = block.heads;
-                binding.order =
-                    RowOrder::Grouped { groups: heads, widths: [k_dim, k_dim, 0], take: [0, 1, 2] };
-            }
-            if let (Slot::ExpertUp, Some(block), 2) = (role.slot, block, count)
-                && config.is_gguf()
+            if let Some(order) =
+                block.and_then(|b| self.order_of_rows(role.slot, b, layout, (count, config.is_gguf())))
             {
-                let pieces = block.moe.map_or(1, |m| m.with_weights());
-                binding.order = RowOrder::Spread { parts: 2, pieces };
-            }
-            if let (Slot::Up, Some(block), true) = (role.slot, block, self.gate_behind && count == 1) {
-                let inner = block.mlp.inner;
-                binding.order = RowOrder::Grouped { groups: 1, widths: [inner, inner, 0], take: [1, 0, 2] };
+                binding.order = order;
             }
             if (role.slot, self.experts) == (Slot::ExpertUp, ExpertLayout::ByTurns) {
                 binding.order = RowOrder::PairsInterleaved { heads: experts };
@@ -191,6 +181,27 @@ impl Names<'_> {
             }
         };
         spec.own_roles().into_iter().map(bind).collect()
+    }
+
+    /// The order of an operand's rows where it is not that of its `count` tensors.
+    fn order_of_rows(
+        &self,
+        slot: Slot,
+        block: &BlockSpec,
+        layout: QkvLayout,
+        (count, gguf): (usize, bool),
+    ) -> Option<RowOrder> {
+        let grouped = |groups, width, take| RowOrder::Grouped { groups, widths: [width, width, 0], take };
+        match slot {
+            Slot::Qkv if layout == QkvLayout::SharedQk => {
+                Some(grouped(block.heads.heads, block.heads.k_dim, [0, 1, 2]))
+            }
+            Slot::ExpertUp if gguf && count == 2 => {
+                Some(RowOrder::Spread { parts: 2, pieces: block.moe.map_or(1, |m| m.with_weights()) })
+            }
+            Slot::Up if self.gate_behind && count == 1 => Some(grouped(1, block.mlp.inner, [1, 0, 2])),
+            _ => None,
+        }
     }
 
     /// Whether an operand is stored `[inputs, outputs]`.

@@ -229,6 +229,23 @@ fn of_t5() -> GgufVocab {
     vocab
 }
 
+/// What the golden's `tokenizer_config.json` asks for in texts, and GGUF has no key for.
+fn cleaned_up(text: String) -> String {
+    let rules = [
+        (" .", "."),
+        (" ?", "?"),
+        (" !", "!"),
+        (" ,", ","),
+        (" ' ", "'"),
+        (" n't", "n't"),
+        (" 'm", "'m"),
+        (" 's", "'s"),
+        (" 've", "'ve"),
+        (" 're", "'re"),
+    ];
+    rules.iter().fold(text, |text, (from, to)| text.replace(from, to))
+}
+
 #[test]
 fn unigram_vocabularies_give_the_goldens_ids() {
     let vocab = of_t5();
@@ -241,8 +258,9 @@ fn unigram_vocabularies_give_the_goldens_ids() {
     for row in rows {
         let (text, ids) = (row["text"].as_str().unwrap(), numbers(&row["ids"]));
         assert_eq!(tokenizer.encode(text, true).unwrap(), ids, "{text:?}");
-        assert_eq!(tokenizer.decode(&ids, false).unwrap(), row["decoded"], "{text:?}");
-        assert_eq!(tokenizer.decode(&ids, true).unwrap(), row["decoded_skip_special"], "{text:?}");
+        let decoded = |skip_special: bool| cleaned_up(tokenizer.decode(&ids, skip_special).unwrap());
+        assert_eq!(decoded(false), row["decoded"], "{text:?}");
+        assert_eq!(decoded(true), row["decoded_skip_special"], "{text:?}");
     }
     let texts = golden["pair"]["texts"].as_array().unwrap();
     let (first, second) = (texts[0].as_str().unwrap(), texts[1].as_str().unwrap());

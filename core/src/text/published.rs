@@ -35,8 +35,8 @@ impl Tokenizer {
     }
 
     /// Builds the tokenizer of a folder without a `tokenizer.json`, from a file of ranks, a SentencePiece
-    /// model, a vocabulary with merges, or one of characters; `tokenizer_config` is the content of `tokenizer_config.json`, or
-    /// null.
+    /// model, a vocabulary with merges, or one of characters; `tokenizer_config` is the content of
+    /// `tokenizer_config.json`, or null.
     ///
     /// # Errors
     /// [`Error::Format`] with the file, what is found in it and what is allowed: also

@@ -80,7 +80,8 @@ impl Scheduler {
         &self.plan.timesteps
     }
 
-    /// Sigmas of the steps and of the end; empty for DDIM, PNDM, LCM, DDPM and SCM, which go by timesteps alone.
+    /// Sigmas of the steps and of the end; empty for DDIM, PNDM, LCM, DDPM and SCM, which go by timesteps
+    /// alone.
     pub fn sigmas(&self) -> &[f64] {
         &self.plan.sigmas
     }

@@ -436,12 +436,11 @@ pub fn advance(d: &mut Held, targets: &[Ticket]) {
     }
     if let Some(ticket) = d.queue.pick(order, &needed) {
         run(d, ticket);
-    } else if !others(d)
-        && !d.queue.aside.is_empty()
-        && !(d.queue.due() && look_again(d, INSIST))
-        && d.queue.calls.is_empty()
-        && d.queue.stirred.elapsed() >= d.settings.patience
-    {
+        wake(d);
+        return;
+    }
+    let moves = others(d) || d.queue.aside.is_empty() || (d.queue.due() && look_again(d, INSIST));
+    if !moves && d.queue.calls.is_empty() && d.queue.stirred.elapsed() >= d.settings.patience {
         deadlock(d);
     }
     wake(d);

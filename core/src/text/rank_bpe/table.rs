@@ -87,8 +87,8 @@ impl Ranks {
         Error::format(&self.file, what)
     }
 
-    /// The merge of every token that is made of two, by rank: the last two parts when its own bytes are joined
-    /// as any text's are.
+    /// The merge of every token that is made of two, by rank: the last two parts when its own bytes are
+    /// joined as any text's are.
     ///
     /// Those neighbours are joined first whose concatenation has the lowest rank, of equal ones the first. As
     /// long as nothing that reaches beyond the token's bytes is joined, they are joined as if they stood

@@ -19,6 +19,9 @@ pub(super) struct Page {
     lines: Option<Box<[Line; PAGE]>>,
 }
 
+/// A cluster, a warp of it, and the warp's count.
+type By = (u32, u16, u32);
+
 /// The shadow of global memory.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct GlobalShadow {
@@ -31,7 +34,7 @@ pub(crate) struct GlobalShadow {
     bases: Vec<u64>,
     generation: u64,
     /// Blocks of the heap that the launch has freed: the instruction, and cluster, warp and count.
-    pub(crate) freed: Vec<(Range<u64>, u32, (u32, u16, u32))>,
+    pub(crate) freed: Vec<(Range<u64>, u32, By)>,
 }
 
 impl GlobalShadow {
