@@ -370,6 +370,11 @@ impl Cuda {
         self.lose(error)
     }
 
+    /// Whether work here does not end.
+    pub(crate) fn hangs(&self) -> bool {
+        self.hangs.load(Ordering::Relaxed)
+    }
+
     /// To be called before a capture begins.
     pub(crate) fn capture_begins(&self) {
         *lock(&self.capturing) += 1;

@@ -126,6 +126,8 @@ mod tests {
         budget.observe(10_000, 5_000.0);
         assert_eq!(budget.groups(), usual);
         budget.observe(10_000, 5_000.0);
+        assert_eq!(budget.groups(), 150);
+        (0..2).for_each(|_| budget.observe(100, 5_000.0));
         assert_eq!(budget.groups(), LEAST);
         // Little work says nothing against more of it.
         let mut budget = SubmitBudget::new(None);

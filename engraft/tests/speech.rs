@@ -240,8 +240,17 @@ fn lists_of_suppressed_tokens_are_the_files() {
 /// none.
 #[test]
 fn languages_and_tasks_of_the_files_are_defaults() {
-    let asked = plain().timestamps(false);
-    let by = |files: Value, options: &SpeechOptions| all(&transcriber(&whisper("defaults", &files)), options);
+    // The small model says the same in many languages, by other logits.
+    let asked = plain().timestamps(false).scores(true);
+    let by = |files: Value, options: &SpeechOptions| {
+        let model = transcriber(&whisper("defaults", &files));
+        let mut heard = model.transcribe(sound(), options).unwrap();
+        let mut found = Vec::new();
+        while let Some(segment) = heard.next() {
+            found.push((segment.unwrap(), heard.details().unwrap().avg_logprob));
+        }
+        (found, heard.language())
+    };
     let named = |language: &str, task: Task| by(json!({}), &asked.clone().language(language).task(task));
     let (german, english) = (named("de", Task::Translate), named("English", Task::Transcribe));
     assert_eq!((german.1.as_deref(), english.1.as_deref()), (Some("de"), Some("en")));

@@ -6,21 +6,22 @@
 //
 // A rank copies what it gives into its own buffer, raises its flag at every other rank, waits until theirs
 // are raised at its own, and reads. Block b of every rank deals with the same elements and has flags of its
-// own (flags[b][rank]), so there is no barrier over the grid; every launch has the same number of blocks, all
-// of which are resident, as a block waits for its peers.
+// own (flags[b][rank]), so there is no barrier over the grid; all ranks launch as many blocks, few enough that
+// all are resident, as a block waits for its peers.
 //
 // Flags hold the number of the exchange, twice (a round in the middle is odd). It counts in device memory:
 // replays of a captured step go on with it. It may wrap: numbers are compared by their difference.
 //
 // Two halves of the buffer alternate. A rank that is in exchange e + 2 has passed the wait of e + 1, so all
-// have begun that, and read everything of exchange e, which lay in the same half.
+// have begun that, and so ended exchange e, which lay in the same half, with all its blocks.
 //
 // A rank that is missing never raises its flag. Who waits looks at a word that the host sets then, and
 // leaves; what stands in x is no result.
-// Launch: BLOCKS blocks of 256 threads.
+// Launch: at most BLOCKS blocks of 256 threads.
 #include "device.cuh"
 
 constexpr u32 RANKS = 8;
+constexpr u32 BLOCKS = 32;
 
 struct Peers {
     // By rank: its buffer of two halves, and its flags [BLOCKS][RANKS].
@@ -55,18 +56,18 @@ DEVICE bool stopped(u64 stop) {
 
 DEVICE u64 flag_at(u64 flags, u32 rank) { return flags + 4 * (u64)(blockIdx.x * RANKS + rank); }
 
-// All threads of the block: what they have written reaches the peers' blocks, and theirs this one.
-DEVICE void exchange_flags(const Peers &p, u32 value) {
+// All threads of the block: what they have written reaches the peers' blocks, and theirs this one. Whether it
+// has: else a rank is missing, and what it should have written may never have been.
+DEVICE bool exchange_flags(const Peers &p, u32 value) {
     __syncthreads();
     u32 peer = threadIdx.x;
+    bool missing = false;
     if (peer < p.world && peer != p.rank) {
         raise(flag_at(p.flags[peer], p.rank), value);
         u64 own = flag_at(p.flags[p.rank], peer);
-        while ((int)(look(own) - value) < 0) {
-            if (stopped(p.stop)) break;
-        }
+        while (!missing && (int)(look(own) - value) < 0) missing = stopped(p.stop);
     }
-    __syncthreads();
+    return !__syncthreads_or(missing);
 }
 
 // The number of this exchange, doubled: what flags hold at its end.
@@ -78,9 +79,12 @@ DEVICE float *part(const Peers &p, u32 rank, u32 number) {
     return reinterpret_cast<float *>(p.parts[rank]) + (u64)(number / 2 & 1) * p.half;
 }
 
-// After the last use of the number.
+// After the last use of the number; the first block counts for those that this launch does not have.
 DEVICE void finish(const Peers &p, u32 number) {
-    if (threadIdx.x == 0) reinterpret_cast<u32 *>(p.counts)[blockIdx.x] = number / 2;
+    u32 *counts = reinterpret_cast<u32 *>(p.counts);
+    if (threadIdx.x == 0) counts[blockIdx.x] = number / 2;
+    if (blockIdx.x > 0) return;
+    for (u32 b = gridDim.x + threadIdx.x; b < BLOCKS; b += blockDim.x) counts[b] = number / 2;
 }
 
 // As engraft_core::numerics::tree_of_ranks.
@@ -153,17 +157,17 @@ DEVICE void reduce(const Reduce &p) {
         *reinterpret_cast<float4 *>(own + at) = v;
     });
     if constexpr (!SHARED) {
-        exchange_flags(peers, e);
+        if (!exchange_flags(peers, e)) return;
         launch_dependents();
         units(from, to, p.count, [&](u32 at, u32 n) { write_unit(x, at, n, wide, sum_at<N>(peers, e, at)); });
     } else {
-        exchange_flags(peers, e - 1);
+        if (!exchange_flags(peers, e - 1)) return;
         u32 share = over(to - from, N);
         u32 mine = least(to, from + peers.rank * share);
         units(mine, least(to, mine + share), p.count, [&](u32 at, u32) {
             *reinterpret_cast<float4 *>(own + at) = sum_at<N>(peers, e, at);
         });
-        exchange_flags(peers, e);
+        if (!exchange_flags(peers, e)) return;
         launch_dependents();
         units(from, to, p.count, [&](u32 at, u32 n) {
             float4 v = *reinterpret_cast<const float4 *>(part(peers, (at / 4 - from) / share, e) + at);
@@ -209,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(256) exchange_gather(const __grid_c
     u32 e = number(p.peers), rank = p.peers.rank;
     float *own = part(p.peers, rank, e);
     cells(p.rows, p.width[rank], [&](u32 r, u32 c, u32 i) { own[i] = x[(u64)r * p.cols + p.first[rank] + c]; });
-    exchange_flags(p.peers, e);
+    if (!exchange_flags(p.peers, e)) return;
     launch_dependents();
     for (u32 other = 0; other < p.peers.world; other++) {
         if (other == rank) continue;

@@ -90,6 +90,11 @@ impl Link {
     /// `Comm` with the rank that is missing, or this one and NCCL's reason.
     pub fn call(&self, what: &str, call: impl FnOnce(Handle) -> Status) -> Result<()> {
         self.sound()?;
+        // What a rank that is gone has left would pass for its part.
+        if let Err(error) = self.roll.check() {
+            self.fail(error);
+            return self.sound();
+        }
         self.roll.begin();
         let status = lock(&self.comm).as_ref().map(|comm| call(comm.0));
         match status {

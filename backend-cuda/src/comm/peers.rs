@@ -23,8 +23,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// How long work may take to end that waits for nobody, where a rank has left in good order.
+const GRACE: Duration = Duration::from_millis(500);
 /// Values that a rank gives at once, at most; longer exchanges take several launches.
 const HALF: usize = 1 << 20;
 /// Bytes of a value.
@@ -123,6 +125,8 @@ impl Stop {
 struct PeerLink {
     roll: Roll,
     stop: Stop,
+    /// When a rank was first seen to be gone.
+    gone: Mutex<Option<Instant>>,
 }
 
 impl std::fmt::Debug for PeerLink {
@@ -145,6 +149,8 @@ impl Watched for PeerLink {
             return true;
         }
         match self.roll.check() {
+            // One that is done has given all that others need of it.
+            Err(_) if lock(&self.gone).get_or_insert_with(Instant::now).elapsed() < GRACE => return false,
             Err(error) => self.fail(error),
             Ok(()) if waited > self.roll.patience => self.fail(self.roll.call("a step")),
             Ok(()) => return false,
@@ -203,7 +209,8 @@ impl PeerGroup {
         roll(board.as_ref(), 1)?;
         let stop = Stop::new(gpu)?;
         peers.stop = stop.address();
-        let link = Arc::new(PeerLink { roll: Roll::new(board, gpu.wait_limit()), stop });
+        let link =
+            Arc::new(PeerLink { roll: Roll::new(board, gpu.wait_limit()), stop, gone: Mutex::default() });
         let watched: Weak<PeerLink> = Arc::downgrade(&link);
         match gpu.watch.set(watched) {
             true => Ok(Self { link, peers, gpu: gpu.clone(), _places: places }),
@@ -215,6 +222,11 @@ impl PeerGroup {
     fn begin(&self, stream: &CudaStream) -> Result<()> {
         stream.gpu().bind()?;
         self.link.sound()?;
+        // What a rank that is gone has left would pass for its part.
+        if let Err(error) = self.link.roll.check() {
+            self.link.fail(error);
+            return self.link.sound();
+        }
         self.link.roll.begin();
         Ok(())
     }
@@ -293,7 +305,8 @@ impl Drop for PeerGroup {
     /// Others may still read what this rank has given, which lives on; what it has begun itself writes to
     /// them, and ends first.
     fn drop(&mut self) {
-        if self.gpu.finish().is_err() {
+        let _ = self.gpu.finish();
+        if self.gpu.hangs() {
             // Kernels that still wait look at the word, and leave; it stays where it is.
             self.link.stop.word().store(1, Ordering::Release);
             std::mem::forget(self.link.clone());

@@ -5,8 +5,10 @@ use bytemuck::{Pod, Zeroable};
 
 /// Most ranks.
 pub const RANKS: usize = 8;
-/// Blocks of every launch: on all ranks the same, and few enough that all of them run at once.
+/// Blocks of a launch at most: few enough that all of them run at once.
 pub const BLOCKS: u32 = 32;
+/// Values of a block: a thread has four.
+const EACH: u32 = 1024;
 /// Bytes of a rank's flags.
 pub const FLAG_BYTES: usize = 4 * RANKS * BLOCKS as usize;
 /// Bytes of a rank's counts.
@@ -22,8 +24,10 @@ pub const ENTRIES: [&str; 6] = [
     Gather::ENTRY,
 ];
 
-fn launch(entry: &str) -> Launch {
-    Launch { entry: entry.into(), grid: [BLOCKS, 1, 1], block: [256, 1, 1], shared_bytes: 0 }
+/// For so many values: on all ranks the same.
+fn launch(entry: &str, values: u32) -> Launch {
+    let blocks = values.div_ceil(EACH).clamp(1, BLOCKS);
+    Launch { entry: entry.into(), grid: [blocks, 1, 1], block: [256, 1, 1], shared_bytes: 0 }
 }
 
 /// A rank, and what it reaches of the others: zeros for ranks that are not there.
@@ -86,7 +90,7 @@ impl Reduce {
 
     /// One launch.
     pub fn launch(&self) -> Launch {
-        launch(Self::entry(self.peers.world, self.count))
+        launch(Self::entry(self.peers.world, self.count), self.count)
     }
 }
 
@@ -115,6 +119,6 @@ impl Gather {
 
     /// One launch.
     pub fn launch(&self) -> Launch {
-        launch(Self::ENTRY)
+        launch(Self::ENTRY, self.rows * self.width.into_iter().max().unwrap_or(0))
     }
 }

@@ -317,10 +317,8 @@ fn others(d: &mut Held) -> bool {
     if d.queue.aside.is_empty() && !d.queue.call_lasts() {
         return false;
     }
-    if resume(d) {
-        return true;
-    }
-    d.queue.ready.last().copied().is_some_and(|ticket| run(d, ticket))
+    // What waits polls for nothing until others have run.
+    d.queue.ready.last().copied().is_some_and(|ticket| run(d, ticket)) || resume(d)
 }
 
 /// Lets kernels go on that wait, as far as anything has moved since; whether one of them did.

@@ -13,7 +13,7 @@ use engraft_core::policy::Registry;
 use engraft_cuda::{Cuda, CudaConfig};
 use engraft_ranks::ThreadBoard;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 /// No wait of these tests lasts longer.
@@ -89,12 +89,14 @@ fn sums_are_the_tree_in_every_mode_and_size() {
         for (world, rows, cols) in [(2, 3, 37), (4, 1, 1), (4, 3, 43691), (8, 5, 13), (8, 33, 1001)] {
             let nodes = nodes(world, rows * cols);
             let want: Vec<f32> = (0..rows * cols).map(|i| tree(&nodes, i)).collect();
+            let together = Barrier::new(world);
             let got = ranks(&gpu, world, PATIENCE, |rank| {
                 let mut rank = rank.unwrap();
                 // Several: the halves of the buffers alternate.
                 let node = &nodes[rank.rank];
                 let sums = [0; 3].map(|_| rank.sum(cols, node, true).unwrap());
                 assert!(sums.iter().all(|sum| bits(sum) == bits(&sums[0])));
+                together.wait();
                 sums[0].clone()
             });
             for sums in &got {
@@ -176,7 +178,13 @@ fn a_rank_that_leaves_is_named_at_once() {
     assert_eq!(said[0], "rank 1 of 2: it has left the group");
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     // The device is as good as before.
-    let again = ranks(&gpu, 2, PATIENCE, |rank| rank.unwrap().sum(1, &[3.0], true).unwrap());
+    let together = Barrier::new(2);
+    let again = ranks(&gpu, 2, PATIENCE, |rank| {
+        let mut rank = rank.unwrap();
+        let sum = rank.sum(1, &[3.0], true).unwrap();
+        together.wait();
+        sum
+    });
     assert_eq!(again, [[6.0]; 2]);
 }
 
