@@ -1,8 +1,6 @@
 //! What a launch is given and what it gives back.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 use crate::fault::Instruction;
 use crate::memory::Traffic;
@@ -61,9 +59,6 @@ pub struct Launch {
     pub cooperative: bool,
     /// The virtual device that runs the kernel.
     pub device: u32,
-    /// Which of the device's heaps `malloc` and `free` are about: launches with one number share a heap,
-    /// which lives until [`Memory::drop_heap`].
-    pub heap: u64,
     /// Memory that an unfinished earlier grid still writes (programmatic dependent launch): off limits until
     /// `griddepcontrol.wait`. Usually the [`Report::written`] of that earlier grid.
     pub pending: Vec<Range<u64>>,
@@ -80,7 +75,6 @@ impl Launch {
             params: Vec::new(),
             cooperative: false,
             device: 0,
-            heap: 0,
             pending: Vec::new(),
         }
     }
@@ -127,8 +121,6 @@ pub struct Options {
     pub count_lines: bool,
     /// Bytes of text that `printf` may leave behind before the oldest are lost.
     pub print_bytes: usize,
-    /// Bytes of the heap that `malloc` takes from: it gives 0 where they do not suffice.
-    pub heap_bytes: u64,
     /// Threads over which independent blocks are spread, at most; results, reports and faults do not depend
     /// on it.
     pub threads: usize,
@@ -152,7 +144,6 @@ impl Default for Options {
             count_traffic: false,
             count_lines: false,
             print_bytes: 1 << 20,
-            heap_bytes: 8 << 20,
             threads: 1,
         }
     }
@@ -178,11 +169,8 @@ pub struct Touched {
     pub write: bool,
     /// By atomics, volatile or relaxed accesses alone.
     pub strong: bool,
-    /// Which of the launch's releases to others covers it, from 1; none where nothing but the end does.
-    pub released: Option<u32>,
-    /// Of each of the caller's chains, the last position that it comes behind, where flags of other launches
-    /// had made that more than what the launch began behind.
-    pub known: Option<Arc<BTreeMap<u64, u64>>>,
+    /// Not before a release to other launches: none of them can be ordered behind it by a flag.
+    pub late: bool,
     /// The instruction that did it last, where it is known.
     pub by: Option<Instruction>,
 }

@@ -7,18 +7,12 @@
 //! it.
 //!
 //! The order is kept in vector clocks over chains of operations: a chain goes on while each operation is
-//! behind the one before, as those of a stream are. Between two operations of a chain lie the releases of
-//! the later one, if it is a kernel: whoever acquires one of them is ordered behind what the kernel did
-//! before it, and what the acquirer did before that is ordered behind nothing. A release counts for all
-//! warps of its kernel: who has seen a later one is ordered behind the earlier ones of other warps, too.
-//!
-//! What the host knows is one clock for all its threads: a wait by one of them counts for all. So a race
-//! between two threads may be missed, as one between warps may, and none is invented.
+//! behind the one before, as those of a stream are. What the host knows is one clock for all its threads:
+//! a wait by one of them counts for all, so a race between two threads may be missed and none is invented.
 //! Reads and writes of host functions and of the program itself are not known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 
 use ptx_vm::Standing;
 use ptx_vm::fault::{Instruction, demangled};
@@ -29,7 +23,7 @@ use crate::state::Id;
 /// Operations remembered at most; older ones count as ordered.
 const REMEMBERED: usize = 4096;
 
-/// Of each chain, the last position that is ordered before.
+/// Of each chain, the last operation that is ordered before.
 type Clock = BTreeMap<u64, u64>;
 
 /// An operation's place in the order.
@@ -37,9 +31,7 @@ type Clock = BTreeMap<u64, u64>;
 struct Stamp {
     chain: u64,
     at: u64,
-    /// What comes before it, and itself.
-    begun: Clock,
-    /// The same, and what its flags have ordered it behind when it ends.
+    /// Itself and what comes before it.
     clock: Clock,
     stream: Id,
 }
@@ -53,11 +45,8 @@ pub struct Access {
     pub write: bool,
     /// By atomics or other strong accesses alone.
     pub strong: bool,
-    /// Which release of the kernel covers it, from 1; none where only the end of the operation orders others
-    /// behind it.
-    pub released: Option<u32>,
-    /// What flags had ordered it behind by then; none for what comes before the whole operation.
-    pub known: Option<Arc<Clock>>,
+    /// Not before a release to other kernels: only the end of the operation orders others behind it.
+    pub late: bool,
     /// A kernel's instruction.
     pub by: Option<Instruction>,
 }
@@ -65,7 +54,7 @@ pub struct Access {
 impl Access {
     /// Bytes that a copy, memset or release touches.
     pub fn plain(start: u64, bytes: u64, write: bool) -> Self {
-        Access { range: start..start + bytes, write, strong: false, released: None, known: None, by: None }
+        Access { range: start..start + bytes, write, strong: false, late: true, by: None }
     }
 }
 
@@ -74,7 +63,7 @@ impl Access {
 struct Record {
     chain: u64,
     at: u64,
-    begun: Clock,
+    clock: Clock,
     /// Kernels of one company have been held against each other by the machine.
     company: Option<u64>,
     stream: Id,
@@ -122,10 +111,11 @@ impl Hazards {
             self.chains += 1;
             self.chains
         });
-        let at = self.tips.get(&chain).copied().unwrap_or(0) + Standing::STEP;
+        // The odd number below stands for what a kernel releases to others while it runs.
+        let at = self.tips.get(&chain).map_or(2, |at| at + 2);
         self.tips.insert(chain, at);
         clock.insert(chain, at);
-        self.stamps.insert(ticket, Stamp { chain, at, begun: clock.clone(), clock, stream });
+        self.stamps.insert(ticket, Stamp { chain, at, clock, stream });
         self.unfinished.insert(ticket);
         while self.stamps.len() > 2 * REMEMBERED {
             self.stamps.pop_first();
@@ -153,12 +143,7 @@ impl Hazards {
         if self.gained.remove(&ticket)
             && let Some(clock) = self.stamps.get(&ticket).map(|stamp| stamp.clock.clone())
         {
-            for &ticket in behind {
-                self.learned(ticket, &clock);
-                if let Some(stamp) = self.stamps.get_mut(&ticket) {
-                    join(&mut stamp.begun, &clock);
-                }
-            }
+            behind.iter().for_each(|&ticket| self.learned(ticket, &clock));
         }
     }
 
@@ -233,24 +218,41 @@ impl Hazards {
         accesses.retain(|a| !a.range.is_empty());
         accesses.sort_by_key(|a| a.range.start);
         let apart = |r: &&Record| company.is_none() || r.company != company;
-        let Stamp { chain, at, stream, .. } = *stamp;
-        let begun = stamp.begun.clone();
-        let mine = Side { chain, at, begun: &begun, accesses: &accesses };
-        let race = |record: &Record| {
-            let (a, b, range) = mine.clash(&record.side())?;
-            let (mine, theirs) = (party(&what, stream, a), party(&record.what, record.stream, b));
-            let bytes = range.end - range.start;
-            Some(format!(
-                "StreamRace: {mine} {bytes} bytes at {:#x}; {theirs} the same: no event, stream or wait of the host orders the two",
-                range.start
-            ))
-        };
-        let found = self.records.iter().filter(apart).find_map(race);
+        let mut found = None;
+        for record in self.records.iter().filter(apart) {
+            let order = [
+                (
+                    knows(&stamp.clock, record.chain, record.at, true),
+                    knows(&stamp.clock, record.chain, record.at, false),
+                ),
+                (
+                    knows(&record.clock, stamp.chain, stamp.at, true),
+                    knows(&record.clock, stamp.chain, stamp.at, false),
+                ),
+            ];
+            if order.iter().any(|(all, _)| *all) {
+                continue;
+            }
+            if let Some((mine, theirs, range)) =
+                unordered(&accesses, &record.accesses, order[1].1, order[0].1)
+            {
+                let mine = party(&what, stamp.stream, mine);
+                let theirs = party(&record.what, record.stream, theirs);
+                let bytes = range.end - range.start;
+                found = Some(format!(
+                    "StreamRace: {mine} {bytes} bytes at {:#x}; {theirs} the same: no event, stream or wait of the host orders \
+                     the two",
+                    range.start
+                ));
+                break;
+            }
+        }
+        let (chain, at, stream, clock) = (stamp.chain, stamp.at, stamp.stream, stamp.clock.clone());
         if !accesses.is_empty() {
             if self.records.len() >= REMEMBERED {
                 self.records.remove(0);
             }
-            self.records.push(Record { chain, at, begun, company, stream, what, accesses });
+            self.records.push(Record { chain, at, clock, company, stream, what, accesses });
         }
         found
     }
@@ -268,80 +270,47 @@ pub fn kernel(name: &str) -> String {
     format!("kernel `{}`", demangled(name))
 }
 
-/// An operation with what it has touched, as one side of a race.
-struct Side<'a> {
-    chain: u64,
-    at: u64,
-    begun: &'a Clock,
-    /// Ascending by start.
-    accesses: &'a [Access],
+/// Whether a clock knows an operation: all of it, or what it had released to others.
+fn knows(clock: &Clock, chain: u64, at: u64, all: bool) -> bool {
+    clock.get(&chain).is_some_and(|&known| known >= if all { at } else { at - 1 })
 }
 
-impl Record {
-    fn side(&self) -> Side<'_> {
-        Side { chain: self.chain, at: self.at, begun: &self.begun, accesses: &self.accesses }
-    }
-}
-
-/// Whether a clock knows a position in a chain.
-fn knows(clock: &Clock, chain: u64, at: u64) -> bool {
-    clock.get(&chain).is_some_and(|&known| known >= at)
-}
-
-impl<'a> Side<'a> {
-    /// Whether an access of this side comes behind one of the other.
-    fn behind(&self, own: &Access, other: &Side<'_>, access: &Access) -> bool {
-        let at = match access.released {
-            Some(release) => other.at - Standing::STEP + u64::from(release),
-            None => other.at,
-        };
-        knows(own.known.as_deref().unwrap_or(self.begun), other.chain, at)
-    }
-
-    /// The first bytes that both touch without order, one of them writing, not both by strong accesses.
-    fn clash(&self, other: &Side<'a>) -> Option<(&'a Access, &'a Access, Range<u64>)> {
-        if knows(self.begun, other.chain, other.at) || knows(other.begun, self.chain, self.at) {
-            return None;
+/// The first clash of accesses that nothing orders: early ones of mine are ordered where `my_early` says so,
+/// theirs where `their_early` does.
+fn unordered<'a>(
+    mine: &'a [Access],
+    theirs: &'a [Access],
+    my_early: bool,
+    their_early: bool,
+) -> Option<(&'a Access, &'a Access, Range<u64>)> {
+    for (my_late, their_late) in [(true, true), (true, false), (false, true), (false, false)] {
+        if (!my_late && my_early) || (!their_late && their_early) {
+            continue;
         }
-        let race = |a: &Access, b: &Access| {
-            (a.write || b.write)
-                && !(a.strong && b.strong)
-                && !self.behind(a, other, b)
-                && !other.behind(b, self, a)
-        };
-        // Those that what comes next may overlap.
-        let (mut mine, mut theirs): (Vec<&'a Access>, Vec<&'a Access>) = (Vec::new(), Vec::new());
-        let (mut i, mut j) = (0, 0);
-        loop {
-            let own = match (self.accesses.get(i), other.accesses.get(j)) {
-                (None, None) => return None,
-                (Some(a), Some(b)) => a.range.start <= b.range.start,
-                (a, None) => {
-                    theirs.retain(|b| a.is_some_and(|a| b.range.end > a.range.start));
-                    if theirs.is_empty() {
-                        return None;
-                    }
-                    true
-                }
-                (None, Some(_)) => false,
-            };
-            let (next, open) = if own {
-                i += 1;
-                (&self.accesses[i - 1], &mut theirs)
-            } else {
-                j += 1;
-                (&other.accesses[j - 1], &mut mine)
-            };
-            open.retain(|access| access.range.end > next.range.start);
-            let found = open.iter().find(|a| if own { race(next, a) } else { race(a, next) });
-            if let Some(&access) = found {
-                let end = next.range.end.min(access.range.end);
-                let (a, b) = if own { (next, access) } else { (access, next) };
-                return Some((a, b, next.range.start..end));
-            }
-            if own { mine.push(next) } else { theirs.push(next) }
+        let of = |all: &'a [Access], late| all.iter().filter(|a| a.late == late).collect::<Vec<_>>();
+        let found = clash(&of(mine, my_late), &of(theirs, their_late));
+        if found.is_some() {
+            return found;
         }
     }
+    None
+}
+
+/// The first bytes that two operations touch, one of them writing, not both by strong accesses.
+fn clash<'a>(mine: &[&'a Access], theirs: &[&'a Access]) -> Option<(&'a Access, &'a Access, Range<u64>)> {
+    let (mut i, mut j) = (0, 0);
+    while let (Some(&a), Some(&b)) = (mine.get(i), theirs.get(j)) {
+        let common = a.range.start.max(b.range.start)..a.range.end.min(b.range.end);
+        if !common.is_empty() && (a.write || b.write) && !(a.strong && b.strong) {
+            return Some((a, b, common));
+        }
+        if a.range.end <= b.range.end {
+            i += 1;
+        } else {
+            j += 1;
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -401,11 +370,9 @@ mod tests {
             h.submitted(3, Id(2), &[2]);
             let Standing { chain, at, .. } = h.standing(1);
             // The second kernel has seen the flag; what comes behind it knows that, too.
-            h.learned(2, &[(chain, at - Standing::STEP + 1)].into());
+            h.learned(2, &[(chain, at - 1)].into());
             h.pass_on(2, &[3]);
-            let release = |late: bool| (!late).then_some(1);
-            let access =
-                |late, write| vec![Access { released: release(late), ..Access::plain(64, 8, write) }];
+            let access = |late, write| vec![Access { late, ..Access::plain(64, 8, write) }];
             // In whatever order they end.
             if race {
                 assert!(h.touched(3, "c".into(), access(true, true), None).is_none());
@@ -413,11 +380,7 @@ mod tests {
             } else {
                 assert!(h.touched(3, "c".into(), access(true, true), None).is_none());
                 assert!(h.touched(1, "a".into(), access(late, false), None).is_none());
-                let known = Some(Arc::new([(chain, at - Standing::STEP + 1)].into()));
-                let behind = vec![Access { known, ..Access::plain(64, 8, true) }];
-                assert!(h.touched(2, "b".into(), behind, None).is_none());
-                // What the second kernel did before it saw the flag comes behind nothing.
-                assert!(h.touched(2, "b".into(), access(true, true), None).is_some());
+                assert!(h.touched(2, "b".into(), access(true, true), None).is_none());
             }
             // Kernels of one company have been held against each other already.
             h.submitted(4, Id(1), &[]);
@@ -425,26 +388,6 @@ mod tests {
             let far = || vec![Access::plain(900, 8, true)];
             assert!(h.touched(4, "d".into(), far(), Some(7)).is_none());
             assert!(h.touched(5, "e".into(), far(), Some(7)).is_none());
-        }
-    }
-
-    /// Two flags of one kernel, of which the other has seen the first.
-    #[test]
-    fn a_flag_orders_nothing_that_a_later_flag_released() {
-        for (release, race) in [(1, false), (2, true)] {
-            let mut h = Hazards::default();
-            h.submitted(1, Id(1), &[]);
-            h.submitted(2, Id(2), &[]);
-            let Standing { chain, at, .. } = h.standing(1);
-            let reads = [(0, Some(1)), (64, Some(release))]
-                .map(|(start, released)| Access { released, ..Access::plain(start, 8, false) });
-            assert!(h.touched(1, "a".into(), reads.into(), None).is_none());
-            let seen: Clock = [(chain, at - Standing::STEP + 1)].into();
-            h.learned(2, &seen);
-            let known = Some(Arc::new(seen));
-            let write = vec![Access { known, ..Access::plain(0, 128, true) }];
-            let text = h.touched(2, "b".into(), write, None);
-            assert_eq!(text.as_ref().is_some_and(|t| t.contains("8 bytes at 0x40")), race, "{text:?}");
         }
     }
 

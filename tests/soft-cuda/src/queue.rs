@@ -140,12 +140,6 @@ impl Queue {
         self.pending.iter().filter(|(_, p)| p.context == context).map(|(&t, _)| t).collect()
     }
 
-    /// A kernel that waits to run in a context uses its heap.
-    pub fn uses_heap(&self, context: Id) -> bool {
-        let heap = |work: &Work| matches!(work, Work::Kernel(kernel) if kernel.heap);
-        self.pending.values().any(|p| p.context == context && heap(&p.work))
-    }
-
     /// Puts an operation of a stream in, behind those it depends on.
     pub fn insert(&mut self, context: Id, stream: Id, work: Work, after: &[Ticket]) -> Ticket {
         let ticket = self.next;
@@ -295,11 +289,6 @@ pub fn wait(d: &mut Held, targets: &[Ticket]) {
     let needed = d.queue.needed(targets);
     while targets.iter().any(|&t| !d.queue.done(t)) {
         let order = d.settings.order;
-        // Kernels that wait may go on at any time, not only when there is nothing else to do.
-        let coin = matches!(order, Order::Seeded(_)) && !d.queue.aside.is_empty();
-        if coin && d.queue.coins.below(2) == 0 && resume(d) {
-            continue;
-        }
         match d.queue.pick(order, &needed) {
             Some(ticket) => {
                 run(d, ticket);

@@ -43,8 +43,6 @@ pub struct KernelWork {
     pub instance: Arc<Instance>,
     /// Its name.
     pub name: Arc<str>,
-    /// It calls `malloc` or `free`.
-    pub heap: bool,
     /// Grid, block, arguments.
     pub launch: Launch,
     /// What it will have written.
@@ -206,9 +204,7 @@ impl Work {
 
 /// Whether it matters what operations touch.
 fn watches(d: &Driver) -> bool {
-    // What one device has done matters as soon as there is another one.
-    let several = d.contexts.len() > 1 || d.streams.len() > d.contexts.len() + 1;
-    d.settings.stream_races && (several || d.queue.hazards.watch())
+    d.settings.stream_races && (d.queue.hazards.watch() || d.streams.len() > d.contexts.len() + 1)
 }
 
 /// Begins a kernel, which ends or waits for another one.
@@ -221,9 +217,7 @@ pub fn begin(d: &mut Driver, kernel: &KernelWork, standing: Standing) -> Result<
         launch.pending = earlier.lock().clone();
     }
     let print_bytes = context::print_bytes(d, kernel.function);
-    let heap_bytes = if kernel.heap { context::heap(d, kernel.launch.heap) } else { 0 };
-    let options =
-        ptx_vm::Options { track_accesses: watches(d), print_bytes, heap_bytes, ..d.settings.machine };
+    let options = ptx_vm::Options { track_accesses: watches(d), print_bytes, ..d.settings.machine };
     let Driver { queue, memory, .. } = d;
     Ok(queue.company.begin(&kernel.instance, &kernel.name, launch, standing, memory, &options))
 }
@@ -244,8 +238,7 @@ pub fn end(d: &mut Driver, kernel: &KernelWork, outcome: Outcome) -> Result<Vec<
         range: t.range,
         write: t.write,
         strong: t.strong,
-        released: t.released,
-        known: t.known,
+        late: t.late,
         by: t.by,
     };
     Ok(report.accesses.into_iter().map(access).collect())

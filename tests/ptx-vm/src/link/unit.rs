@@ -124,8 +124,7 @@ fn symbols<'a>(
     }
     for f in &file.functions {
         // A declaration of what follows says nothing new.
-        let twice = file.functions.iter().any(|other| other.name == f.name && other.body.is_some())
-            || file.aliases.iter().any(|alias| alias.name == f.name);
+        let twice = file.functions.iter().any(|other| other.name == f.name && other.body.is_some());
         if f.body.is_none() && twice {
             continue;
         }
@@ -137,19 +136,6 @@ fn symbols<'a>(
             defined: f.body.is_some(),
             align: 0,
             span: f.span.clone(),
-            head: f.head.clone(),
-        });
-    }
-    for alias in &file.aliases {
-        let Some(f) = file.functions.iter().find(|f| f.name == alias.name) else { continue };
-        out.push(Symbol {
-            name: name(&alias.name),
-            unit,
-            linkage: f.linkage,
-            thing: Thing::Function(Shape::of(f)),
-            defined: true,
-            align: 0,
-            span: alias.span.clone(),
             head: f.head.clone(),
         });
     }

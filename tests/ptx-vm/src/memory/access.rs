@@ -2,7 +2,6 @@
 
 use super::clock::Clock;
 use super::flag::Scope;
-use super::history::When;
 
 /// Several lanes of one warp, as far as a cell remembers.
 pub(super) const SEVERAL: u8 = 32;
@@ -56,8 +55,8 @@ pub(crate) struct Seen {
     pub(crate) write: bool,
     /// By strong accesses alone.
     pub(crate) strong: bool,
-    /// Which release of the launch covers it, and what it comes behind.
-    pub(crate) when: When,
+    /// After everything that the launch released to others.
+    pub(crate) late: bool,
     /// The instruction.
     pub(crate) by: Option<u32>,
 }

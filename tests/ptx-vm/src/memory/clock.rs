@@ -113,29 +113,6 @@ impl Clock {
         }
     }
 
-    /// What comes before as a whole.
-    #[inline(always)]
-    pub(crate) fn past(&self) -> Option<&Arc<Past>> {
-        self.past.as_ref()
-    }
-
-    /// The counts of the warps of each cluster that it knows.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (u32, &[u32])> {
-        let foreign = self.foreign.iter().map(|(&cluster, row)| (cluster, &row[..]));
-        std::iter::once((self.home, &self.own[..])).chain(foreign)
-    }
-
-    /// Orders the owner after positions of the caller's chains, except of one.
-    pub(crate) fn join_chains(&mut self, chains: &BTreeMap<u64, u64>, except: u64) {
-        let known = |chain: u64| self.past.as_ref().and_then(|past| past.chains.get(&chain).copied());
-        let new = |(chain, at): &(u64, u64)| *chain != except && known(*chain).is_none_or(|own| own < *at);
-        let all = chains.iter().map(|(&chain, &at)| (chain, at));
-        let new: Vec<(u64, u64)> = all.filter(new).collect();
-        if !new.is_empty() {
-            Arc::make_mut(self.past.get_or_insert_default()).chains.extend(new);
-        }
-    }
-
     /// Of each chain of the caller's operations, the last one that comes before.
     pub(crate) fn chains(&self) -> BTreeMap<u64, u64> {
         self.past.as_ref().map(|past| past.chains.clone()).unwrap_or_default()

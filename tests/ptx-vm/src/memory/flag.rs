@@ -59,15 +59,6 @@ pub(crate) struct Flag {
     near: BTreeMap<(u32, u8), Clock>,
     /// Clusters that have released to their device or further.
     wide: BTreeSet<u32>,
-    /// Of the launches that have released to all devices: their chains, and the positions of the releases.
-    marks: BTreeMap<u64, u64>,
-    /// Of those that have released to a device.
-    device_marks: BTreeMap<u32, BTreeMap<u64, u64>>,
-}
-
-fn raise(marks: &mut BTreeMap<u64, u64>, chain: u64, at: u64) {
-    let own = marks.entry(chain).or_default();
-    *own = (*own).max(at);
 }
 
 impl Flag {
@@ -87,28 +78,6 @@ impl Flag {
         }
         self.device.entry(seat.device).or_default().join(clock);
         self.wide.insert(seat.cluster);
-    }
-
-    /// Notes which of a launch's releases this was, by its chain and the position in it.
-    pub(crate) fn mark(&mut self, seat: &Seat, scope: Scope, chain: u64, at: u64) {
-        if scope == Scope::System {
-            raise(&mut self.marks, chain, at);
-        }
-        if scope >= Scope::Device {
-            raise(self.device_marks.entry(seat.device).or_default(), chain, at);
-        }
-    }
-
-    /// Orders `clock`, of a thread of a launch of `chain`, after what other launches have released.
-    pub(crate) fn acquire_marks(&self, seat: &Seat, scope: Scope, chain: u64, clock: &mut Clock) {
-        if scope == Scope::System {
-            clock.join_chains(&self.marks, chain);
-        }
-        if scope >= Scope::Device
-            && let Some(marks) = self.device_marks.get(&seat.device)
-        {
-            clock.join_chains(marks, chain);
-        }
     }
 
     /// Orders `clock` after what has been released to a thread there.
@@ -133,11 +102,6 @@ impl Flag {
         self.system.join_past(&other.system);
         for (device, clock) in &other.device {
             self.device.entry(*device).or_default().join_past(clock);
-        }
-        other.marks.iter().for_each(|(&chain, &at)| raise(&mut self.marks, chain, at));
-        for (device, marks) in &other.device_marks {
-            let own = self.device_marks.entry(*device).or_default();
-            marks.iter().for_each(|(&chain, &at)| raise(own, chain, at));
         }
     }
 }

@@ -1,10 +1,7 @@
 //! The shadow of global memory: pages of lines, made when they are first touched.
 
-use std::ops::Range;
-
 use super::Memory;
-use super::clock::Fenced;
-use super::history::History;
+use super::clock::{Clock, Fenced};
 use super::shadow::{Cell, Conflict, How, LINE, Line, Parts, Party, Readers, Seen, word_bytes};
 
 /// Lines of a page of the global shadow: one bit each in a word.
@@ -19,9 +16,6 @@ pub(super) struct Page {
     lines: Option<Box<[Line; PAGE]>>,
 }
 
-/// A cluster, a warp of it, and the warp's count.
-type By = (u32, u16, u32);
-
 /// The shadow of global memory.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct GlobalShadow {
@@ -33,8 +27,6 @@ pub(crate) struct GlobalShadow {
     /// find others when it goes on.
     bases: Vec<u64>,
     generation: u64,
-    /// Blocks of the heap that the launch has freed: the instruction, and cluster, warp and count.
-    pub(crate) freed: Vec<(Range<u64>, u32, By)>,
 }
 
 impl GlobalShadow {
@@ -65,16 +57,6 @@ impl GlobalShadow {
         }
         self.pages = pages;
         self.leave(memory);
-    }
-
-    /// The launch itself has allocated: the place among all allocations.
-    pub(crate) fn came(&mut self, at: usize) {
-        self.pages.insert(at, Vec::new());
-    }
-
-    /// The launch itself has freed an allocation.
-    pub(crate) fn went(&mut self, at: usize) {
-        self.pages.remove(at);
     }
 
     /// Notes an access to `bytes` bytes at `offset` of an allocation.
@@ -117,10 +99,10 @@ impl GlobalShadow {
         }
     }
 
-    /// Shows what has been done with each word, ascending: allocation, offset and the access.
-    pub(crate) fn touched(&mut self, history: &History, see: &mut dyn FnMut(usize, usize, Seen)) {
+    /// Shows what has been done with each word, ascending: allocation, offset and the access. `released` is
+    /// what the launch has released to others.
+    pub(crate) fn touched(&mut self, released: &Clock, see: &mut dyn FnMut(usize, usize, Seen)) {
         let GlobalShadow { pages, parts, readers, .. } = self;
-        let mut shown = Vec::new();
         for (allocation, pages) in pages.iter_mut().enumerate() {
             for (at, page) in pages.iter_mut().enumerate() {
                 let Some(lines) = &mut page.lines else { continue };
@@ -129,8 +111,8 @@ impl GlobalShadow {
                     let cells = cells.all(parts);
                     for word in 0..LINE / 4 {
                         let cell = &cells[word.min(cells.len() - 1)];
-                        let see = &mut |seen: Seen| see(allocation, offset + 4 * word, seen);
-                        cell.touched(readers, history, &mut shown, see);
+                        let seen = cell.touched(readers, released);
+                        seen.into_iter().flatten().for_each(|seen| see(allocation, offset + 4 * word, seen));
                     }
                 }
             }

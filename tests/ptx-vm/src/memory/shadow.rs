@@ -2,8 +2,8 @@
 //! read it since.
 //!
 //! One [`Cell`] per 4-byte word, with masks for its bytes. Two accesses race when one of them is a write,
-//! they overlap, they are not both strong (atomic, volatile, relaxed and up), and the later one's clock does
-//! not know the earlier one. The lanes of one warp are distinguished until the warp's own count moves on
+//! they overlap, they are not both strong (atomic, volatile, relaxed and up), and the later one's [`Clock`]
+//! does not know the earlier one. The lanes of one warp are distinguished until the warp's own count moves on
 //! (`__syncwarp`, a barrier): a lane that reads what another lane of its warp wrote just now races with it,
 //! because lanes may run one after another. Four neighbouring words are a [`Line`]: as long as they have one
 //! history they share a cell, and an access of 16 aligned bytes is one check instead of four. What is found
@@ -12,9 +12,8 @@
 
 pub(crate) use super::access::{Conflict, How, Party, Seen, TOGETHER};
 use super::access::{FAR, SEVERAL};
-use super::clock::Fenced;
+use super::clock::{Clock, Fenced};
 use super::flag::Scope;
-use super::history::{History, When};
 
 /// The reader field's mark for a list of readers.
 const LISTED: u16 = u16::MAX;
@@ -195,45 +194,32 @@ impl Cell {
         self.strong = self.strong & READ_MARKS | how.write_marks();
     }
 
-    /// Shows what has been done with the word. A write stands for the reads too, unless they were released or
-    /// ordered otherwise. `shown` is room for what has been shown.
-    pub(super) fn touched(
-        &self,
-        readers: &Readers,
-        history: &History,
-        shown: &mut Vec<When>,
-        see: &mut dyn FnMut(Seen),
-    ) {
+    /// What has been done with the word. A write stands for the reads too, unless only one of the two
+    /// was released.
+    pub(super) fn touched(&self, readers: &Readers, released: &Clock) -> [Option<Seen>; 2] {
         let place = |line: u16| (line != FAR).then_some(u32::from(line));
         let reads_strong = self.read_count == 0 || self.strong & (2 | WEAK_BEFORE) == 2;
-        let when = |cluster, who: u16, count| history.when(cluster, who >> 6, count);
-        shown.clear();
-        if self.write_count != 0 {
-            let when = when(self.write_cluster, self.write_who, self.write_count);
-            let (strong, by) = (self.strong & 1 != 0 && reads_strong, place(self.write_line));
-            see(Seen { write: true, strong, when, by });
-            shown.push(when);
+        let late = |cluster, who: u16, count| !released.knows(cluster, who >> 6, count);
+        let read = (self.read_count != 0).then(|| {
+            let all = match (self.read_who, self.read_count) {
+                (LISTED, ANYONE) => true,
+                (LISTED, at) => {
+                    readers.lists[at as usize - 1].iter().any(|r| late(r.cluster, r.who, r.count))
+                }
+                (who, count) => {
+                    let more = self.more.iter().filter(|&&mark| mark != 0).map(|&mark| along(mark));
+                    std::iter::once(who).chain(more).any(|who| late(self.read_cluster, who, count))
+                }
+            };
+            Seen { write: false, strong: reads_strong, late: all, by: place(self.read_line) }
+        });
+        if self.write_count == 0 {
+            return [read, None];
         }
-        if self.read_count == 0 {
-            return;
-        }
-        let by = place(self.read_line);
-        let mut read = |when: When| {
-            if !shown.contains(&when) {
-                shown.push(when);
-                see(Seen { write: false, strong: reads_strong, when, by });
-            }
-        };
-        match (self.read_who, self.read_count) {
-            (LISTED, ANYONE) => read((None, None)),
-            (LISTED, at) => {
-                readers.lists[at as usize - 1].iter().for_each(|r| read(when(r.cluster, r.who, r.count)));
-            }
-            (who, count) => {
-                let more = self.more.iter().filter(|&&mark| mark != 0).map(|&mark| along(mark));
-                std::iter::once(who).chain(more).for_each(|who| read(when(self.read_cluster, who, count)));
-            }
-        }
+        let strong = self.strong & 1 != 0 && reads_strong;
+        let late = late(self.write_cluster, self.write_who, self.write_count);
+        let write = Seen { write: true, strong, late, by: place(self.write_line) };
+        [Some(write), read.filter(|read| read.late != late)]
     }
 
     /// One history but for the instructions that made it.

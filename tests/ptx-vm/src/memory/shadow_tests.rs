@@ -1,7 +1,6 @@
 //! The shadow of memory: what races, what does not, and lines against words.
 
 use super::*;
-use crate::memory::clock::Clock;
 use crate::memory::global::GlobalShadow;
 
 fn party(clock: &Clock, warp: u16, lane: u8) -> Party<'_> {
@@ -328,10 +327,7 @@ fn a_read_behind_another_one_counts_with_its_own_scope() {
     assert_eq!(d.how(0, How::READ), None);
     d.clocks[0].tick(0);
     assert_eq!(d.touch(0, false, sys), None);
-    let mut seen = Vec::new();
-    d.cell.touched(&d.readers, &History::default(), &mut Vec::new(), &mut |one| {
-        seen.push((one.write, one.strong));
-    });
-    assert_eq!(seen, [(false, false)]);
+    let seen = d.cell.touched(&d.readers, &Clock::default());
+    assert_eq!(seen.map(|seen| seen.map(|seen| seen.strong)), [Some(false), None]);
     assert_eq!(d.touch(1, true, sys), None, "the read that counts is strong");
 }

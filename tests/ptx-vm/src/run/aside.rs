@@ -15,7 +15,6 @@ use super::schedule::{self, Blocks, Plan, Runner};
 use super::{notes, parallel, workspace};
 use crate::memory::clock::Clock;
 use crate::memory::global::GlobalShadow;
-use crate::memory::history::History;
 use crate::memory::traffic::Counters;
 use crate::{Fault, Instance, Launch, Memory, Options, Report};
 
@@ -51,7 +50,7 @@ struct State {
     notes: Notes,
     start: Clock,
     learned: Clock,
-    history: History,
+    released: Clock,
 }
 
 impl fmt::Debug for Aside {
@@ -112,8 +111,7 @@ impl Aside {
             self.state.shadow.fit(grid.memory.get());
             std::mem::swap(&mut grid.shadow, &mut self.state.shadow);
         }
-        let member = &common.members[self.member];
-        (grid.own, grid.place) = (member.own.clone(), member.standing.releases());
+        grid.own = common.members[self.member].own.clone();
         self.state.enter(&mut grid, common, fresh);
         let mut runner = Runner::new(&plan, grid);
         runner.blocks = std::mem::take(&mut self.blocks);
@@ -151,7 +149,7 @@ impl Aside {
     ) -> Step {
         let Aside { workspace, member, joined, state, .. } = *self;
         let State { mut shadow, written, traffic, instructions, executed, longest, notes, .. } = state;
-        let touched = notes::touched(plan, memory, &mut shadow, &state.history);
+        let touched = notes::touched(plan, memory, &mut shadow, &state.released);
         let learned = state.learned.chains();
         common.members[member].ended = Some(state.learned);
         if workspace != 0 {
@@ -177,7 +175,7 @@ impl State {
             (grid.instructions, grid.longest) = (state.instructions, state.longest);
             (grid.looks, grid.global_looks, grid.notes) = (state.looks, state.global_looks, state.notes);
         }
-        (grid.start, grid.learned, grid.history) = (state.start, state.learned, state.history);
+        (grid.start, grid.learned, grid.released) = (state.start, state.learned, state.released);
         grid.flags = std::mem::take(&mut common.flags);
         grid.company = Some(common);
     }
@@ -198,7 +196,7 @@ impl State {
             notes: grid.notes,
             start: grid.start,
             learned: grid.learned,
-            history: grid.history,
+            released: grid.released,
         };
         (state, common)
     }
@@ -242,7 +240,6 @@ impl Company {
             shadow.readers.devices.push((own.start, launch.device));
         }
         let (device, member, instance) = (launch.device, common.members.len(), instance.clone());
-        let history = History::new(own.clone(), warps(&launch));
         common.members.push(Member {
             own,
             device,
@@ -253,7 +250,7 @@ impl Company {
         });
         let joined = self.waiting > 0;
         let learned = Clock::new(u32::MAX, 0);
-        let state = State { start, history, learned, ..State::default() };
+        let state = State { start, released: learned.clone(), learned, ..State::default() };
         let aside = Aside {
             instance,
             kernel,
@@ -301,12 +298,6 @@ impl Company {
             self.over += 1;
         }
     }
-}
-
-/// Warps of a cluster.
-fn warps(launch: &Launch) -> u16 {
-    let blocks: u32 = launch.cluster.iter().product();
-    (launch.block.iter().product::<u32>().div_ceil(32) * blocks) as u16
 }
 
 /// A launch that never began.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Grid, Turn};
+use super::Grid;
 use crate::Instance;
 use crate::fault::demangled;
 use crate::memory::clock::{Clock, Past};
@@ -18,8 +18,8 @@ use crate::memory::global::GlobalShadow;
 use crate::memory::shadow::Conflict;
 
 /// A launch's place among the caller's operations, which form chains: each is ordered behind those of its
-/// chain before it. Numbers of operations are multiples of [`Standing::STEP`]; those below stand, one after
-/// the other, for what the launch has released to others while it ran.
+/// chain before it. Numbers of operations are even; the odd one below stands for what the launch has released
+/// to others while it ran.
 #[derive(Debug, Clone, Default)]
 pub struct Standing {
     /// Its chain.
@@ -28,16 +28,6 @@ pub struct Standing {
     pub at: u64,
     /// Of each chain, the last operation that it is ordered behind, itself included.
     pub clock: BTreeMap<u64, u64>,
-}
-
-impl Standing {
-    /// From one operation of a chain to the next.
-    pub const STEP: u64 = 1 << 32;
-
-    /// The chain, and the position in it behind which the launch's releases lie.
-    pub(crate) fn releases(&self) -> (u64, u64) {
-        (self.chain, self.at.saturating_sub(Self::STEP))
-    }
 }
 
 /// A launch of the company.
@@ -86,9 +76,8 @@ impl Common {
     pub(crate) fn start(&self, standing: &Standing) -> Clock {
         let mut start = Clock::new(u32::MAX, 0);
         let mut past = Past { chains: standing.clock.clone(), ..Past::default() };
-        // What it does itself is not past; flags say which of its releases they are.
-        let (chain, before) = standing.releases();
-        past.chains.insert(chain, before);
+        // What it releases itself.
+        past.chains.insert(standing.chain, standing.at.saturating_sub(1));
         for member in &self.members {
             let known = standing.clock.get(&member.standing.chain).copied().unwrap_or(0);
             if let Some(ended) = member.ended.as_ref().filter(|_| known >= member.standing.at) {
@@ -125,20 +114,19 @@ impl Common {
 impl Grid<'_> {
     /// Orders a warp after what was released at an address.
     pub(crate) fn acquire(&self, address: u64, seat: &Seat, scope: Scope, clock: &mut Clock) {
-        let past = self.company.as_ref().and_then(|common| common.past.get(&address));
-        for flag in [self.flags.get(&address), past].into_iter().flatten() {
+        if let Some(flag) = self.flags.get(&address) {
             flag.acquire(seat, scope, clock);
-            flag.acquire_marks(seat, scope, self.place.0, clock);
+        }
+        if let Some(flag) = self.company.as_ref().and_then(|common| common.past.get(&address)) {
+            flag.acquire(seat, scope, clock);
         }
     }
 
     /// Releases at an address what `clock` is ordered after.
     pub(crate) fn release(&mut self, address: u64, seat: &Seat, scope: Scope, clock: &Clock) {
-        let flag = self.flags.entry(address).or_default();
-        flag.release(seat, scope, clock);
+        self.flags.entry(address).or_default().release(seat, scope, clock);
         if self.company.is_some() && scope >= Scope::Device {
-            let (chain, before) = self.place;
-            flag.mark(seat, scope, chain, before + u64::from(self.history.release(clock)));
+            self.released.join(clock);
         }
     }
 
@@ -168,31 +156,5 @@ impl Grid<'_> {
             member.device
         );
         Some(Stranger { device: member.device, words })
-    }
-}
-
-impl Turn<'_, '_> {
-    /// Where the warp has learned of other launches, a new count begins: what it does from now on comes
-    /// behind that, and what it did before does not.
-    #[inline(always)]
-    pub(crate) fn notice(&mut self) {
-        let known = match (&self.warp.known, self.warp.clock.past()) {
-            (None, None) => true,
-            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
-            _ => false,
-        };
-        if !known && self.grid.company.is_some() {
-            self.gain();
-        }
-    }
-
-    #[cold]
-    fn gain(&mut self) {
-        self.warp.known = self.warp.clock.past().cloned();
-        self.warp.clock.tick(self.warp.id);
-        let (cluster, id, now) = (self.cluster.id, self.warp.id, self.warp.clock.now(self.warp.id));
-        if let Some(past) = &self.warp.known {
-            self.grid.history.gain(cluster, id, now, past);
-        }
     }
 }

@@ -12,7 +12,6 @@ use crate::matrix::Summation;
 use crate::memory::clock::Clock;
 use crate::memory::flag::Flag;
 use crate::memory::global::GlobalShadow;
-use crate::memory::history::History;
 use crate::memory::overlay::Overlay;
 use crate::memory::shadow::{Conflict, How, LINE, Party};
 use crate::memory::traffic::Counters;
@@ -60,10 +59,8 @@ pub(crate) struct Grid<'g> {
     pub(crate) start: Clock,
     /// What warps that have ended had learned of other launches.
     pub(crate) learned: Clock,
-    /// What it has released to its device or further, and learned of others.
-    pub(crate) history: History,
-    /// Its place among the caller's operations: the chain, and where its releases begin in it.
-    pub(crate) place: (u64, u64),
+    /// What it has released to its device or further.
+    pub(crate) released: Clock,
     pub(crate) written: BTreeSet<u64>,
     /// Bytes moved, if they are counted.
     pub(crate) traffic: Option<Box<Counters>>,
@@ -88,7 +85,7 @@ pub(crate) struct Grid<'g> {
     /// Line index of the instruction being executed, for work that outlives it.
     pub(crate) line: u32,
     /// The allocation of the last access: the next is mostly in it too.
-    pub(super) hint: (u64, u64, usize),
+    hint: (u64, u64, usize),
 }
 
 /// Bytes of device memory that passed all checks.
@@ -119,8 +116,7 @@ impl<'g> Grid<'g> {
             own: 0..u32::MAX,
             start: Clock::default(),
             learned: Clock::default(),
-            history: History::default(),
-            place: (0, 0),
+            released: Clock::default(),
             written: BTreeSet::new(),
             traffic: options.count_traffic.then(Box::default),
             instructions: 0,

@@ -10,13 +10,12 @@
 //! that is wanted.
 
 use std::collections::HashSet;
-use std::ops::Range;
 
 use super::schedule::Plan;
 use super::{Cluster, Grid, Spot, Stop, Warp};
 use crate::fault::Instruction;
+use crate::memory::clock::Clock;
 use crate::memory::global::GlobalShadow;
-use crate::memory::history::History;
 use crate::memory::shadow::Seen;
 use crate::{Fault, FaultKind, Memory, Touched};
 
@@ -24,9 +23,6 @@ use crate::{Fault, FaultKind, Memory, Touched};
 const PATIENCE: u64 = 2_000_000;
 /// Faults noted, whether distinct or not, after which a launch ends.
 const FLOOD: u64 = 20_000;
-
-/// Ranges that a further word may belong to: what was done with one word in several ways makes several.
-const OPEN: usize = 8;
 
 /// Kind, instruction, line of the other party.
 type Key = (FaultKind, u32, String, u32);
@@ -193,31 +189,25 @@ pub(crate) fn touched(
     plan: &Plan<'_>,
     memory: &Memory,
     shadow: &mut GlobalShadow,
-    history: &History,
+    released: &Clock,
 ) -> Vec<Touched> {
-    let mut all: Vec<(Range<u64>, Seen)> = Vec::new();
+    let mut all: Vec<(Touched, Option<u32>)> = Vec::new();
     if !plan.options.track_accesses {
         return Vec::new();
     }
-    shadow.touched(history, &mut |allocation, offset, seen| {
+    shadow.touched(released, &mut |allocation, offset, seen| {
+        let Seen { write, strong, late, by } = seen;
         let start = memory.at(allocation).base + offset as u64;
-        let open = all.iter_mut().rev().take(OPEN).find(|(range, one)| range.end == start && *one == seen);
-        match open {
-            Some((range, _)) => range.end += 4,
-            None => all.push((start..start + 4, seen)),
+        match all.last_mut() {
+            Some((last, line))
+                if last.range.end == start
+                    && (last.write, last.strong, last.late, *line) == (write, strong, late, by) =>
+            {
+                last.range.end += 4;
+            }
+            _ => all.push((Touched { range: start..start + 4, write, strong, late, by: None }, by)),
         }
     });
-    for (range, line, (cluster, warp, count)) in &shadow.freed {
-        let when = history.when(*cluster, *warp, *count);
-        all.push((range.clone(), Seen { write: true, strong: false, when, by: Some(*line) }));
-    }
-    if !shadow.freed.is_empty() {
-        all.sort_by_key(|(range, _)| range.start);
-    }
     let by = |line: Option<u32>| line.and_then(|at| plan.program.lines.get(at as usize)).cloned();
-    let touched = |(range, seen): (Range<u64>, Seen)| {
-        let Seen { write, strong, when: (released, known), by: line } = seen;
-        Touched { range, write, strong, released, known: known.map(|at| history.chains(at)), by: by(line) }
-    };
-    all.into_iter().map(touched).collect()
+    all.into_iter().map(|(touched, line)| Touched { by: by(line), ..touched }).collect()
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::grid::{Grid, Store};
 use super::notes;
 use super::schedule::{Plan, Runner};
-use crate::memory::history::History;
+use crate::memory::clock::Clock;
 use crate::memory::overlay::Overlay;
 use crate::memory::traffic::Counters;
 use crate::{Memory, Touched};
@@ -98,7 +98,7 @@ fn share(plan: &Plan<'_>, base: &Memory, next: &AtomicUsize, stop: &AtomicBool) 
             let Grid { memory, written, instructions, executed, longest, traffic, mut shadow, .. } =
                 runner.grid;
             let Store::Shared { overlay, .. } = memory else { return None };
-            let touched = notes::touched(plan, base, &mut shadow, &History::default());
+            let touched = notes::touched(plan, base, &mut shadow, &Clock::default());
             return Some(Share { overlay, written, instructions, executed, longest, traffic, touched });
         };
         if runner.run_clusters([cluster]).is_err() || !runner.grid.notes.is_empty() {

@@ -20,7 +20,6 @@ use crate::code::{Program, SHARED_START};
 use crate::fault::Instruction;
 use crate::memory::Traffic;
 use crate::memory::clock::Clock;
-use crate::memory::history::History;
 use crate::memory::shadow::{LINE, Line, Readers};
 use crate::ops::{barrier, copy, wgmma};
 use crate::{Fault, FaultKind, Instance, Kernel, Launch, LineCount, Memory, Options, Report, Schedule};
@@ -199,7 +198,7 @@ pub(crate) fn run(
     let mut runner = Runner::new(&plan, grid);
     let ended = runner.run_clusters(plan.order.iter().copied());
     let Grid { written, instructions, executed, longest, traffic, notes, mut shadow, .. } = runner.grid;
-    let touched = notes::touched(&plan, memory, &mut shadow, &History::default());
+    let touched = notes::touched(&plan, memory, &mut shadow, &Clock::default());
     if plan.workspace != 0 {
         // It was allocated above, and kernels release nothing.
         let _ = memory.free(plan.workspace);

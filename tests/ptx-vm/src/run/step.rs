@@ -34,7 +34,6 @@ impl Turn<'_, '_> {
     pub(crate) fn run(&mut self, slice: u64) -> Result<Turned, Blame> {
         let end = self.warp.count + slice;
         self.grid.turn = (self.grid.global_looks, self.cluster.progress);
-        self.notice();
         loop {
             self.warp.merge();
             let Some(at) = self.choose() else {
@@ -132,7 +131,6 @@ impl Turn<'_, '_> {
                 pc,
                 lane: mask.trailing_zeros(),
             })?;
-            self.notice();
             if !(self.grid.noted.is_empty() && self.cluster.noted.is_empty()) {
                 self.report(pc, mask.trailing_zeros())?;
             }

@@ -6,7 +6,7 @@
 //! every group waits for lanes that are elsewhere, the warp can never go on: that is the fault *divergence*.
 
 use crate::code::{Constant, Special};
-use crate::memory::clock::{Clock, Past};
+use crate::memory::clock::Clock;
 use crate::registers::{Registers, Slot};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -74,8 +74,6 @@ pub(crate) struct Warp {
     pub(crate) local: Vec<u8>,
     pub(crate) local_bytes: u32,
     pub(crate) clock: Clock,
-    /// What was known of other launches when the present count began.
-    pub(crate) known: Option<Arc<Past>>,
     /// What the last fence made visible to relaxed releases.
     /// By scope.
     pub(crate) fenced: [Option<Arc<Clock>>; 4],
@@ -128,7 +126,6 @@ impl Warp {
             local: vec![0; program.local_bytes as usize * 32],
             local_bytes: program.local_bytes,
             clock: Clock::default(),
-            known: None,
             fenced: Default::default(),
             seen: HashMap::new(),
             looked: 0,
@@ -159,7 +156,6 @@ impl Warp {
         self.groups.push(Group { pc: 0, mask: self.lanes, blocked: false, parked: false });
         self.wait = Wait::Nothing;
         self.done = false;
-        self.known = clock.past().cloned();
         self.clock = clock;
         self.clock.tick(id);
         self.fenced = Default::default();

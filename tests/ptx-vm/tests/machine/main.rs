@@ -4,7 +4,6 @@
 // Reason: the models are written as the manual's formulas are, shifts and products side by side.
 #![allow(clippy::precedence)]
 
-mod aliases;
 mod atomics;
 mod bugs;
 mod calls;
@@ -17,7 +16,6 @@ mod data;
 mod float;
 mod fragments;
 mod harness;
-mod heap;
 mod integer;
 mod kernels;
 mod options;
