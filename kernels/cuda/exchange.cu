@@ -6,8 +6,8 @@
 //
 // A rank copies what it gives into its own buffer, raises its flag at every other rank, waits until theirs
 // are raised at its own, and reads. Block b of every rank deals with the same elements and has flags of its
-// own (flags[b][rank]), so there is no barrier over the grid; all ranks launch as many blocks, few enough that
-// all are resident, as a block waits for its peers.
+// own (flags[b][rank]), so there is no barrier over the grid; all ranks launch as many blocks, few enough
+// that all are resident, as a block waits for its peers.
 //
 // Flags hold the number of the exchange, twice (a round in the middle is odd). It counts in device memory:
 // replays of a captured step go on with it. It may wrap: numbers are compared by their difference.
