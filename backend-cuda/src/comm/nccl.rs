@@ -8,6 +8,7 @@ use cudarc::driver::sys::CUstream;
 use engraft_core::{Error, Result};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -117,7 +118,8 @@ pub struct Nccl {
     pub(crate) functions: Functions,
     path: PathBuf,
     version: i32,
-    _library: Library,
+    /// Never unloaded: threads of its own outlive what was asked for.
+    _library: ManuallyDrop<Library>,
 }
 
 impl std::fmt::Debug for Nccl {
@@ -156,7 +158,7 @@ impl Nccl {
             let what = format!("NCCL 2.19 or newer; {} is {}", found.display(), words(version));
             return Err(no(what));
         }
-        Ok(Arc::new(Self { functions, path: found, version, _library: library }))
+        Ok(Arc::new(Self { functions, path: found, version, _library: ManuallyDrop::new(library) }))
     }
 
     /// The file that was loaded.
