@@ -1,6 +1,6 @@
 //! A device as the backend that the engine sees.
 
-use crate::comm::group::NcclGroup;
+use crate::comm::nccl_group::NcclGroup;
 use crate::comm::peers::{self, PeerGroup};
 use crate::device::Cuda;
 use crate::driver::check;

@@ -1,7 +1,6 @@
 //! Values of flags: what is allowed is said where it is not understood.
 
 use engraft::backends::{self, BackendName};
-use engraft::engraft_core::backend::Exchange;
 use engraft::engraft_core::mem::Groups;
 #[cfg(feature = "image")]
 use engraft::engraft_diffusion::Lora;
@@ -32,13 +31,6 @@ pub(super) fn weight_format(text: &str) -> Result<WeightFormat, String> {
 
 pub(super) fn degree(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| [1, 2, 4, 8].contains(n)).ok_or_else(|| "allowed: 1, 2, 4, 8".into())
-}
-
-pub(super) fn exchange(text: &str) -> Result<Exchange, String> {
-    let found = Exchange::NAMES.iter().find(|(name, _)| *name == text);
-    found
-        .map(|(_, by)| *by)
-        .ok_or_else(|| format!("allowed: {}", Exchange::NAMES.map(|(name, _)| name).join(", ")))
 }
 
 /// A whole number in a range.

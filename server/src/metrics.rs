@@ -320,13 +320,16 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// A sequence that is submitted now.
-    pub fn new(metrics: std::sync::Arc<Metrics>, prompt: usize, n: usize, most_tokens: usize) -> Self {
+    /// A sequence whose submission began then: of `n` of a prompt of so many tokens, with so many at most.
+    pub fn new(
+        metrics: std::sync::Arc<Metrics>,
+        began: Instant,
+        (prompt, n, most_tokens): (usize, usize, usize),
+    ) -> Self {
         metrics.prompts(prompt);
         metrics.choices.observe(n as f64);
         metrics.most_tokens.observe(most_tokens as f64);
-        let now = Instant::now();
-        Self { metrics, began: now, first: None, last: now, tokens: 0, reason: "abort" }
+        Self { metrics, began, first: None, last: began, tokens: 0, reason: "abort" }
     }
 
     /// It had waited so long when it was admitted.

@@ -12,6 +12,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode};
 use engraft::Request;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Tokens of a completion whose request names no number, as OpenAI's API has it.
 const COMPLETION_TOKENS: usize = 16;
@@ -147,12 +148,14 @@ fn submit(
             tenant: call.key.clone(),
             ..Request::default()
         };
+        // Before the engine has it: it may have its first token before this thread goes on.
+        let began = Instant::now();
         let several = generator.handle().submit_several(request, generation.n).map_err(|error| {
             state.models.report(&call.served, &error, call.fingerprint);
             ApiError::from(error)
         })?;
         for tokens in several {
-            let timing = Timing::new(Arc::clone(&state.metrics), ids.len(), generation.n, *room);
+            let timing = Timing::new(Arc::clone(&state.metrics), began, (ids.len(), generation.n, *room));
             let stops = generation.stops.clone();
             choices.push(Choice::new(tokens.into_stream(), detokenizer.clone(), stops, timing)?);
         }

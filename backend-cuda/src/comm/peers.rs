@@ -9,6 +9,7 @@
 
 use super::roll::{Roll, roll};
 use super::watch::Watched;
+use super::widest;
 use crate::device::Cuda;
 use crate::driver::check;
 use crate::mem::{CudaMem, lock};
@@ -268,11 +269,7 @@ impl Communicator<Cuda> for PeerGroup {
     ) -> Result<()> {
         self.begin(stream)?;
         let (rows, cols) = (x.rows(), x.cols());
-        let inside = |range: &Range<usize>| range.start <= range.end && range.end <= cols;
-        if columns.len() != self.link.roll.world || !columns.iter().all(inside) {
-            return Err(Error::internal(format!("columns {columns:?} of {cols}")));
-        }
-        let widest = columns.iter().map(Range::len).max().unwrap_or(0);
+        let widest = widest(columns, self.link.roll.world, cols)?;
         if rows * widest == 0 {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use super::super::failure::Failure;
 use super::super::output::{Loading, note};
-use super::super::values::{backend, degree, dtype, exchange, positive, threads, weight_format};
+use super::super::values::{backend, degree, dtype, positive, threads, weight_format};
 #[cfg(unix)]
 use super::group::GroupArgs;
 use clap::Args as ClapArgs;
@@ -72,7 +72,7 @@ pub struct DeviceArgs {
     /// What ranks exchange by without NCCL: peers (kernels over memory that all reach; ranks that are
     /// threads, each on a device of its own, from the named one on), host, auto (peers where that can be; the
     /// default)
-    #[arg(help_heading = "CUDA", long, value_name = "WAY", value_parser = exchange, conflicts_with = "nccl")]
+    #[arg(help_heading = "CUDA", long, value_name = "WAY", conflicts_with = "nccl")]
     pub exchange: Option<Exchange>,
     /// Element type of activations: f32, f16, bf16; default: on GPUs the checkpoint's own where its weights
     /// have 16 bits (not with --mode reference), else f32

@@ -1,7 +1,8 @@
 //! The rendezvous of ranks in host memory.
 
-use crate::Result;
+use crate::{Error, Result};
 use std::ops::Range;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// What ranks on one machine exchange by, where nothing else is asked for.
@@ -16,9 +17,16 @@ pub enum Exchange {
     Peers,
 }
 
-impl Exchange {
-    /// All of them, by name.
-    pub const NAMES: [(&str, Self); 3] = [("auto", Self::Auto), ("host", Self::Host), ("peers", Self::Peers)];
+impl FromStr for Exchange {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "host" => Ok(Self::Host),
+            "peers" => Ok(Self::Peers),
+            _ => Err(Error::config("exchange", format!("\"{text}\""), "auto, host, peers")),
+        }
+    }
 }
 
 /// A rendezvous of the ranks of a group: each has one of its own, for the same group. Every rank makes the

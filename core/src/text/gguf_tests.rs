@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
+use crate::text::sentencepiece::tests::cleaned_up;
 use crate::text::tokenizer::tests::{examples, numbers, raw_json};
 
 /// What a converter to GGUF would write for a golden's tokenizer.
@@ -229,23 +230,6 @@ fn of_t5() -> GgufVocab {
     vocab
 }
 
-/// What the golden's `tokenizer_config.json` asks for in texts, and GGUF has no key for.
-fn cleaned_up(text: String) -> String {
-    let rules = [
-        (" .", "."),
-        (" ?", "?"),
-        (" !", "!"),
-        (" ,", ","),
-        (" ' ", "'"),
-        (" n't", "n't"),
-        (" 'm", "'m"),
-        (" 's", "'s"),
-        (" 've", "'ve"),
-        (" 're", "'re"),
-    ];
-    rules.iter().fold(text, |text, (from, to)| text.replace(from, to))
-}
-
 #[test]
 fn unigram_vocabularies_give_the_goldens_ids() {
     let vocab = of_t5();
@@ -258,6 +242,7 @@ fn unigram_vocabularies_give_the_goldens_ids() {
     for row in rows {
         let (text, ids) = (row["text"].as_str().unwrap(), numbers(&row["ids"]));
         assert_eq!(tokenizer.encode(text, true).unwrap(), ids, "{text:?}");
+        // The golden's `tokenizer_config.json` asks for that, and GGUF has no key for it.
         let decoded = |skip_special: bool| cleaned_up(tokenizer.decode(&ids, skip_special).unwrap());
         assert_eq!(decoded(false), row["decoded"], "{text:?}");
         assert_eq!(decoded(true), row["decoded_skip_special"], "{text:?}");

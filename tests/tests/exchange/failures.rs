@@ -1,5 +1,6 @@
 //! A rank that fails is named, and nothing hangs; a library that is of no use is refused.
 
+use super::both::{SOON, does_not_come, leaves, text};
 use super::{device, double, ranks};
 use conformance::backends::cuda_with;
 use engraft_core::backend::Backend;
@@ -7,59 +8,20 @@ use engraft_core::numerics::Mode;
 use engraft_cuda::{CudaConfig, Nccl};
 use engraft_ranks::ThreadBoard;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(60);
-/// No wait of these tests lasts longer.
-const SOON: Duration = Duration::from_secs(20);
 
-fn text<T>(outcome: engraft_core::Result<T>) -> String {
-    outcome.err().map_or_else(|| "a result".to_string(), |error| error.to_string())
-}
-
-/// Ranks exchange once; then rank 1 is gone, and rank 0 waits for it on the device.
 #[test]
 fn a_rank_that_leaves_is_named_at_once() {
     let double = double();
-    let (gpu, began) = (device(&double, Mode::Reference), Instant::now());
-    let said = ranks(&gpu, 2, LONG, |rank| {
-        let mut rank = rank.unwrap();
-        assert_eq!(rank.sum(1, &[2.0], true).unwrap(), [4.0]);
-        if rank.rank == 1 {
-            return String::new();
-        }
-        let said = text(rank.sum(1, &[2.0], true));
-        // The group stays failed.
-        assert_eq!(text(rank.sum(1, &[2.0], true)), said);
-        said
-    });
-    assert_eq!(said[0], "rank 1 of 2: it has left the group");
-    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    leaves(&device(&double, Mode::Reference));
 }
 
-/// One that does not come within the patience of ranks: the roll is called, and it does not answer.
 #[test]
 fn a_rank_that_does_not_come_is_named() {
     let double = double();
-    let given_up = AtomicUsize::new(0);
-    let (gpu, patience, began) =
-        (device(&double, Mode::Reference), Duration::from_millis(1500), Instant::now());
-    let said = ranks(&gpu, 4, patience, |rank| {
-        let mut rank = rank.unwrap();
-        assert_eq!(rank.sum(1, &[2.0], true).unwrap(), [8.0]);
-        // It comes when all others have given it up.
-        while rank.rank == 2 && given_up.load(Ordering::SeqCst) < 3 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let said = text(rank.sum(1, &[2.0], true));
-        given_up.fetch_add(1, Ordering::SeqCst);
-        said
-    });
-    for said in &said {
-        assert!(said.starts_with("rank 2 of 4: it did not reach"), "{said}");
-    }
-    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    does_not_come(&device(&double, Mode::Reference));
 }
 
 /// What NCCL reports on its own, by asking.

@@ -1,5 +1,6 @@
 //! The law of ranks by NCCL: 1, 2, 4 and 8 of them give the same bits, whatever order it adds in.
 
+use super::both::{adds_nothing, columns};
 use super::{device, double, ranks};
 use conformance::backends::folder;
 use conformance::dice::Dice;
@@ -11,7 +12,6 @@ use engraft_core::numerics::{Mode, tree_of_ranks};
 use engraft_core::policy::Registry;
 use engraft_cuda::Cuda;
 use soft_nccl::Order;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -147,30 +147,12 @@ fn sums_are_the_tree_in_exact_modes_and_nccls_own_in_mode_fast() {
 fn a_rank_that_adds_nothing_counts_as_zeros() {
     let double = double();
     for mode in [Mode::Reference, Mode::Fast] {
-        let got = ranks(&device(&double, mode), 2, PATIENCE, |rank| {
-            let mut rank = rank.unwrap();
-            let values = [[-0.0, 3.0], [f32::NAN, 1.0]][rank.rank];
-            let adds = rank.rank == 0;
-            bits(&rank.sum(2, &values, adds).unwrap())
-        });
-        assert_eq!(got, [[0, 3f32.to_bits()]; 2]);
+        adds_nothing(&device(&double, mode));
     }
 }
 
 #[test]
 fn columns_of_unequal_width_reach_every_rank() {
     let double = double();
-    let gpu = device(&double, Mode::Reference);
-    let (rows, cols) = (3, 7);
-    let columns: [Range<usize>; 4] = [0..3, 3..3, 3..4, 4..7];
-    let whole: Vec<f32> = (0..rows * cols).map(|i| i as f32).collect();
-    let got = ranks(&gpu, 4, PATIENCE, |rank| {
-        let mut rank = rank.unwrap();
-        let own = |i: usize| columns[rank.rank].contains(&(i % cols));
-        let values: Vec<f32> = (0..rows * cols).map(|i| if own(i) { i as f32 } else { -1.0 }).collect();
-        let mut x = rank.matrix(cols, &values).unwrap();
-        rank.comm.all_gather(&mut rank.stream, x.view_mut(rows).unwrap(), &columns).unwrap();
-        rank.read(&x).unwrap()
-    });
-    assert_eq!(got, vec![whole; 4]);
+    columns(&device(&double, Mode::Reference));
 }

@@ -6,6 +6,7 @@
 //! the process, so tests run one at a time.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod both;
 mod double;
 mod failures;
 mod law;

@@ -1,5 +1,6 @@
 //! Exchanges by kernels over memory that all ranks reach.
 
+use super::both::{adds_nothing, columns, does_not_come, leaves, text};
 use super::law::{PATIENCE, bits, given, nodes, tree};
 use super::{double, ranks, reached};
 use conformance::backends::{cuda_with, folder};
@@ -12,17 +13,7 @@ use engraft_core::numerics::Mode;
 use engraft_core::policy::Registry;
 use engraft_cuda::{Cuda, CudaConfig};
 use engraft_ranks::ThreadBoard;
-use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
-use std::time::{Duration, Instant};
-
-/// No wait of these tests lasts longer.
-const SOON: Duration = Duration::from_secs(20);
-
-fn text<T>(outcome: engraft_core::Result<T>) -> String {
-    outcome.err().map_or_else(|| "a result".to_string(), |error| error.to_string())
-}
 
 fn launches(gpu: &Arc<Cuda>, entry: &str) -> u64 {
     gpu.launches().get(entry).copied().unwrap_or(0)
@@ -131,54 +122,20 @@ fn long_exchanges_go_in_parts() {
 #[test]
 fn a_rank_that_adds_nothing_counts_as_zeros() {
     let double = double();
-    let got = ranks(&reached(&double, Mode::Reference), 2, PATIENCE, |rank| {
-        let mut rank = rank.unwrap();
-        let values = [[-0.0, 3.0], [f32::NAN, 1.0]][rank.rank];
-        let adds = rank.rank == 0;
-        bits(&rank.sum(2, &values, adds).unwrap())
-    });
-    assert_eq!(got, [[0, 3f32.to_bits()]; 2]);
+    adds_nothing(&reached(&double, Mode::Reference));
 }
 
 #[test]
 fn columns_of_unequal_width_reach_every_rank() {
     let double = double();
-    let gpu = reached(&double, Mode::Reference);
-    let (rows, cols) = (3, 7);
-    let columns: [Range<usize>; 4] = [0..3, 3..3, 3..4, 4..7];
-    let whole: Vec<f32> = (0..rows * cols).map(|i| i as f32).collect();
-    let got = ranks(&gpu, 4, PATIENCE, |rank| {
-        let mut rank = rank.unwrap();
-        let own = |i: usize| columns[rank.rank].contains(&(i % cols));
-        let values: Vec<f32> = (0..rows * cols).map(|i| if own(i) { i as f32 } else { -1.0 }).collect();
-        let mut x = rank.matrix(cols, &values).unwrap();
-        // Twice, in both halves.
-        for _ in 0..2 {
-            rank.comm.all_gather(&mut rank.stream, x.view_mut(rows).unwrap(), &columns).unwrap();
-        }
-        rank.read(&x).unwrap()
-    });
-    assert_eq!(got, vec![whole; 4]);
+    columns(&reached(&double, Mode::Reference));
 }
 
-/// Ranks exchange once; then rank 1 is gone, and rank 0 waits for it on the device.
 #[test]
 fn a_rank_that_leaves_is_named_at_once() {
     let double = double();
-    let (gpu, began) = (reached(&double, Mode::Reference), Instant::now());
-    let said = ranks(&gpu, 2, PATIENCE, |rank| {
-        let mut rank = rank.unwrap();
-        assert_eq!(rank.sum(1, &[2.0], true).unwrap(), [4.0]);
-        if rank.rank == 1 {
-            return String::new();
-        }
-        let said = text(rank.sum(1, &[2.0], true));
-        // The group stays failed.
-        assert_eq!(text(rank.sum(1, &[2.0], true)), said);
-        said
-    });
-    assert_eq!(said[0], "rank 1 of 2: it has left the group");
-    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    let gpu = reached(&double, Mode::Reference);
+    leaves(&gpu);
     // The device is as good as before.
     let together = Barrier::new(2);
     let again = ranks(&gpu, 2, PATIENCE, |rank| {
@@ -190,28 +147,10 @@ fn a_rank_that_leaves_is_named_at_once() {
     assert_eq!(again, [[6.0]; 2]);
 }
 
-/// One that does not come within the patience of ranks: the roll is called, and it does not answer.
 #[test]
 fn a_rank_that_does_not_come_is_named() {
     let double = double();
-    let given_up = AtomicUsize::new(0);
-    let (gpu, patience, began) =
-        (reached(&double, Mode::Reference), Duration::from_millis(1500), Instant::now());
-    let said = ranks(&gpu, 4, patience, |rank| {
-        let mut rank = rank.unwrap();
-        assert_eq!(rank.sum(1, &[2.0], true).unwrap(), [8.0]);
-        // It comes when all others have given it up.
-        while rank.rank == 2 && given_up.load(Ordering::SeqCst) < 3 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let said = text(rank.sum(1, &[2.0], true));
-        given_up.fetch_add(1, Ordering::SeqCst);
-        said
-    });
-    for said in &said {
-        assert!(said.starts_with("rank 2 of 4: it did not reach"), "{said}");
-    }
-    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    does_not_come(&reached(&double, Mode::Reference));
 }
 
 /// Ranks that do not reach each other exchange by the host, unless kernels were asked for.

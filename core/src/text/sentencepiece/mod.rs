@@ -205,4 +205,4 @@ fn merges(model: &Model) -> Result<Merges> {
 
 #[cfg(test)]
 #[path = "tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -4,8 +4,9 @@
 //! order NCCL's own sums have is its choice. In mode `Fast` NCCL adds. Steps are not captured: NCCL wants a
 //! capture on all ranks or on none, and a rank decides for itself.
 
-use super::link::Link;
 use super::nccl::{F32, Nccl, SUM};
+use super::nccl_link::Link;
+use super::widest;
 use crate::device::Cuda;
 use crate::driver::check;
 use crate::mem::CudaMem;
@@ -165,11 +166,7 @@ impl Communicator<Cuda> for NcclGroup {
     ) -> Result<()> {
         stream.not_while_capturing("an exchange by NCCL")?;
         let (rows, cols, own) = (x.rows(), x.cols(), self.link.rank());
-        let inside = |range: &Range<usize>| range.start <= range.end && range.end <= cols;
-        if columns.len() != self.link.world() || !columns.iter().all(inside) {
-            return Err(Error::internal(format!("columns {columns:?} of {cols}")));
-        }
-        let widest = columns.iter().map(Range::len).max().unwrap_or(0);
+        let widest = widest(columns, self.link.world(), cols)?;
         let count = rows * widest;
         if count == 0 {
             return Ok(());
