@@ -5,7 +5,6 @@
 //! become merges ([`table`]) and the rest the same kind of model that a `tokenizer.json` gives, so that
 //! everything after this is one path.
 
-mod base64;
 mod plan;
 mod table;
 mod tekken;

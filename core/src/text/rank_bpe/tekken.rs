@@ -3,9 +3,10 @@
 
 use std::borrow::Cow;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use super::base64;
 use super::plan::{MOST_SPECIAL, Plan, Special};
 use super::table::Ranks;
 use crate::text::settings::Settings;
@@ -97,8 +98,8 @@ pub(super) fn read(settings: &Settings<'_>) -> Result<Plan> {
         if entry.rank != at as u64 {
             return Err(broken(format!("token {at} of `vocab` has rank {}; allowed is {at}", entry.rank)));
         }
-        let token = base64::decode(&entry.token_bytes);
-        let token = token.ok_or_else(|| broken(format!("token_bytes of rank {at} is not base 64")))?;
+        let token = STANDARD.decode(entry.token_bytes.as_bytes());
+        let token = token.map_err(|_| broken(format!("token_bytes of rank {at} is not base 64")))?;
         entries.push((entry.rank, token));
     }
     let special = special(&name, special_tokens, front)?;

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use std::collections::HashMap;
 
 /// Numbers below `n`, the same in each run.
@@ -17,20 +19,6 @@ impl Random {
         let letters = 1 + self.below(longest);
         (0..letters).map(|_| ["a", "b", "é"][self.below(3)]).collect()
     }
-}
-
-fn encoded(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let group = |group: &[u8]| {
-        let bits =
-            group.iter().chain([&0; 2]).take(3).fold(0usize, |bits, byte| bits << 8 | usize::from(*byte));
-        let sign = |at: usize| match at > group.len() {
-            true => '=',
-            false => char::from(LETTERS[bits >> (18 - 6 * at) & 63]),
-        };
-        (0..4).map(sign).collect::<String>()
-    };
-    bytes.chunks(3).map(group).collect()
 }
 
 /// All bytes and random strings of a few letters and blanks, in random order: most parts of a token are
@@ -72,7 +60,7 @@ fn joined(ranks: &HashMap<Vec<u8>, u32>, word: &str) -> Vec<u32> {
 }
 
 fn lines(tokens: &[Vec<u8>]) -> Vec<u8> {
-    let line = |(rank, token): (usize, &Vec<u8>)| format!("{} {rank}\n", encoded(token));
+    let line = |(rank, token): (usize, &Vec<u8>)| format!("{} {rank}\n", STANDARD.encode(token));
     tokens.iter().enumerate().map(line).collect::<String>().into_bytes()
 }
 
@@ -80,7 +68,7 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 
 /// A `tekken.json` of some tokens, of which the last ones are not the model's.
 fn tekken(tokens: &[Vec<u8>], unused: usize) -> Value {
-    let entry = |(rank, token): (usize, &Vec<u8>)| json!({"rank": rank, "token_bytes": encoded(token), "token_str": String::from_utf8(token.clone()).ok()});
+    let entry = |(rank, token): (usize, &Vec<u8>)| json!({"rank": rank, "token_bytes": STANDARD.encode(token), "token_str": String::from_utf8(token.clone()).ok()});
     json!({
         "config": {"pattern": TEKKEN, "num_vocab_tokens": tokens.len(), "version": "v3",
             "default_vocab_size": 30 + tokens.len() - unused, "default_num_special_tokens": 30},
@@ -250,7 +238,7 @@ fn broken_tables_are_refused_by_name() {
     }
     assert!(error(String::new()).contains("the byte 0x00 is no token"));
     assert!(error("é".into()).contains("line 1"));
-    let long = encoded(&[b'a'; 1025]);
+    let long = STANDARD.encode([b'a'; 1025]);
     assert!(error(format!("{good}{long} 266")).contains("1025 bytes; allowed are 1 to 1024"));
     let invalid = read("qwen.tiktoken", vec![0xFF, 0xFE], &class).unwrap_err().to_string();
     assert!(invalid.contains("utf-8"), "{invalid}");

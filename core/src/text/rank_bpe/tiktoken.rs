@@ -3,7 +3,9 @@
 //! The file has nothing but ranks: how texts are split and which special tokens there are is the family's,
 //! which `tokenizer_config.json` names, or the model's type.
 
-use super::base64;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
 use super::plan::{Plan, Special};
 use super::table::{MOST_TOKENS, Ranks};
 use crate::text::pieces::LLAMA3;
@@ -99,7 +101,7 @@ fn parse(name: &str, bytes: &[u8]) -> Result<Ranks> {
         }
         let (token, rank) =
             line.split_once(' ').ok_or_else(|| broken("is not a token, a blank and a rank"))?;
-        let token = base64::decode(token).ok_or_else(|| broken("has a token that is not base 64"))?;
+        let token = STANDARD.decode(token).map_err(|_| broken("has a token that is not base 64"))?;
         let rank: u64 = rank.parse().map_err(|_| broken("has a rank that is no whole number below 2^64"))?;
         entries.push((rank, token));
     }
