@@ -4,12 +4,12 @@
 
 use crate::alone::{self, Losses};
 use crate::backends::{self, LabVisitor};
-use crate::dice::Dice;
 use crate::laws::{Lab, Report, check, check_large, check_wide};
 use crate::registry::{self, OpSpec, Visitor};
 use engraft_core::backend::Backend;
 use engraft_core::mem::Float;
 use libtest_mimic::{Arguments, Failed, Trial};
+use sample::Sample;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,39 +63,6 @@ impl Visitor for Listed<'_> {
         if backends::concerns(self.0, spec.name()) {
             self.1 += spec.dtypes().len();
         }
-    }
-}
-
-/// The trials that a run takes: all, or one of `count`, chosen by a seed.
-#[derive(Clone, Copy)]
-struct Part {
-    count: u64,
-    seed: u64,
-}
-
-impl Part {
-    /// One of `ENGRAFT_SAMPLE` trials by `ENGRAFT_SEED`.
-    fn of_environment() -> Self {
-        let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
-        Self {
-            count: number("ENGRAFT_SAMPLE").unwrap_or(1).max(1),
-            seed: number("ENGRAFT_SEED").unwrap_or(1),
-        }
-    }
-
-    fn takes(self, name: &str) -> bool {
-        // FNV-1a of the name: a trial stays in or out when others are added.
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        Dice::new(hash ^ self.seed).bits().is_multiple_of(self.count)
-    }
-
-    /// What a reader of the results must know.
-    fn said(self) -> Option<String> {
-        let Self { count, seed } = self;
-        (count > 1)
-            .then(|| format!("a sample: one trial of {count}, by ENGRAFT_SEED={seed}; .ci/full takes all"))
     }
 }
 
@@ -161,7 +128,7 @@ pub fn main(args: Vec<String>) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let listed = trials.0.len();
-    let part = Part::of_environment();
+    let part = Sample::of_environment();
     trials.0.retain(|trial| part.takes(trial.name()));
     let missing = backends::missing_here();
     let conclusion = libtest_mimic::run(&arguments, trials.0);
@@ -187,30 +154,9 @@ pub fn main(args: Vec<String>) -> ExitCode {
         return ExitCode::FAILURE;
     }
     // A sample of few may have none.
-    if ran == 0 && part.count == 1 {
+    if ran == 0 && part.is_all() {
         println!("no trial has the name that was asked for: a run in which nothing ran shows nothing");
         return ExitCode::FAILURE;
     }
     conclusion.exit_code()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Part;
-
-    /// Over all seeds no trial is left out for ever, and a part has about as many as it says.
-    #[test]
-    fn samples_are_fair() {
-        let names: Vec<String> = (0..300).map(|i| format!("cuda::op{i}::f32")).collect();
-        let mut taken = vec![0; names.len()];
-        for seed in 0..40 {
-            let part = Part { count: 2, seed };
-            let chosen: Vec<_> = names.iter().map(|name| part.takes(name)).collect();
-            let count = chosen.iter().filter(|taken| **taken).count();
-            assert!((100..200).contains(&count), "{count} of 300 by seed {seed}");
-            taken.iter_mut().zip(chosen).for_each(|(all, one)| *all += usize::from(one));
-        }
-        assert!(taken.iter().all(|n| (5..36).contains(n)), "{taken:?}");
-        assert!(names.iter().all(|name| Part { count: 1, seed: 7 }.takes(name)));
-    }
 }

@@ -47,9 +47,9 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Runs `test` under every schedule.
+    /// Runs `test` under every schedule, or those of a sample.
     pub fn each(test: &mut dyn FnMut(&mut Machine)) {
-        for schedule in SCHEDULES {
+        for schedule in sample::some(SCHEDULES) {
             test(&mut Machine::new(schedule));
         }
     }

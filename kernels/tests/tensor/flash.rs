@@ -8,6 +8,7 @@ use engraft_kernels::params::attention::Scores;
 use engraft_kernels::params::flash::{Flash, WIDTHS, supports};
 use engraft_kernels::params::kv::{KvView, PageTable};
 use ptx_vm::Options;
+use sample::some;
 
 const OLD: f32 = 0.375;
 
@@ -368,7 +369,7 @@ pub fn last(text: &Text, queries: usize) -> Ask<'_> {
 fn widths_and_groups() {
     let sizes = [(64, 4, 2), (80, 2, 2), (96, 3, 1), (112, 2, 1), (128, 8, 2), (192, 2, 1), (256, 2, 1)];
     assert_eq!(sizes.map(|(width, ..)| width as u32), WIDTHS, "every width has a case");
-    for (width, heads_n, kv) in sizes {
+    for (width, heads_n, kv) in some(sizes) {
         for ty in [Type::Bf16, Type::F16] {
             let h = heads(ty, heads_n, kv, width);
             let (a, b, c) = (text(&h, 21, 1), text(&h, 70, 2), text(&h, 3, 3));
@@ -380,7 +381,7 @@ fn widths_and_groups() {
 #[test]
 fn masks() {
     let base = heads(Type::F16, 4, 2, 64);
-    for h in [
+    for h in some([
         Heads { causal: false, ..base.clone() },
         Heads { window: Some(10), ..base.clone() },
         Heads { window: Some(0), ..base.clone() },
@@ -392,7 +393,7 @@ fn masks() {
         Heads { causal: false, slopes: Some(vec![-0.5, 0.25, 0.0, 1.0]), cap: Some(2.0), ..base.clone() },
         Heads { causal: false, bias: Bias::new(4, 5, 70), ..base.clone() },
         Heads { window: Some(100), sinks: Some(vec![0.5; 4]), bias: Bias::new(4, 66, 0), ..base.clone() },
-    ] {
+    ]) {
         let (a, b) = (text(&h, 40, 5), text(&h, 150, 6));
         h.prove(&[all(&a), last(&b, 2), last(&b, 30)]);
     }
@@ -417,12 +418,12 @@ fn small_weights_count() {
 
 #[test]
 fn several_spans() {
-    for h in [
+    for h in some([
         heads(Type::F16, 2, 1, 64),
         Heads { window: Some(300), sinks: Some(vec![1.0, -0.5]), ..heads(Type::F16, 2, 2, 64) },
         Heads { causal: false, ..heads(Type::Bf16, 1, 1, 128) },
         Heads { window: Some(0), ..heads(Type::Bf16, 2, 1, 64) },
-    ] {
+    ]) {
         let (a, b, c) = (text(&h, 700, 7), text(&h, 256, 8), text(&h, 257, 9));
         h.prove(&[last(&a, 1), last(&b, 3), last(&c, 2), last(&c, 20)]);
     }
@@ -437,10 +438,10 @@ fn many_heads_in_a_group_take_several_tiles() {
 
 #[test]
 fn a_row_has_the_same_bits_alone_in_a_batch_and_in_chunks() {
-    for (h, len) in [
+    for (h, len) in some([
         (heads(Type::Bf16, 4, 2, 64), 330),
         (Heads { window: Some(90), cap: Some(5.0), ..heads(Type::F16, 2, 1, 80) }, 290),
-    ] {
+    ]) {
         let (a, b) = (text(&h, len, 21), text(&h, 33, 22));
         let options = schedules()[2];
         let whole = h.run(&[all(&a)], how(options));
@@ -497,7 +498,7 @@ fn values_that_a_row_does_not_see_cannot_reach_it() {
     ] {
         let clean = text(&h, 90, 51);
         let ((dirty, seen), cols) = (dirtied(&h, &clean), h.heads * h.width);
-        for options in schedules() {
+        for options in some(schedules()) {
             // A prompt, a chunk of it, a few queries by `split`.
             for (queries, few) in [(90, 0), (40, 0), (4, 4)] {
                 let run = |text| h.run(&[last(text, queries)], How { few, ..how(options) });
@@ -549,7 +550,7 @@ fn rows_without_pages_at_any_address() {
 
 #[test]
 fn hopper_widths_and_groups() {
-    for (width, heads_n, kv) in [(64, 4, 2), (128, 3, 1), (128, 2, 2)] {
+    for (width, heads_n, kv) in some([(64, 4, 2), (128, 3, 1), (128, 2, 2)]) {
         for ty in [Type::Bf16, Type::F16] {
             let h = heads(ty, heads_n, kv, width);
             let (a, b, c) = (text(&h, 21, 1), text(&h, 150, 2), text(&h, 3, 3));
@@ -561,7 +562,7 @@ fn hopper_widths_and_groups() {
 #[test]
 fn hopper_masks() {
     let base = heads(Type::F16, 2, 1, 64);
-    for h in [
+    for h in some([
         Heads { causal: false, ..base.clone() },
         Heads { window: Some(70), cap: Some(3.0), sinks: Some(vec![2.0, -1.0]), ..base.clone() },
         Heads { chunk: Some(33), ..base.clone() },
@@ -569,7 +570,7 @@ fn hopper_masks() {
         Heads { causal: false, window: Some(33), ahead: Some(64), ..base.clone() },
         Heads { causal: false, bias: Bias::new(2, 3, 70), ..base.clone() },
         Heads { slopes: Some(vec![0.5, 0.0625]), bias: Bias::new(2, 128, 128), ..base.clone() },
-    ] {
+    ]) {
         let (a, b) = (text(&h, 40, 5), text(&h, 200, 6));
         prove_on_hopper(&h, &[all(&a), last(&b, 90)]);
     }

@@ -3,6 +3,7 @@
 
 use crate::flash::{Ask, Heads, How, Text, all, heads, how, last, text};
 use crate::machine::{Type, schedules};
+use sample::some;
 
 /// Near f64 by the kernel for many queries; the same bits where sequences of up to `few` are split.
 fn prove(h: &Heads, asks: &[Ask<'_>], few: u32) {
@@ -16,7 +17,7 @@ fn prove(h: &Heads, asks: &[Ask<'_>], few: u32) {
 fn many_heads_over_a_long_context() {
     let h = heads(Type::Bf16, 32, 8, 128);
     let a = text(&h, 2065, 61);
-    let asks = [last(&a, 1), last(&a, 4), last(&a, 17)];
+    let asks: Vec<Ask<'_>> = some([1, 4, 17]).into_iter().map(|queries| last(&a, queries)).collect();
     prove(&h, &asks, 4);
     let [_, _, cores] = schedules();
     h.check(&asks, &h.run(&asks, How { hopper: true, few: 1, ..how(cores) }));

@@ -6,13 +6,14 @@ use crate::machine::Type;
 use crate::wide::prove;
 use engraft_kernels::params::gemm::{Sum, Then};
 use engraft_kernels::params::{Activation, Format};
+use sample::some;
 
 /// How many kernels there are.
 const KERNELS: usize = 3;
 
 #[test]
 fn every_format_by_every_kernel() {
-    for (i, (format, group)) in QUANTIZED.into_iter().enumerate() {
+    for (i, (format, group)) in some(QUANTIZED.into_iter().enumerate()) {
         // Columns of whole blocks, more than the last tile's outputs, rows that end inside a tile.
         let (rows, n, k) = [(9, 150, 288), (33, 40, 7 * 64 + 32), (70, 130, 1088)][i % 3];
         let ty = if i % 2 == 0 { Type::Bf16 } else { Type::F16 };
@@ -35,8 +36,8 @@ fn both_types_decode_alike() {
 #[test]
 fn groups_across_leaves_and_rings_that_go_round() {
     // 30 units in leaves of 4 and 3: groups of 3 units end inside leaves, and leaves inside groups.
-    for (format, group) in [(Format::Int4a, 192), (Format::Int8, 192), (Format::Int8a, 0), (Format::Q4_0, 0)]
-    {
+    let formats = [(Format::Int4a, 192), (Format::Int8, 192), (Format::Int8a, 0), (Format::Q4_0, 0)];
+    for (format, group) in some(formats) {
         let mut case = case(Type::Bf16, format, group, 20, 24, 30 * 64);
         (case.skip, case.pitch, case.out) = (8, case.pitch + 24, Type::F32);
         (0..KERNELS).for_each(|choice| prove(&case, choice));
@@ -53,7 +54,7 @@ fn every_ending() {
             .into_iter()
             .enumerate()
     {
-        for (ty, out) in [(Type::F16, Type::F16), (Type::Bf16, Type::Bf16), (Type::F16, Type::F32)] {
+        for (ty, out) in some([(Type::F16, Type::F16), (Type::Bf16, Type::Bf16), (Type::F16, Type::F32)]) {
             let mut case = case(ty, Format::Q4_1, 0, 30, 36, 96);
             (case.then, case.gated, case.out) = (then, gated, out);
             case.bias = Some((0..36).map(|i| i as f32 / 16.0 - 1.0).collect());
