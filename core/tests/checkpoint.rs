@@ -275,7 +275,6 @@ fn llama_metadata_becomes_a_config() {
         ("feed_forward_length", 256),
         ("attention.head_count", 3),
         ("attention.head_count_kv", 1),
-        ("rope.dimension_count", 16),
         ("context_length", 512),
         ("rope.scaling.original_context_length", 128),
     ];
@@ -293,7 +292,7 @@ fn llama_metadata_becomes_a_config() {
     let mut want = json!({
         "engraft_layout": "gguf", "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
         "num_hidden_layers": 2, "hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3,
-        "num_key_value_heads": 1, "head_dim": 32, "partial_rotary_factor": 0.5, "max_position_embeddings": 512,
+        "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 512,
         "rms_norm_eps": 0.5, "rope_theta": 10000.0, "vocab_size": 10, "tie_word_embeddings": true,
         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
     });
@@ -313,11 +312,28 @@ fn llama_metadata_becomes_a_config() {
     want["tie_word_embeddings"] = json!(false);
     want["head_dim"] = json!(16);
     want["engraft_rope_factors"] = json!("rope_freqs.weight");
-    want.as_object_mut().unwrap().remove("partial_rotary_factor");
     assert_eq!(got, want);
     let linear = config(with("llama", &[], &[("rope.scale_linear", 2.0)]));
     assert_eq!(linear["rope_scaling"], json!({"rope_type": "linear", "factor": 2.0}));
     assert_eq!(config(with("llama", &[("expert_count", 8)], &[]))["model_type"], "mixtral");
+}
+
+/// Llama's heads turn whole: another width would be passed over by its rule.
+#[test]
+fn a_part_of_a_head_is_rotated_where_the_architecture_has_one() {
+    let widths = [("embedding_length", 96), ("attention.head_count", 3)];
+    let of = |arch: &str, rotated: u32| {
+        let bytes = with(arch, &[&widths[..], &[("rope.dimension_count", rotated)]].concat(), &[]).finish();
+        checkpoint::open_gguf_bytes("m.gguf", bytes.into()).map(|files| files.config)
+    };
+    for arch in ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3"] {
+        assert!(of(arch, 32).unwrap().get("partial_rotary_factor").is_none(), "{arch}");
+        for rotated in [0, 8, 999] {
+            let e = of(arch, rotated).unwrap_err().to_string();
+            assert!(e.contains(&format!("`{arch}.rope.dimension_count` is {rotated}; allowed: 32")), "{e}");
+        }
+    }
+    assert_eq!(of("stablelm", 8).unwrap()["partial_rotary_factor"], 0.25);
 }
 
 #[test]
@@ -364,7 +380,7 @@ fn the_writer_refuses_what_does_not_fit() {
     assert!(w().tensor("t", &[1], Stored::F32, &[0; 4]).unwrap().alignment(64).is_err());
 }
 
-/// Opening a pipe would wait for a writer for ever.
+/// Opening a pipe would wait for a writer for ever; a link to nowhere is what a pruned cache leaves.
 #[cfg(unix)]
 #[test]
 fn only_regular_files_are_opened() {
@@ -382,6 +398,13 @@ fn only_regular_files_are_opened() {
         let made = std::process::Command::new("mkfifo").arg(path.join(pipe)).status().unwrap();
         assert!(made.success());
         refusal(&path, &[pipe, "not a regular file"]);
+    }
+    for link in ["config.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"] {
+        let path =
+            folder(&format!("link-{link}"), &[("config.json", config), ("model.safetensors", &weights)]);
+        let _ = fs::remove_file(path.join(link));
+        std::os::unix::fs::symlink("/nowhere/of/a/cache", path.join(link)).unwrap();
+        refusal(&path, &[link, "a link that leads nowhere"]);
     }
     let path = folder("device", &[("config.json", config)]);
     std::os::unix::fs::symlink("/dev/zero", path.join("model.safetensors")).unwrap();

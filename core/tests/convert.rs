@@ -87,6 +87,42 @@ fn sharded_merged_and_sharded_again() {
     }
 }
 
+/// What a model was converted for opens at that degree: tables whose first rows are no positions and matrices of
+/// one row among them.
+#[test]
+fn every_model_opens_at_the_degree_it_was_converted_for() {
+    let entries = fs::read_dir(GOLDEN).unwrap().map(|entry| entry.unwrap().path());
+    let mut models: Vec<PathBuf> = entries.filter(|path| path.join("golden.json").exists()).collect();
+    models.sort();
+    let mut opened = [0; 2];
+    for model in &models {
+        let name = model.file_name().unwrap().to_str().unwrap();
+        for (world, opened) in [1, 2].into_iter().zip(&mut opened) {
+            let (first, second) = (fresh("degree-first"), fresh("degree-second"));
+            match convert(model, &first, world, None) {
+                Ok(()) => *opened += 1,
+                Err(e) if world > 1 && e.to_string().contains("rank") => continue,
+                Err(e) => panic!("{name} at {world}: {e}"),
+            }
+            convert(&first, &second, world, None).unwrap_or_else(|e| panic!("{name} at {world}, again: {e}"));
+            for (rank, (was, is)) in operands(&first).iter().zip(&operands(&second)).enumerate() {
+                assert_eq!(
+                    was.keys().collect::<Vec<_>>(),
+                    is.keys().collect::<Vec<_>>(),
+                    "{name} at {world}"
+                );
+                // Where a rank has nothing of an operand, nothing has a format.
+                let other =
+                    was.iter().zip(is.values()).filter(|((_, a), b)| a != b && a.3.len() + b.3.len() > 0);
+                let other: Vec<_> =
+                    other.map(|((role, a), b)| (role, (a.0, a.1, &a.2), (b.0, b.1, &b.2))).collect();
+                assert!(other.is_empty(), "{name} at {world}, rank {rank}: {other:?}");
+            }
+        }
+    }
+    assert!(opened[0] == models.len() && opened[1] > models.len() / 2, "{opened:?} of {}", models.len());
+}
+
 #[test]
 fn broken_manifests_are_refused_by_name() {
     let good = fresh("good");

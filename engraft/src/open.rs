@@ -52,7 +52,9 @@ impl Options {
         let processor = text::TextProcessor::new(&name, tokenizer, &config, &generation);
         let handle = starting.wait()?;
         let (labels, sentence) = (Labels::of(&config, handle.head()), Sentence::of(&config)?);
-        let model = TextGenerator::new(handle, processor?, labels, sentence, truncate);
+        let processor = processor?;
+        processor.fits(&name, handle.info().vocab);
+        let model = TextGenerator::new(handle, processor, labels, sentence, truncate);
         #[cfg(feature = "speech")]
         let model = model.with_speech(speech);
         Ok(model)

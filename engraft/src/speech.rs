@@ -97,6 +97,15 @@ impl Transcriber {
         };
         let hearing = match Extractor::from_json(&extractor.to_string()).map_err(of_audio)? {
             Extractor::LogMel(mel) if stem.exact => {
+                let (bands, frames) = (mel.config().feature_size, mel.config().frames());
+                if (bands, frames) != (stem.columns, stem.frames) {
+                    let allowed = format!("what the model hears: {} frames of {}", stem.frames, stem.columns);
+                    return Err(Error::config(
+                        "feature extractor",
+                        format!("{frames} frames of {bands}"),
+                        allowed,
+                    ));
+                }
                 Hearing::Whisper(Whisper::new(&model, mel, stem.tokens())?)
             }
             Extractor::Waveform(waveform) if stem.columns == 1 => {

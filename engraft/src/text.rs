@@ -64,7 +64,7 @@ impl TextProcessor {
         let mut stop_ids = tokenizer.eos_ids().to_vec();
         for file in [config, generation] {
             if file.is_object() {
-                stop_ids.extend(ModelConfig::new(file.clone())?.ids("eos_token_id"));
+                stop_ids.extend(ModelConfig::new(file.clone())?.ids("eos_token_id")?);
             }
         }
         stop_ids.sort_unstable();
@@ -88,5 +88,16 @@ impl TextProcessor {
             false => SamplingParams::default(),
         };
         Ok(Self { tokenizer, target, template, stop_ids, sampling })
+    }
+
+    /// Warns where the tokenizer knows tokens that a model of `rows` has none for: it may be another model's.
+    pub fn fits(&self, name: &str, rows: usize) {
+        let tokens = self.tokenizer.vocab_size();
+        if tokens > rows {
+            tracing::warn!(
+                "{name}: the tokenizer has {tokens} tokens, the model rows for {rows}: texts with tokens beyond \
+                 them are refused; it may be another model's tokenizer"
+            );
+        }
     }
 }

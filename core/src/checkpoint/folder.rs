@@ -423,9 +423,18 @@ fn unknown_ranks(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// A file's bytes, where it is there.
+/// A file's bytes, where it is there. What a link to nowhere was for is lost, which no model may lose silently.
 fn read_optional(path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
-    if path.exists() { crate::file::whole(path, limit as u64).map(Some) } else { Ok(None) }
+    use std::io::ErrorKind::{NotADirectory, NotFound};
+    match path.symlink_metadata() {
+        Ok(meta) if meta.is_symlink() && !path.exists() => {
+            let what = "is a link that leads nowhere; expected: a file, or none of this name";
+            Err(Error::format(path.display().to_string(), what))
+        }
+        Ok(_) => crate::file::whole(path, limit as u64).map(Some),
+        Err(e) if matches!(e.kind(), NotFound | NotADirectory) => Ok(None),
+        Err(e) => Err(Error::io(path, e)),
+    }
 }
 
 /// See [`super::copy_companions`].

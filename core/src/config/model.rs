@@ -169,19 +169,29 @@ impl ModelConfig {
         })
     }
 
-    /// Token ids of a field that may be one number or a list of them.
-    pub fn ids(&self, field: &'static str) -> Vec<u32> {
-        ids(self.get(field))
+    /// Token ids (or numbers of layers) of a field that may be one number or a list of them.
+    ///
+    /// # Errors
+    /// `Config` for what is neither.
+    pub fn ids(&self, field: &'static str) -> Result<Vec<u32>> {
+        let Some(value) = self.get(field) else { return Ok(Vec::new()) };
+        let one = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
+        let all: Option<Vec<u32>> = match value {
+            Value::Array(list) => list.iter().map(one).collect(),
+            one_alone => one(one_alone).map(|id| vec![id]),
+        };
+        all.ok_or_else(|| {
+            Error::config(field, value, "a whole number from 0 to 4294967295, or a list of them")
+        })
     }
-}
 
-/// Token ids of a value that may be one number or a list of them.
-pub(crate) fn ids(value: Option<&Value>) -> Vec<u32> {
-    let one = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
-    match value {
-        Some(Value::Array(list)) => list.iter().filter_map(one).collect(),
-        Some(v) => one(v).into_iter().collect(),
-        None => Vec::new(),
+    /// Refuses a field that is there and no object: what it asks for would not be read.
+    ///
+    /// # Errors
+    /// `Config` with the field's name.
+    pub(crate) fn object_opt(&self, field: &'static str) -> Result<Option<&serde_json::Map<String, Value>>> {
+        let Some(value) = self.get(field) else { return Ok(None) };
+        value.as_object().map(Some).ok_or_else(|| Error::config(field, value, "an object, or null"))
     }
 }
 
@@ -210,6 +220,18 @@ mod tests {
         assert!(c.number_opt(&["rms_norm_eps"]).unwrap_err().to_string().contains("rms_norm_eps"));
         assert_eq!(c.size(&["n.m"]).unwrap(), 4);
         assert!(c.size(&["layers"]).unwrap_err().to_string().contains("missing"));
+        for (value, ids) in [(json!(2), vec![2]), (json!([1, 0]), vec![1, 0]), (json!(null), vec![])] {
+            assert_eq!(
+                ModelConfig::new(json!({"eos_token_id": value})).unwrap().ids("eos_token_id").unwrap(),
+                ids
+            );
+        }
+        for value in [json!("x"), json!(-1), json!(1.5), json!([1, "x"]), json!(1u64 << 32), json!({})] {
+            let c = ModelConfig::new(json!({"eos_token_id": value})).unwrap();
+            let e = c.ids("eos_token_id").unwrap_err().to_string();
+            assert!(e.contains("`eos_token_id` is") && e.contains(&value.to_string()), "{e}");
+            assert_eq!(c.object_opt("eos_token_id").is_ok(), value.is_object(), "{value}");
+        }
         assert!(ModelConfig::new(json!([1])).is_err());
     }
 }

@@ -295,3 +295,39 @@ fn published_configurations_are_read() {
     assert_eq!((clip.hidden, clip.max_positions, clip.pooled_cols()), (512, 77, 512));
     assert_eq!(clip.pooler.map(|p| p.from), Some(PoolSource::LargestToken));
 }
+
+/// A stretched rotation that cannot be read is refused: without it a model writes wrong texts.
+#[test]
+fn a_stretching_is_read_or_refused() {
+    let with =
+        |scaling: Value| Case::load("llama").set("rope_parameters", Value::Null).set("rope_scaling", scaling);
+    for value in [json!([{"rope_type": "linear", "factor": 8}]), json!("linear"), json!(5), json!(true)] {
+        let e = with(value).error();
+        assert!(e.contains("`rope_scaling` is") && e.contains("an object, or null"), "{e}");
+    }
+    let e = Case::load("llama").set("rope_parameters", json!("linear")).error();
+    assert!(e.contains("`rope_parameters` is"), "{e}");
+    let e = with(json!({"factor": 8})).error();
+    assert!(e.contains("`rope_type` is missing") && e.contains("(8)"), "{e}");
+    for kind in ["linear", "yarn", "llama3"] {
+        let e = with(json!({"rope_type": kind})).error();
+        assert!(e.contains("rope_scaling.factor") && e.contains("is missing") && e.contains(kind), "{e}");
+    }
+    let whole = json!({
+        "rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+        "original_max_position_embeddings": 32
+    });
+    for field in ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"] {
+        let mut scaling = whole.clone();
+        scaling.as_object_mut().unwrap().remove(field);
+        let e = with(scaling).error();
+        assert!(e.contains(field) && e.contains("is missing") && e.contains("llama3"), "{e}");
+    }
+    for read in
+        [whole, json!({}), Value::Null, json!({"factor": 1}), json!({"rope_type": "linear", "factor": 8})]
+    {
+        let stretched = read["factor"] == 8;
+        let rope = with(read).spec().unwrap().ropes[0].clone();
+        assert_eq!(rope.scaling != RopeScaling::None, stretched, "{rope:?}");
+    }
+}

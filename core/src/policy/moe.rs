@@ -180,7 +180,7 @@ fn sparse_blocks(config: &ModelConfig, layers: usize, dense: usize) -> Result<Ve
         _ => config.index(&["moe_layer_end_index"], layers)?,
     };
     let step = config.size_opt(&["decoder_sparse_step", "moe_layer_interval"])?.unwrap_or(1);
-    let listed: Vec<u32> = config.ids("mlp_only_layers");
+    let listed: Vec<u32> = config.ids("mlp_only_layers")?;
     let sparse =
         |i: usize| i >= first && i <= last && (i + 1).is_multiple_of(step) && !listed.contains(&(i as u32));
     Ok((0..layers).map(sparse).collect())

@@ -13,6 +13,13 @@ pub(crate) const BASES: [&str; 4] =
 /// Where a configuration names how its rotation is stretched.
 const TYPES: [&str; 3] = ["rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"];
 
+/// Where a configuration names by how much.
+const FACTORS: [&str; 2] = ["rope_parameters.factor", "rope_scaling.factor"];
+
+/// Where one of type llama3 names the frequencies between which the stretching grows.
+const LOW_FACTORS: [&str; 2] = ["rope_parameters.low_freq_factor", "rope_scaling.low_freq_factor"];
+const HIGH_FACTORS: [&str; 2] = ["rope_parameters.high_freq_factor", "rope_scaling.high_freq_factor"];
+
 /// Where a configuration names the context that its rotation was made for.
 const ORIGINALS: [&str; 3] = [
     "rope_parameters.original_max_position_embeddings",
@@ -46,8 +53,11 @@ pub(crate) fn read(
         return Err(Error::config(format!("rope_parameters.{kind}"), section, allowed));
     }
     let theta = config.positive(&BASES, 10_000.0)?;
-    let kind = config.text_opt(&TYPES)?.unwrap_or("default");
-    let factor = || stretched_by(config);
+    let kind = stretching(config)?;
+    let factor = || {
+        required(config, kind, &FACTORS)?;
+        stretched_by(config)
+    };
     let original = || config.positive(&ORIGINALS, max_positions as f64);
     let scaling = match kind {
         // GGUF keeps llama3's factors as a tensor and the type as nothing.
@@ -56,14 +66,12 @@ pub(crate) fn read(
         "linear" => RopeScaling::Linear { factor: factor()? },
         "llama3" => RopeScaling::Llama3 {
             factor: factor()?,
-            low: config
-                .positive(&["rope_parameters.low_freq_factor", "rope_scaling.low_freq_factor"], 1.0)?,
-            high: config
-                .positive(&["rope_parameters.high_freq_factor", "rope_scaling.high_freq_factor"], 4.0)?,
-            original: original()?,
+            low: required(config, kind, &LOW_FACTORS)?,
+            high: required(config, kind, &HIGH_FACTORS)?,
+            original: required(config, kind, &ORIGINALS)?,
         },
         "yarn" => yarn(config, factor()?, original()?)?,
-        "proportional" => proportional(config, columns, factor()?)?,
+        "proportional" => proportional(config, columns, stretched_by(config)?)?,
         "longrope" | "su" => long(config, columns, original()?, max_positions)?,
         other => {
             let known = "default, linear, llama3, yarn, longrope, proportional";
@@ -73,9 +81,32 @@ pub(crate) fn read(
     Ok(RopeSpec { style, columns, theta, scaling })
 }
 
+/// How the rotation is stretched. Settings that cannot be read are none that may be passed over.
+fn stretching(config: &ModelConfig) -> Result<&str> {
+    for field in ["rope_parameters", "rope_scaling"] {
+        config.object_opt(field)?;
+    }
+    match (config.text_opt(&TYPES)?, config.number_opt(&FACTORS)?) {
+        (Some(kind), _) => Ok(kind),
+        (None, None | Some(1.0)) => Ok("default"),
+        (None, Some(factor)) => {
+            Err(Error::config("rope_type", "missing", format!("a type, where a factor ({factor}) is given")))
+        }
+    }
+}
+
+/// A number above 0 that this type of stretching cannot do without.
+fn required(config: &ModelConfig, kind: &str, fields: &[&'static str]) -> Result<f64> {
+    if config.number_opt(fields)?.is_none() {
+        let allowed = format!("a number above 0, where rope_type is \"{kind}\"");
+        return Err(Error::config(fields.join(" / "), "missing", allowed));
+    }
+    config.positive(fields, 1.0)
+}
+
 /// The factor of a stretched rotation.
 fn stretched_by(config: &ModelConfig) -> Result<f64> {
-    let factor = config.positive(&["rope_parameters.factor", "rope_scaling.factor"], 1.0)?;
+    let factor = config.positive(&FACTORS, 1.0)?;
     if factor < 1.0 {
         return Err(Error::config("rope factor", factor, "at least 1"));
     }
@@ -152,8 +183,7 @@ fn long(config: &ModelConfig, columns: usize, original: f64, max_positions: usiz
             }
         }
     };
-    let field = ["rope_parameters.factor", "rope_scaling.factor"];
-    let factor = config.positive(&field, max_positions as f64 / original)?;
+    let factor = config.positive(&FACTORS, max_positions as f64 / original)?;
     // Section 3.2 of the paper, as Phi-3's code has it.
     let default = if factor <= 1.0 { 1.0 } else { (1.0 + libm::log(factor) / libm::log(original)).sqrt() };
     let given = ["rope_parameters.attention_factor", "rope_scaling.attention_factor"];

@@ -68,8 +68,8 @@ pub(super) fn near_even(
         Shard::Rows { .. } if binding.role.part == Part::Bias => {
             Ok(owned(first, first.rows, first.cols, first.joined().into_owned()))
         }
-        Shard::Columns { unit } => outputs(shards, first, parts, unit),
-        Shard::Vocab => outputs(shards, first, parts, 1),
+        Shard::Columns { unit } => outputs(shards, binding.role.is_vector(), parts, unit),
+        Shard::Vocab => outputs(shards, binding.role.is_vector(), parts, 1),
         Shard::Rows { .. } => columns(shards, first),
     }
 }
@@ -91,11 +91,11 @@ fn owned(like: &HostMatrix<'_>, rows: usize, cols: usize, bytes: Vec<u8>) -> Hos
 /// Part by part, each rank's rows (of a vector: elements).
 fn outputs(
     shards: &[HostMatrix<'_>],
-    first: &HostMatrix<'_>,
+    vector: bool,
     parts: &[usize],
     unit: usize,
 ) -> Result<HostMatrix<'static>> {
-    let vector = first.rows == 1;
+    let Some(first) = shards.first() else { return Err(Error::internal("an operand of no rank")) };
     let size = match (vector, first.format) {
         (true, WeightFormat::Plain(dtype)) => dtype.bytes(),
         _ => first.format.bytes(1, first.cols),

@@ -319,7 +319,9 @@ impl Whole<'_> {
             {
                 let rows = ranks.get(rank.index).ok_or_else(|| Error::internal("an operand of no rank"))?;
                 let (outputs, cols) = own.size(piece.outputs.len(), rows.cols);
-                match (rows.outputs(), rows.cols) == (outputs, cols) {
+                // A matrix may have one row, as a vector has.
+                let found = if one.binding.role.is_vector() { rows.cols } else { rows.rows };
+                match (found, rows.cols) == (outputs, cols) {
                     true => Ok(rows.borrowed()),
                     false => Err(Error::tensor(
                         &rows.name,

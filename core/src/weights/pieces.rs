@@ -103,7 +103,12 @@ pub(super) fn whole(
     options: LoadOptions,
 ) -> Result<Piece> {
     let role = one.binding.role;
-    let outputs = spec.shape(&role).map_or(0, |(rows, cols)| if role.is_vector() { cols } else { rows });
+    let stored = spec.shape(&role).map_or(0, |(rows, cols)| if role.is_vector() { cols } else { rows });
+    let outputs = match (role.slot, spec.stack_of(&role).embed.positions) {
+        // Row 0 of the operand is position 0.
+        (Slot::PositionEmbed, Some(learned)) => stored.saturating_sub(learned.offset),
+        _ => stored,
+    };
     let parts = spec.parts(&role).unwrap_or_else(|| vec![outputs]);
     let f32 = WeightFormat::Plain(Float::F32);
     let sources = 0..one.tensors.len();

@@ -23,6 +23,10 @@ pub enum GuidedBy {
 /// assert_eq!((own.scale(&plain), own.unused(&plain)), (Some(7.5), vec![]));
 /// let without = ImageRequest { guidance: Some(1.0), ..plain };
 /// assert_eq!((own.scale(&without), own.unused(&without)), (None, vec!["negative_prompt"]));
+/// // FLUX is guided where both are given.
+/// let flux = Defaults { guided_by: GuidedBy::TrueGuidance, ..own };
+/// let alone = ImageRequest { true_guidance: Some(4.0), ..ImageRequest::new("a fox") };
+/// assert_eq!((flux.scale(&alone), flux.unused(&alone)), (None, vec!["true_guidance"]));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Defaults {

@@ -187,7 +187,7 @@ impl Read {
             true => Ok(()),
             false => Err(Error::Binding {
                 policy: self.name.clone(),
-                what: "no component has these modules: ".into(),
+                what: "no component has these modules".into(),
                 names,
             }),
         }

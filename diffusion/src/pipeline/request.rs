@@ -199,6 +199,7 @@ impl ImageRequest {
             ("negative_prompt_2", self.second_negative.is_some()),
             ("negative_prompt_3", self.third_negative.is_some()),
             ("negative_sizes", self.negative_sizes.is_some()),
+            ("true_guidance", self.true_guidance.is_some_and(|scale| scale > 1.0)),
             ("guidance_rescale", self.guidance_rescale > 0.0),
         ];
         given.into_iter().filter(|(_, given)| *given && !guided).map(|(field, _)| field).collect()

@@ -263,6 +263,10 @@ fn gemma(to: &mut Translation) -> Result<()> {
     Ok(())
 }
 
+/// Architectures whose models have no part of a head that is not rotated.
+const WHOLE_HEADS: [&str; 8] =
+    ["llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3"];
+
 /// `head_dim`, and which part of it is rotated.
 fn head_width(to: &mut Translation, heads: Option<u64>) -> Result<()> {
     let even = match (to.count("embedding_length")?, heads) {
@@ -275,6 +279,10 @@ fn head_width(to: &mut Translation, heads: Option<u64>) -> Result<()> {
         to.put("v_head_dim", json!(v));
     }
     if let Some(rotated) = to.count("rope.dimension_count")?.filter(|r| *r != width && width > 0) {
+        if WHOLE_HEADS.contains(&to.arch) {
+            let allowed = format!("{width}, the width of a head: this architecture rotates all of it");
+            return Err(Error::config(format!("{}.rope.dimension_count", to.arch), rotated, allowed));
+        }
         to.put("partial_rotary_factor", json!(rotated as f64 / width as f64));
     }
     Ok(())

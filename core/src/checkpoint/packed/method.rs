@@ -86,8 +86,12 @@ impl<'a> Fields<'a> {
 /// # Errors
 /// `Config`, naming the field, for a method or a variant that cannot be read.
 pub(super) fn read(config: &Value) -> Result<Option<Said>> {
-    let found = FIELDS.iter().find_map(|field| Some((*field, config.get(field)?.as_object()?)));
-    let Some((place, map)) = found.filter(|(_, map)| !map.is_empty()) else { return Ok(None) };
+    let found = FIELDS.iter().find_map(|field| Some((*field, config.get(field).filter(|v| !v.is_null())?)));
+    let Some((place, value)) = found else { return Ok(None) };
+    let Some(map) = value.as_object() else { return Err(Error::config(place, value, "an object, or null")) };
+    if map.is_empty() {
+        return Ok(None);
+    }
     let said = Fields { place, map };
     let method = match said.text("quant_method") {
         Some("gptq") => {

@@ -508,6 +508,15 @@ fn parts_that_do_not_go_together_are_refused_by_name() {
     }
 }
 
+/// Weights that it says are packed would be read as if they were not.
+#[test]
+fn a_configuration_that_is_no_object_is_refused() {
+    for said in [json!("gptq"), json!([{"quant_method": "gptq"}]), json!(4), json!(true)] {
+        let error = File::default().error(said.clone());
+        assert!(error.contains(&format!("`quantization_config` is {said}; allowed: an object")), "{error}");
+    }
+}
+
 #[test]
 fn a_configuration_without_packed_tensors_changes_nothing() {
     let plain = File::default().floats("a.weight", &[2, 2], [1.0; 4]);

@@ -143,7 +143,7 @@ fn text(config: &ModelConfig, dense: Option<(usize, bool)>) -> Result<ModelSpec>
     let mut spec = decoder(config, CLIP_LIKE)?;
     spec.learn_positions();
     // The published files name 2, which is not the end token: the reference then takes the largest id.
-    let from = match config.ids("eos_token_id").first() {
+    let from = match config.ids("eos_token_id")?.first() {
         Some(2) => PoolSource::LargestToken,
         Some(id) => PoolSource::Token(*id),
         None => PoolSource::Token(49407),
