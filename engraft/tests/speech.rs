@@ -367,6 +367,16 @@ fn what_cannot_be_transcribed_is_refused_by_name() {
         Transcriber::new(engraft::open(bare.to_str().unwrap()).unwrap()).unwrap_err(),
         "says how sound is read",
     );
+    // Another model's extractor is known before a sound is read.
+    let other = whisper("other", &json!({}));
+    let file = other.join("preprocessor_config.json");
+    let mut extractor: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    extractor["feature_size"] = json!(80);
+    std::fs::write(&file, extractor.to_string()).unwrap();
+    no(
+        Transcriber::new(engraft::open(other.to_str().unwrap()).unwrap()).unwrap_err(),
+        "frames of 80; allowed",
+    );
     // A prompt is no sound.
     let error = english.model().generate("Hello", &engraft::GenerateOptions::new()).map(drop).unwrap_err();
     no(error, "the encoder reads sound");
