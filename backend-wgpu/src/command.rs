@@ -165,6 +165,8 @@ pub(crate) struct Dispatch {
     pub group: wgpu::BindGroup,
     pub words: [u32; PARAM_WORDS],
     pub grid: [u32; 3],
+    /// How many workgroups of a matmul one of its workgroups counts as.
+    pub each: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -207,7 +209,7 @@ impl Groups {
         let mut words = [0; PARAM_WORDS];
         words[1..=call.words.len()].copy_from_slice(call.words);
         let group = self.group(gpu, &pipeline, call)?;
-        Ok(Dispatch { pipeline, group, words, grid: call.grid })
+        Ok(Dispatch { pipeline, group, words, grid: call.grid, each: 1 })
     }
 
     fn group(&mut self, gpu: &Gpu, pipeline: &Pipeline, call: &Call<'_>) -> Result<wgpu::BindGroup> {

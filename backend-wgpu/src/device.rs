@@ -1,7 +1,7 @@
 //! An opened adapter: device and queue, limits, faults, allocations. Whatever runs on it lies above.
 
 use crate::WgpuMem;
-use crate::adapter::{IN_BROWSER, Listed};
+use crate::adapter::{AdapterKind, IN_BROWSER, Listed};
 use crate::faults::{Fault, Faults};
 use crate::limits::{Limits, MIB, Way};
 use crate::mem::Graveyard;
@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 /// What a device's streams have done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Kernels dispatched.
+    /// Kernels dispatched; one in slices counts once.
     pub dispatches: u64,
     /// Command buffers handed over.
     pub submits: u64,
@@ -57,6 +57,8 @@ pub(crate) struct Gpu {
     pub clock: Way,
     /// Bytes of weights that the queue may hold still.
     pub staged: AtomicU64,
+    /// Whether the host may write the memory of buffers that kernels read: it is the host's, too.
+    pub shared_memory: bool,
     next_id: AtomicU64,
 }
 
@@ -66,6 +68,18 @@ pub(crate) fn carrier(adapter: &wgpu::Adapter, have: &wgpu::Limits, uniform: boo
         && have.max_immediate_size >= 4 * PARAM_WORDS as u32;
     if immediates && !uniform { Carrier::Immediate } else { Carrier::Uniform }
 }
+
+/// Whether an adapter's memory is the host's, and buffers of kernels may be mapped. Direct3D has rules of its
+/// own for what lies in mapped memory, which no adapter has shown to be kept.
+fn shares_memory(features: wgpu::Features, api: wgpu::Backend, kind: AdapterKind) -> bool {
+    let shared = matches!(kind, AdapterKind::Integrated | AdapterKind::Software);
+    let known = matches!(api, wgpu::Backend::Vulkan | wgpu::Backend::Metal);
+    shared && known && features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
+}
+
+/// What buffers of kernels are for.
+const OF_KERNELS: wgpu::BufferUsages =
+    wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
 
 impl Gpu {
     /// Opens an adapter with what `dialect`, subgroups and pipelines that are `cached` need.
@@ -90,6 +104,10 @@ impl Gpu {
         limits.max_storage_buffers_per_shader_stage = 8;
         limits.max_compute_workgroup_storage_size = 16 << 10;
         limits.max_compute_invocations_per_workgroup = 256;
+        let shared_memory = shares_memory(adapter.features(), adapter.get_info().backend, listed.kind);
+        if shared_memory {
+            features |= wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
+        }
         if cached {
             features |= adapter.features() & wgpu::Features::PIPELINE_CACHE;
         }
@@ -124,6 +142,7 @@ impl Gpu {
             graveyard: Graveyard::default(),
             tally: Tally::default(),
             staged: AtomicU64::new(0),
+            shared_memory,
             next_id: AtomicU64::new(1),
         })
     }
@@ -156,12 +175,20 @@ impl Gpu {
 
     /// Allocates a zeroed buffer.
     pub fn alloc(&self, what: &str, bytes: usize) -> Result<WgpuMem> {
-        self.create(what, bytes, false)
+        self.create(what, bytes, (OF_KERNELS, false))
+    }
+
+    /// Allocates a buffer whose own memory is mapped until it is unmapped: what is written needs no copy.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where memory of that sort is used up: there may be more of the other.
+    pub fn alloc_mapped(&self, what: &str, bytes: usize) -> Result<WgpuMem> {
+        self.create(what, bytes, (OF_KERNELS | wgpu::BufferUsages::MAP_WRITE, true))
     }
 
     /// Allocates a buffer filled with `bytes` before the device sees it.
     pub fn alloc_filled(&self, what: &str, bytes: &[u8]) -> Result<WgpuMem> {
-        let mem = self.create(what, bytes.len(), true)?;
+        let mem = self.create(what, bytes.len(), (OF_KERNELS, true))?;
         {
             let mut view =
                 mem.buffer().get_mapped_range_mut(..).map_err(|e| Error::internal(e.to_string()))?;
@@ -184,7 +211,12 @@ impl Gpu {
         buffer
     }
 
-    fn create(&self, what: &str, bytes: usize, mapped: bool) -> Result<WgpuMem> {
+    fn create(
+        &self,
+        what: &str,
+        bytes: usize,
+        (usage, mapped_at_creation): (wgpu::BufferUsages, bool),
+    ) -> Result<WgpuMem> {
         let size = (bytes.max(1) as u64).checked_next_multiple_of(16).unwrap_or(u64::MAX);
         if size > self.limits.buffer {
             return Err(Error::Unsupported {
@@ -198,8 +230,8 @@ impl Gpu {
         let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: None,
             size,
-            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
-            mapped_at_creation: mapped,
+            usage,
+            mapped_at_creation,
         });
         if let Some(scope) = scope
             && block_on(async { Ok(scope.pop().await) })?.is_some()
@@ -210,5 +242,21 @@ impl Gpu {
         self.tally.count(|c| c.made += 1);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         Ok(WgpuMem::new(buffer, bytes, id, self.graveyard.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shares_memory;
+    use crate::adapter::AdapterKind::{Discrete, Integrated, Software};
+
+    #[test]
+    fn weights_are_mapped_where_memory_is_the_hosts() {
+        let mappable = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
+        let of =
+            |features, api| [Discrete, Integrated, Software].map(|kind| shares_memory(features, api, kind));
+        assert_eq!(of(mappable, wgpu::Backend::Vulkan), [false, true, true]);
+        assert_eq!(of(wgpu::Features::TIMESTAMP_QUERY, wgpu::Backend::Vulkan), [false; 3]);
+        assert_eq!(of(mappable, wgpu::Backend::Dx12), [false; 3]);
     }
 }

@@ -6,7 +6,7 @@
 //! next one sees, since wgpu puts a barrier between uses of a buffer that conflict.
 //!
 //! A command buffer is handed over once it has as much work as it may (`budget`), so that a step of a large
-//! model is several.
+//! model is several. A dispatch that alone has more than that is encoded in slices (`slices`).
 //!
 //! Where parameters cannot be immediates they are written to an arena, one slot per dispatch, before each
 //! submit.
@@ -27,6 +27,7 @@ use crate::device::Gpu;
 use crate::limits::Way;
 use crate::pipelines::Pipelines;
 use crate::readback::Staging;
+use crate::slices::{groups_of, slices};
 use engraft_core::{Error, Result};
 use engraft_shaders::{Carrier, Kernel};
 use std::collections::VecDeque;
@@ -131,9 +132,24 @@ impl Encoding {
         self.groups.dispatch(gpu, pipelines, call)
     }
 
-    /// Encodes a dispatch.
+    /// Encodes a dispatch, in slices where it has more work than a command buffer may and its kernel can.
     pub fn encode(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<()> {
-        let groups = dispatch.grid.map(u64::from).iter().product::<u64>();
+        gpu.tally.count(|c| c.dispatches += 1);
+        let most = self.budget.groups() / u64::from(dispatch.each.max(1));
+        let Some(word) = dispatch.pipeline.slice.filter(|_| groups_of(dispatch.grid) > most) else {
+            return self.encode_slice(gpu, dispatch);
+        };
+        for slice in slices(dispatch.grid, most) {
+            let mut one = dispatch.clone();
+            one.grid = slice.grid;
+            one.words[word] |= slice.word;
+            self.encode_slice(gpu, &one)?;
+        }
+        Ok(())
+    }
+
+    fn encode_slice(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<()> {
+        let groups = groups_of(dispatch.grid).saturating_mul(u64::from(dispatch.each));
         let open = self.groups_encoded - self.groups_handed_over;
         match open > 0 && open + groups > self.budget.groups() {
             true => self.hand_over(gpu)?,
@@ -141,7 +157,6 @@ impl Encoding {
         }
         self.dispatch(gpu, dispatch)?;
         (self.unmarked, self.groups_encoded) = (true, self.groups_encoded + groups);
-        gpu.tally.count(|c| c.dispatches += 1);
         Ok(())
     }
 

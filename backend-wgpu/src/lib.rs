@@ -7,7 +7,8 @@
 //! compiles a kernel of `engraft-shaders`, `trial` has operands to try one with, `twins` compares two;
 //! `pipelines` has each once;
 //! `command` is one dispatch with everything it touches; `arena` holds parameters where these cannot be
-//! immediates; `readback` are buffers that the host reads; `encoding` is the open command buffer; `scores`
+//! immediates; `readback` are buffers that the host reads; `budget` and `slices` say how much work goes into
+//! one command buffer; `encoding` is the open one; `scores`
 //! are small buffers that attention reads; `clock` has points in a queue's time; `backend` is what a device's
 //! streams share; `stream` is one rank's queue, and its captured steps (graphs in software); `ops` ties ops
 //! to kernels; `probe` finds out what the driver does to arithmetic and so which promise about bits can be
@@ -15,10 +16,10 @@
 //! model's ops run by; `open` puts it all together.
 //!
 //! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add and guards
-//! against reassociation. Where that is the contract's order (`select` decides) and the driver's division and
-//! square root are correctly rounded, the bits are the CPU's; elsewhere they do not depend on the batch, the
-//! chunks or the pages, unless the probe found that the driver keeps no order. One pass and one submit per
-//! step: ops only encode, `download` and `sync` hand over.
+//! against reassociation, and has a division and a square root of its own. Where that is the contract's order
+//! (`select` decides) the bits are the CPU's; elsewhere they do not depend on the batch, the chunks or the
+//! pages, unless the probe found that the driver keeps no order. Ops only encode; work is handed over by
+//! `download` and `sync`, and when it is as much as one command buffer may have.
 
 mod adapter;
 mod arena;
@@ -46,6 +47,7 @@ mod probe;
 mod readback;
 mod scores;
 mod select;
+mod slices;
 mod staging;
 mod stream;
 #[cfg(test)]

@@ -17,6 +17,8 @@ pub(crate) struct Pipeline {
     pub bindings: Vec<Access>,
     /// Words of parameters, the leading zero counted.
     pub words: usize,
+    /// The word that says which slice of the workgroups a dispatch has, where there is one.
+    pub slice: Option<usize>,
 }
 
 /// Layout of the group that holds the uniform arena.
@@ -80,7 +82,7 @@ pub(crate) fn compile(
     source: Source,
 ) -> Result<Pipeline> {
     let (label, device) = (kernel.label(), &gpu.device);
-    let Source { text, bindings, words } = source;
+    let Source { text, bindings, words, slice } = source;
     // The front end complains as validation, a driver as an internal error. In browsers `faults` gets
     // both, later.
     let scopes = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation]
@@ -125,7 +127,7 @@ pub(crate) fn compile(
         cache.grew();
     }
     tracing::debug!(label, "compiled");
-    Ok(Pipeline { kernel, compiled, layout, bindings, words })
+    Ok(Pipeline { kernel, compiled, layout, bindings, words, slice })
 }
 
 #[cfg(test)]
@@ -187,7 +189,7 @@ mod tests {
         let gpu = opened();
         let kernel = Kernel::Sample;
         let text = "@compute @workgroup_size(1) fn main() { nothing(); }".to_string();
-        let broken = Source { text, bindings: Vec::new(), words: 1 };
+        let broken = Source { text, bindings: Vec::new(), words: 1, slice: None };
         let refused = compile(&gpu.gpu, None, (kernel, gpu.pipelines.dialect.carrier), broken);
         let text = refused.unwrap_err().to_string();
         assert!(text.contains(&kernel.label()) && text.contains("nothing"), "{text}");

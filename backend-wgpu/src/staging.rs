@@ -4,11 +4,15 @@
 //! the queue holds is waited for before it would be more than a piece, so that loading never takes more than
 //! two: one that is packed, one that is copied. In the browser, where no thread may wait, the queue frees
 //! them when it gets to it.
+//!
+//! Where the device's memory is the host's, buffers are mapped while they are filled: the queue copies
+//! nothing, and there is one piece. It is packed in memory of its own there, too, since what is mapped may be
+//! slow to read, and packing adds bits to words.
 
 use crate::WgpuMem;
 use crate::adapter::IN_BROWSER;
 use crate::device::Gpu;
-use engraft_core::Result;
+use engraft_core::{Error, Result};
 use std::sync::atomic::Ordering;
 
 /// Bytes of a piece, unless a single panel takes more.
@@ -16,11 +20,18 @@ const PIECE: usize = 32 << 20;
 /// Bytes that are worth a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
-/// A buffer that is filled panel by panel.
+/// A buffer that is filled panel by panel, and unmapped then.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub mem: WgpuMem,
+    mapped: bool,
+}
+
+/// A room and how much of it a panel takes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plane<'m> {
     /// None where panels have no words of this kind.
-    pub to: Option<&'m WgpuMem>,
+    pub to: Option<&'m Room>,
     /// Words of a panel.
     pub words: usize,
 }
@@ -29,6 +40,22 @@ pub(crate) struct Plane<'m> {
 pub(crate) type Pack<'p> = dyn Fn(usize, &mut [u32], &mut [u32]) + Sync + 'p;
 
 impl Gpu {
+    /// A buffer of `bytes` to fill.
+    ///
+    /// # Errors
+    /// As [`Gpu::alloc`].
+    pub fn room(&self, what: &str, bytes: usize) -> Result<Room> {
+        if self.shared_memory {
+            match self.alloc_mapped(what, bytes) {
+                Ok(mem) => return Ok(Room { mem, mapped: true }),
+                // An adapter may have little memory of the sort that is mapped.
+                Err(Error::OutOfMemory { .. }) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(Room { mem: self.alloc(what, bytes)?, mapped: false })
+    }
+
     /// Fills both planes with `panels` panels; `pack` writes one's words, which are 0 before.
     ///
     /// # Errors
@@ -46,10 +73,26 @@ impl Gpu {
             in_parallel(first, (of_codes, codes), (of_scales, scales), pack);
             for (plane, words) in planes.iter().zip([&*of_codes, &*of_scales]) {
                 let Some(to) = plane.to.filter(|_| !words.is_empty()) else { continue };
-                self.write(to, first * plane.words * 4, bytemuck::cast_slice(words), size)?;
+                let (at, bytes) = (first * plane.words * 4, bytemuck::cast_slice(words));
+                match to.mapped {
+                    true => self.write_mapped(to, at, bytes, size)?,
+                    false => self.write(&to.mem, at, bytes, size)?,
+                }
             }
         }
+        let mapped = planes.iter().filter_map(|plane| plane.to).filter(|to| to.mapped);
+        mapped.for_each(|to| to.mem.buffer().unmap());
         self.faults.check()
+    }
+
+    /// Copies bytes into the buffer's own memory, out of the `packed` bytes that they are in.
+    fn write_mapped(&self, to: &Room, at: usize, bytes: &[u8], packed: u64) -> Result<()> {
+        self.tally.count(|c| c.staged = c.staged.max(packed));
+        let range = at as u64..(at + bytes.len()) as u64;
+        let view = to.mem.buffer().get_mapped_range_mut(range);
+        let mut view = view.map_err(|e| Error::internal(format!("a weight is not mapped: {e}")))?;
+        view.slice(..).copy_from_slice(bytes);
+        Ok(())
     }
 
     /// Hands bytes to the queue, which holds at most a piece, next to the `packed` bytes that they are in.

@@ -73,8 +73,13 @@ impl WgpuStream {
 
     /// Enqueues a call, or captures it.
     pub(crate) fn call(&mut self, call: &Call<'_>) -> Result<()> {
+        self.call_of(call, 1)
+    }
+
+    /// The same for workgroups that take as long as `each` of a matmul.
+    pub(crate) fn call_of(&mut self, call: &Call<'_>, each: u32) -> Result<()> {
         let mut encoding = self.gpu.encoding();
-        let dispatch = encoding.bind(&self.gpu.gpu, &self.gpu.pipelines, call)?;
+        let dispatch = Dispatch { each, ..encoding.bind(&self.gpu.gpu, &self.gpu.pipelines, call)? };
         match &mut self.capture {
             Some(captured) => {
                 captured.push(dispatch);

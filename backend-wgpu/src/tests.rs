@@ -4,7 +4,7 @@
 use crate::arithmetic::Arithmetic;
 use crate::limits::Way;
 use crate::pipelines::Pipelines;
-use crate::{Wgpu, WgpuConfig, WgpuMem, WgpuStream, probe};
+use crate::{AdapterKind, Wgpu, WgpuConfig, WgpuMem, WgpuStream, probe};
 use engraft_core::Error;
 use engraft_core::backend::{Backend, Coverage, Stream, block_on};
 use engraft_core::mem::{Buf, Float, HostWeight, Mat, WeightFormat, WeightInfo, WeightUse};
@@ -13,6 +13,7 @@ use engraft_core::ops::{Add, Checked, Embed, Linear, Run};
 use engraft_shaders::{Elem, Kernel, Norm, Packing, Reduce};
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The adapter that a test runs on: the one that ENGRAFT_REQUIRE asks for, as the lanes do, or the first.
 pub(crate) fn opened() -> Arc<Wgpu> {
@@ -187,9 +188,10 @@ fn a_kernel_that_sums_in_another_order_is_not_used() {
     };
     // Another one for every class, where none is wrong.
     let sound = on_driver(WgpuConfig::default(), |_, text| text).probe_kernels().unwrap();
-    assert_eq!((sound.passed, sound.found.as_str()), (Some(true), "6 give the bits of plainer ones"));
+    assert_eq!((sound.passed, sound.found.as_str()), (Some(true), "12 give the bits of plainer ones"));
     let gpu = on_driver(WgpuConfig::default(), |kernel, text| match kernel {
-        Kernel::Linear { weight: Packing::Q4_0, rows: 4, .. } => {
+        Kernel::Linear { weight: Packing::Q4_0, rows: 4, .. }
+        | Kernel::Experts { weight: Packing::F32 | Packing::W8A8, rows: 8, .. } => {
             with(text, "og(og(a + b) + og(c + d))", "og(og(a + c) + og(b + d))")
         }
         _ => text,
@@ -197,11 +199,18 @@ fn a_kernel_that_sums_in_another_order_is_not_used() {
     let all = [Packing::F32, Packing::W8A8, Packing::Q4_0].map(|weight| tile(weight, 4));
     let [plain, bytes, _] = all;
     assert_eq!(stand_in(&gpu, &all), [plain, bytes, tile(Packing::Q4_0, 1)]);
+    let experts = |weight: Packing, rows| {
+        let (x, out, vector) = (Elem::F32, Elem::F32, weight != Packing::W8A8);
+        Kernel::Experts { weight, x, out, rows, vector, grouped: true }
+    };
+    let all = [(Packing::F32, 4), (Packing::F32, 8), (Packing::W8A8, 4), (Packing::W8A8, 8)];
+    let stood_in = stand_in(&gpu, &all.map(|(weight, rows)| experts(weight, rows)));
+    let plainer = |(weight, rows): (Packing, u32)| experts(weight, if rows == 8 { 1 } else { rows });
+    assert_eq!(stood_in, all.map(plainer));
     let found = gpu.probe_kernels().unwrap();
-    assert!(
-        found.passed == Some(false) && found.found.contains(&tile(Packing::Q4_0, 4).label()),
-        "{found:?}"
-    );
+    for replaced in [tile(Packing::Q4_0, 4), experts(Packing::F32, 8)] {
+        assert!(found.passed == Some(false) && found.found.contains(&replaced.label()), "{found:?}");
+    }
 }
 
 /// A driver that sums the probe's chain from its other end.
@@ -355,7 +364,17 @@ fn passes_are_timed_where_nothing_else_is() {
 #[test]
 #[ignore = "needs a wgpu adapter"]
 fn a_large_weight_is_packed_piece_by_piece() {
-    let gpu = opened();
+    for shared_memory in [true, false] {
+        let mut gpu = Arc::try_unwrap(opened()).unwrap();
+        // Drivers that run on the CPU have no other memory.
+        assert!(gpu.gpu.shared_memory || gpu.adapter().kind != AdapterKind::Software);
+        gpu.gpu.shared_memory &= shared_memory;
+        packs_piece_by_piece(&Arc::new(gpu));
+    }
+}
+
+/// By the queue, or, where memory is the host's, without it.
+fn packs_piece_by_piece(gpu: &Arc<Wgpu>) {
     const ROWS: usize = 20_001;
     const COLS: usize = 1060;
     let value = |row: usize, col: usize| (row * 31 + col) as f32;
@@ -365,8 +384,15 @@ fn a_large_weight_is_packed_piece_by_piece() {
     let (first, second) = values.split_at(7_000 * COLS);
     let parts = [first, second].map(|part| Cow::Borrowed(bytemuck::cast_slice(part)));
     let table = gpu.prepare_weight(HostWeight::new(info, parts.into()).unwrap(), &[]).unwrap();
-    let staged = gpu.counters().staged;
-    assert!((1 << 20..=64 << 20).contains(&staged), "{staged} bytes");
+    let (staged, queued) = (gpu.counters().staged, gpu.gpu.staged.load(Ordering::Relaxed));
+    match gpu.gpu.shared_memory {
+        true => {
+            assert!((1 << 20..=32 << 20).contains(&staged) && queued == 0, "{staged} bytes, {queued} queued")
+        }
+        false => {
+            assert!((1 << 20..=64 << 20).contains(&staged) && queued > 0, "{staged} bytes, {queued} queued")
+        }
+    }
 
     let mut rows: Vec<u32> = (0..ROWS as u32).step_by(97).chain([6_999, 7_000, ROWS as u32 - 1]).collect();
     rows.extend((1..3).flat_map(|piece| {

@@ -43,6 +43,9 @@ impl Trial {
             Kernel::Linear { weight, x, out, rows, gate, .. } => {
                 Some(linear(&mut dice, (weight, x, out), (rows, gate), false))
             }
+            Kernel::Experts { weight, x, out, grouped: true, .. } => {
+                Some(experts(&mut dice, (weight, x, out)))
+            }
             Kernel::Attention(how, x, kv) if how.distances => Some(by_distance(&mut dice, how, x, kv)),
             Kernel::Attention(how, x, kv) => Some(attention(&mut dice, how, x, kv)),
             _ => None,
@@ -190,6 +193,61 @@ fn rescale(dice: &mut Dice, how: Rescale, x: Elem) -> Trial {
     Trial { buffers, words, grid: [rows, 1, 1] }
 }
 
+/// Columns of a matmul.
+const COLS: u32 = 2048;
+
+/// Values that share a scale.
+fn block_of(weight: Packing) -> u32 {
+    match weight {
+        Packing::Q2K | Packing::Q3K | Packing::Q4K | Packing::Q5K | Packing::Q6K => 256,
+        _ => 32,
+    }
+}
+
+/// Codes and scales of `outputs` outputs, a bias for each, rows; and elements or words from one row to the
+/// next.
+fn operands(dice: &mut Dice, (weight, x): (Packing, Elem), rows: u32, outputs: u32) -> (Vec<Vec<u32>>, u32) {
+    let of_codes = COLS / weight.unit() as u32 * weight.unit_words() as u32 * outputs;
+    let of_scales = COLS / block_of(weight) * weight.scale_words() as u32 * outputs;
+    let (input, x_pitch) = match weight {
+        Packing::W8A8 => (dice.blocks(rows * COLS / 32), COLS / 32 * BLOCK_WORDS as u32),
+        _ => (dice.rows(x, rows * COLS), COLS),
+    };
+    let codes = dice.codes(weight, of_codes);
+    let scales = dice.scales(weight, of_scales.max(1));
+    (vec![codes, scales, dice.rows(Elem::F32, outputs), input], x_pitch)
+}
+
+/// Three experts of a panel each: one with more slots than a tile has rows, one with none, one with less. Two
+/// slots read one row.
+fn experts(dice: &mut Dice, (weight, x, out): (Packing, Elem, Elem)) -> Trial {
+    let (count, per_row, outputs) = (3, 2, PANEL as u32);
+    let bounds = [0, 9, 9, 14];
+    let order = [12, 0, 2, 4, 6, 8, 10, 1, 3, 5, 13, 7, 11, 9];
+    let slots = order.len() as u32;
+    let (mut buffers, x_pitch) = operands(dice, (weight, x), slots / per_row, count * outputs);
+    buffers.extend([dice.rows(out, slots * outputs), [&bounds[..], &order].concat()]);
+    let (bias, block) = (1, block_of(weight));
+    let words = vec![
+        slots,
+        COLS,
+        block,
+        0,
+        x_pitch,
+        0,
+        outputs,
+        outputs,
+        bias,
+        block,
+        0,
+        0,
+        count | per_row << 16,
+        0,
+        count,
+    ];
+    Trial { buffers, words, grid: [1, 1, count] }
+}
+
 /// A tile of rows by one panel of outputs (a gate's is two), leaves of whole blocks.
 fn linear(
     dice: &mut Dice,
@@ -197,26 +255,11 @@ fn linear(
     (rows, gate): (u32, bool),
     lanes: bool,
 ) -> Trial {
-    let (cols, outputs, silu) = (2048, PANEL as u32, 1);
-    let halves = if gate { 2 } else { 1 };
-    let block = match weight {
-        Packing::Q2K | Packing::Q3K | Packing::Q4K | Packing::Q5K | Packing::Q6K => 256,
-        _ => 32,
-    };
-    let all = halves * outputs;
-    let of_codes = cols / weight.unit() as u32 * weight.unit_words() as u32 * all;
-    let of_scales = cols / block * weight.scale_words() as u32 * all;
-    let (input, x_pitch) = match weight {
-        Packing::W8A8 => (dice.blocks(rows * cols / 32), cols / 32 * BLOCK_WORDS as u32),
-        _ => (dice.rows(x, rows * cols), cols),
-    };
-    let buffers = vec![
-        dice.codes(weight, of_codes),
-        dice.scales(weight, of_scales.max(1)),
-        dice.rows(Elem::F32, all),
-        input,
-        dice.rows(out, rows * outputs),
-    ];
+    let (cols, outputs, silu) = (COLS, PANEL as u32, 1);
+    let all = if gate { 2 * outputs } else { outputs };
+    let (mut buffers, x_pitch) = operands(dice, (weight, x), rows, all);
+    buffers.push(dice.rows(out, rows * outputs));
+    let block = block_of(weight);
     // A bias; the wide order of lanes, the contract's else.
     let (flags, per_panel) =
         if lanes { (WITH_BIAS | WIDE_ORDER, LANES_PER_PANEL as u32) } else { (WITH_BIAS, 1) };
@@ -282,6 +325,13 @@ mod tests {
         let all = Kernel::all(1);
         let lone = |kernel: &&Kernel| kernel.subgroups() && kernel.twin().is_none();
         assert_eq!(all.iter().filter(lone).collect::<Vec<_>>(), [&Kernel::Lanes]);
+        // Tiles of several rows, whatever they are of.
+        let of_rows = |kernel: &Kernel| match *kernel {
+            Kernel::Linear { rows, .. } | Kernel::LinearLanes { rows, .. } => rows,
+            Kernel::Experts { rows, .. } => rows,
+            _ => 1,
+        };
+        assert!(all.iter().all(|kernel| of_rows(kernel) == 1 || kernel.twin().is_some()));
         // Whatever the weight, one of eight is enough of those.
         let some = all.into_iter().filter(|kernel| kernel.twin().is_some()).step_by(8);
         for (kernel, twin) in some.filter_map(|kernel| Some((kernel, kernel.twin()?))) {

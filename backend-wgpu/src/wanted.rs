@@ -79,7 +79,8 @@ pub(crate) fn classes(select: &Select, rows: bool) -> Vec<Kernel> {
         let lanes = |rows| Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups: true };
         all.extend([1, 4].map(lanes));
         let tile = |rows| Kernel::Linear { weight, x, out, rows, gate, vector, act };
-        all.extend([4, 8].map(tile));
+        let experts = |rows| Kernel::Experts { weight, x, out, rows, vector, grouped: true };
+        all.extend([4, 8].into_iter().flat_map(|rows| [tile(rows), experts(rows)]));
     }
     for (dense, columns) in [(false, 1), (false, 2), (true, 1), (true, 2)] {
         let how = Attention { dense, columns, capped: false, subgroups: true, distances: false };
@@ -130,8 +131,10 @@ fn experts(key: &WgpuKernel, kind: MoeOpKind, select: &Select) -> Vec<Kernel> {
             let Some(weight) = packing(key.weight) else { return Vec::new() };
             let bytes = weight == Packing::W8A8;
             let vector = !bytes && key.inner.is_multiple_of(4);
-            let tiles =
-                ROWS.map(|share| Kernel::Experts { weight, x, out, rows: select.tile_rows(share), vector });
+            let tiles = ROWS.map(|share| {
+                let rows = select.tile_rows(share);
+                Kernel::Experts { weight, x, out, rows, vector, grouped: rows > 1 }
+            });
             each_once(bytes.then_some(Kernel::Quantize(x)).into_iter().chain(tiles))
         }
     }

@@ -241,7 +241,7 @@ fn panels(
     let all = (panels.per_expert() * experts.max(1)).max(1);
     for first in (0..all).step_by(per_chunk) {
         let count = per_chunk.min(all - first);
-        let room = |words: usize| gpu.alloc(name, count * halves * words * 4);
+        let room = |words: usize| gpu.room(name, count * halves * words * 4);
         let codes = room(code_words)?;
         let scales = if scale_words == 0 { None } else { Some(room(scale_words)?) };
         let planes = [
@@ -255,7 +255,7 @@ fn panels(
                 Lane { codes, shared, words, lane }.pack(format, cols, source.row(row));
             }
         })?;
-        panels.chunks.push(Chunk { codes, scales, first, count });
+        panels.chunks.push(Chunk { codes: codes.mem, scales: scales.map(|scales| scales.mem), first, count });
     }
     tracing::trace!(name, rows, cols, %format, chunks = panels.chunks.len(), "prepared");
     Ok(panels)

@@ -14,15 +14,7 @@ impl Kernel {
             of_weight(&mut all, weight);
         }
         for (weight, x) in Packing::ALL.into_iter().flat_map(|w| Elem::ALL.map(|x| (w, x))) {
-            for (rows, vector) in [1, 4, 8].into_iter().flat_map(|r| [(r, false), (r, true)]) {
-                if vector && weight == Packing::W8A8 {
-                    continue;
-                }
-                all.push(Kernel::Experts { weight, x, out: x, rows, vector });
-                if x != Elem::F32 {
-                    all.push(Kernel::Experts { weight, x, out: Elem::F32, rows, vector });
-                }
-            }
+            of_experts(&mut all, weight, x);
         }
         all.extend([Moe::Route, Moe::RouteByScore, Moe::Group].map(|how| Kernel::Moe(how, Elem::F32)));
         for x in Elem::ALL {
@@ -37,6 +29,17 @@ impl Kernel {
         }
         all.extend([Kernel::Sample, Kernel::Index(Index::Choose, Elem::F32, Elem::F32)]);
         all
+    }
+}
+
+/// Matmuls of experts.
+fn of_experts(all: &mut Vec<Kernel>, weight: Packing, x: Elem) {
+    for (rows, grouped) in [(1, false), (1, true), (4, true), (8, true)] {
+        let vectors: &[bool] = if weight == Packing::W8A8 { &[false] } else { &[false, true] };
+        let outs: &[Elem] = if x == Elem::F32 { &[Elem::F32] } else { &[x, Elem::F32] };
+        for (&vector, &out) in vectors.iter().flat_map(|v| outs.iter().map(move |out| (v, out))) {
+            all.push(Kernel::Experts { weight, x, out, rows, vector, grouped });
+        }
     }
 }
 

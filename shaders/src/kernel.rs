@@ -49,7 +49,7 @@ pub enum Kernel {
         /// Parts of a sum are added within subgroups.
         subgroups: bool,
     },
-    /// Every slot's matmul with its expert's weight; one row: looked up slot by slot, else by groups.
+    /// Every slot's matmul with its expert's weight.
     Experts {
         /// Of the weight.
         weight: Packing,
@@ -61,6 +61,8 @@ pub enum Kernel {
         rows: u32,
         /// Input rows begin at multiples of four elements.
         vector: bool,
+        /// Tiles are of the slots of one expert; else of one row, whose expert is looked up.
+        grouped: bool,
     },
     /// Experts chosen, sorted and summed.
     Moe(Moe, Elem),
@@ -260,6 +262,9 @@ impl Kernel {
             Kernel::Linear { weight, x, out, gate, vector, act, .. } => {
                 Kernel::Linear { weight, x, out, rows: 1, gate, vector, act }
             }
+            Kernel::Experts { weight, x, out, vector, grouped, .. } => {
+                Kernel::Experts { weight, x, out, rows: 1, vector, grouped }
+            }
             Kernel::Attention(how, x, kv) => Kernel::Attention(Attention { subgroups: false, ..how }, x, kv),
             Kernel::Norm(how, x, reduce) => Kernel::Norm(how, x, same(reduce)),
             Kernel::Rescale(how, x, reduce) => Kernel::Rescale(how, x, same(reduce)),
@@ -284,9 +289,10 @@ impl Kernel {
                 let lanes = if subgroups { "subgroups" } else { "shared" };
                 format!("{}_x{rows}_{lanes}", linear_label((gate, act), weight, x, out))
             }
-            Kernel::Experts { weight, x, out, rows, vector } => {
+            Kernel::Experts { weight, x, out, rows, vector, grouped } => {
                 let (v, node) = (if vector { "_v" } else { "" }, if x == out { "" } else { "_f32" });
-                format!("expert_linear_{}_{}{node}_x{rows}{v}", weight.name(), x.name())
+                let by = if grouped { "_grouped" } else { "" };
+                format!("expert_linear_{}_{}{node}_x{rows}{v}{by}", weight.name(), x.name())
             }
             Kernel::Norm(how, x, reduce) => format!("norm_{}_{}_{}", how.name(), x.name(), reduce.name()),
             Kernel::Rescale(how, x, reduce) => {

@@ -69,6 +69,8 @@ pub struct Source {
     pub bindings: Vec<Access>,
     /// Words of the parameters, the leading zero among them.
     pub words: usize,
+    /// Which of them says what slice of the workgroups a dispatch has; none where it has all of them always.
+    pub slice: Option<usize>,
 }
 
 impl Source {
@@ -87,9 +89,11 @@ impl Source {
             return None;
         }
         let fields = text.split_once("struct Params {")?.1.split_once('}')?.0;
-        let words = fields.lines().filter(|line| line.contains(':')).count();
+        let names: Vec<&str> =
+            fields.lines().filter_map(|line| Some(line.split_once(':')?.0.trim())).collect();
+        let (words, slice) = (names.len(), names.iter().position(|name| *name == "slice"));
         let bindings = found.into_iter().map(|(_, access)| access).collect();
-        Some(Self { text, bindings, words })
+        Some(Self { text, bindings, words, slice })
     }
 }
 
@@ -228,8 +232,8 @@ fn of_weight(kernel: &Kernel, f16: bool) -> Value {
         Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups } => {
             context! { weight => packing(weight), x => elem(x), out => elem(out), rows, gate, act, subgroups }
         }
-        Kernel::Experts { weight, x, out, rows, vector } => {
-            let experts = if rows == 1 { "slot" } else { "group" };
+        Kernel::Experts { weight, x, out, rows, vector, grouped } => {
+            let experts = if grouped { "group" } else { "slot" };
             let (x, out, halves) = (elem(x), elem(out), context! { gate => false, act => false, experts });
             context! { weight => packing(weight), x, out, rows, vector, bytes, ..halves }
         }

@@ -54,7 +54,7 @@ fn every_variant_is_valid_portable_and_takes_what_its_text_says() {
             let (module, _) = module(&kernel, dialect, &said.text);
             portable(&kernel, &said, &module);
             let mut found = Vec::new();
-            let mut words = None;
+            let (mut words, mut slice) = (None, None);
             for (_, global) in module.global_variables.iter() {
                 match global.space {
                     AddressSpace::Storage { access } => {
@@ -67,7 +67,11 @@ fn every_variant_is_valid_portable_and_takes_what_its_text_says() {
                         found.push((binding.binding as usize, access));
                     }
                     AddressSpace::Immediate | AddressSpace::Uniform => {
-                        words = Some(module.types[global.ty].inner.size(module.to_ctx()) as usize / 4);
+                        let of = &module.types[global.ty].inner;
+                        words = Some(of.size(module.to_ctx()) as usize / 4);
+                        if let naga::TypeInner::Struct { members, .. } = of {
+                            slice = members.iter().position(|member| member.name.as_deref() == Some("slice"));
+                        }
                     }
                     _ => {}
                 }
@@ -76,7 +80,19 @@ fn every_variant_is_valid_portable_and_takes_what_its_text_says() {
             let want: Vec<_> = said.bindings.iter().copied().enumerate().collect();
             assert_eq!(found, want, "{}", kernel.label());
             assert_eq!(words, Some(said.words), "{}", kernel.label());
+            assert_eq!((slice, slice.is_some()), (said.slice, is_sliced(&kernel)), "{}", kernel.label());
         }
+    }
+}
+
+/// Whether a dispatch may be split: those of matmuls, and of attention but for that with terms by distance,
+/// whose parameters are full.
+fn is_sliced(kernel: &Kernel) -> bool {
+    match kernel {
+        Kernel::Linear { .. } | Kernel::LinearLanes { .. } | Kernel::Experts { .. } => true,
+        Kernel::Attention(how, ..) => !how.distances,
+        Kernel::AttentionTile(..) => true,
+        _ => false,
     }
 }
 

@@ -14,14 +14,17 @@ rows that a workgroup takes by its own number are written. -#}
 {%- import "math.wgsl" as math -%}
 {%- set places = [
     "k_offset", "v_offset", "kv_pitches", "of_q_offset", "of_k_offset", "of_pitches",
-] if distances else ["k_offset", "k_pitch", "v_offset", "v_pitch", "sinks"] if dense else [
-    "rows_offset", "lens_offset", "table_offset", "table_stride", "page_size", "sinks",
+] if distances else ["k_offset", "k_pitch", "v_offset", "v_pitch", "slice"] if dense else [
+    "rows_offset", "lens_offset", "table_offset", "table_stride", "page_size", "slice",
 ] %}
 {{ it.params(carrier, [
     "tokens", "seqs", "dims", "heads", "q_offset", "q_pitch", "out_offset", "out_pitch",
     "bounds_offset",
 ] + places) }}
 {{ math.functions() }}
+{%- if not distances %}
+{{ it.slices() }}
+{%- endif %}
 {{ it.reads(0, "q", x) }}
 {{ it.reads(1, "keys", kv) }}
 {{ it.reads(2, "values", kv) }}
@@ -38,8 +41,8 @@ rows that a workgroup takes by its own number are written. -#}
 {{ it.reads(6, "of_q", x) }}
 {{ it.reads(7, "of_k", x) }}
 {%- else %}
-// A score without a key or a value for every head, where `p.sinks` is 1; then biases by distance, head by
-// head. One binding for both: with pages there are seven others, and adapters have eight.
+// A score without a key or a value for every head, where `SINKS` is set in `p.slice`; then biases by
+// distance, head by head. One binding for both: with pages there are seven others, and adapters have eight.
 @group(0) @binding({{ 6 if dense else 7 }}) var<storage, read> of_heads: array<f32>;
 {%- endif %}
 
@@ -51,6 +54,9 @@ const SLOPES = 4u;
 const AHEAD = 8u;
 const RELATIVE = 16u;
 const CHUNKED = 32u;
+{%- if not distances %}
+const SINKS = 0x4000000u;
+{%- endif %}
 
 {%- if subgroups %}
 // The largest score of every subgroup: at most 16.
@@ -98,14 +104,22 @@ fn main(
     let v_pitch = p.v_pitch;
 {%- endif %}
 {%- endif %}
+{%- if distances %}
     let head = group.y;
+    let first_token = group.x;
+    let token_step = groups.x;
+{%- else %}
+    let head = along(1u, group.y);
+    let first_token = along(0u, group.x);
+    let token_step = groups.x * slice_step(0u);
+{%- endif %}
     let kv_head = head / share;
     let scale = scores[0];
     let flags = bitcast<u32>(scores[4]);
 {%- if not distances %}
-    let sinks = select(0u, kv_heads * share, p.sinks != 0u);
+    let sinks = select(0u, kv_heads * share, (p.slice & SINKS) != 0u);
 {%- endif %}
-    for (var token = group.x; token < p.tokens; token += groups.x) {
+    for (var token = first_token; token < p.tokens; token += token_step) {
         let seq = sequence_of(token);
         let first = sequences[p.bounds_offset + seq];
         let end = min(sequences[p.bounds_offset + seq + 1u], p.tokens);
@@ -255,7 +269,7 @@ fn main(
         // A sink joins the sum last, as a key without a value.
         var keep = 1.0;
 {%- if not distances %}
-        if (any && p.sinks != 0u) {
+        if (any && (p.slice & SINKS) != 0u) {
             let sink = of_heads[head];
             let new_top = select(top, sink, sink > top);
             keep = exp_of(og(top - new_top));

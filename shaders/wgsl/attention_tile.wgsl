@@ -1,5 +1,5 @@
 {#- Attention over pages for several queries that read the same keys: consecutive rows of a sequence, heads
-that share keys and values (so many as `p.tile` says), {{ slots }} in all. Each keeps the chains of
+that share keys and values (so many as `p.slice` says from bit 27 on), {{ slots }} in all. Each keeps the chains of
 `attention.wgsl`, chunk by chunk in the same order, so the bits are the same; a key and a value are read once
 for all of them.
 
@@ -10,9 +10,10 @@ through them one after the other. -#}
 {{ it.params(carrier, [
     "tokens", "seqs", "dims", "heads", "q_offset", "q_pitch", "out_offset", "out_pitch",
     "bounds_offset", "rows_offset", "lens_offset", "table_offset", "table_stride", "page_size",
-    "tile",
+    "slice",
 ]) }}
 {{ math.functions() }}
+{{ it.slices() }}
 {{ it.reads(0, "q", x) }}
 {{ it.reads(1, "keys", kv) }}
 {{ it.reads(2, "values", kv) }}
@@ -32,6 +33,7 @@ const SLOPES = 4u;
 const AHEAD = 8u;
 const RELATIVE = 16u;
 const CHUNKED = 32u;
+const SINKS = 0x4000000u;
 
 // [slot][key]
 var<workgroup> shared_s: array<f32, {{ slots * 64 }}>;
@@ -83,16 +85,17 @@ fn main(
     let v_dim = p.dims >> 16u;
     let kv_heads = p.heads & 0xffffu;
     let share = p.heads >> 16u;
-    // How many heads share a tile, and whether heads have sinks.
-    let tile_heads = p.tile >> 1u;
+    // How many heads share a tile.
+    let tile_heads = p.slice >> 27u;
     let tiles_of_head = (share + tile_heads - 1u) / tile_heads;
-    let kv_head = group.y / tiles_of_head;
-    let first_head = (group.y % tiles_of_head) * tile_heads;
+    let of_heads_tile = along(1u, group.y);
+    let kv_head = of_heads_tile / tiles_of_head;
+    let first_head = (of_heads_tile % tiles_of_head) * tile_heads;
     let tile_rows = {{ slots }}u / tile_heads;
     let scale = scores[0];
     let flags = bitcast<u32>(scores[4]);
-    let sinks = select(0u, kv_heads * share, (p.tile & 1u) != 0u);
-    for (var tile = group.x; tile * tile_rows < p.tokens; tile += groups.x) {
+    let sinks = select(0u, kv_heads * share, (p.slice & SINKS) != 0u);
+    for (var tile = along(0u, group.x); tile * tile_rows < p.tokens; tile += groups.x * slice_step(0u)) {
         let tile_end = min((tile + 1u) * tile_rows, p.tokens);
         var token = tile * tile_rows;
         while (token < tile_end) {
@@ -220,7 +223,7 @@ fn main(
 {%- for s in range(slots) %}
             if (used{{ s }}) {
                 var keep{{ s }} = 1.0;
-                if (any{{ s }} && (p.tile & 1u) != 0u) {
+                if (any{{ s }} && (p.slice & SINKS) != 0u) {
                     let sink = of_heads[head{{ s }}];
                     let new_top = select(top{{ s }}, sink, sink > top{{ s }});
                     keep{{ s }} = exp_of(og(top{{ s }} - new_top));

@@ -10,19 +10,21 @@ rows.
 
 `experts`: rows are slots (pairs of a token and an expert), each multiplied with its expert's panels.
 `slot`: a workgroup takes one slot after the other and looks up its expert; `group`: it takes tiles of the
-slots of expert `group.z`. -#}
+slots of expert number z. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "packed.wgsl" as packed -%}
 {%- import "matmul.wgsl" as matmul -%}
 {%- import "math.wgsl" as math -%}
 {%- set of_experts = [
     "rows", "cols", "grain", "x_offset", "x_pitch", "out_offset", "out_pitch", "inner", "flags",
-    "block", "per_row", "which_offset", "count", "first_panel", "end_panel",
+    "block", "slice", "which_offset", "counts", "first_panel", "end_panel",
 ] %}
 {{ it.params(carrier, of_experts if experts else matmul.fields) }}
 {{ it.leaves() }}
+{{ it.slices() }}
 {%- if experts %}
-// Flags; above the two is the number of the first expert whose weight is here.
+// Flags; above the two is the number of the first expert whose weight is here. Counts: of experts, and above
+// 16 bits of slots that read one row.
 {%- endif %}
 {{ matmul.parts(experts) }}
 {%- if act %}
@@ -65,6 +67,9 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) t: u32,
 ) {
+    let column = along(0u, group.x);
+    let first_tile = along(1u, group.y);
+    let tile_step = groups.y * slice_step(1u);
     let lane = t % 32u;
     let leaf = t / 32u;
     let leaf_from = leaf_at(leaf);
@@ -76,30 +81,32 @@ fn main(
     let units = (p.cols + UNIT - 1u) / UNIT;
 {%- endif %}
 {%- if experts == "slot" %}
-    for (var tile = group.y; tile < p.rows; tile += groups.y) {
+    let per_row = p.counts >> 16u;
+    for (var tile = first_tile; tile < p.rows; tile += tile_step) {
         let expert = which[p.which_offset + tile];
-        let first = expert * ((p.inner + 31u) / 32u) + group.x;
+        let first = expert * ((p.inner + 31u) / 32u) + column;
         // An expert's panels may lie in another binding: that call makes these outputs.
         if (first < p.first_panel || first >= p.end_panel) {
             continue;
         }
-        let x0 = p.x_offset + (tile / p.per_row) * p.x_pitch;
+        let x0 = p.x_offset + (tile / per_row) * p.x_pitch;
 {%- elif experts == "group" %}
-    let expert = group.z + (p.flags >> 2u);
-    let first = expert * ((p.inner + 31u) / 32u) + group.x;
+    let per_row = p.counts >> 16u;
+    let expert = along(2u, group.z) + (p.flags >> 2u);
+    let first = expert * ((p.inner + 31u) / 32u) + column;
     if (first < p.first_panel || first >= p.end_panel) {
         return;
     }
     // Groups that no routing wrote must not lead beyond the rows.
     let end = min(which[p.which_offset + expert + 1u], p.rows);
     let begin = min(which[p.which_offset + expert], end);
-    let order = p.which_offset + p.count + 1u;
-    for (var tile = group.y; begin + tile * ROWS < end; tile += groups.y) {
+    let order = p.which_offset + (p.counts & 0xffffu) + 1u;
+    for (var tile = first_tile; begin + tile * ROWS < end; tile += tile_step) {
 {%- for r in range(rows) %}
-        let x{{ r }} = p.x_offset + (which[order + min(begin + tile * ROWS + {{ r }}u, end - 1u)] / p.per_row) * p.x_pitch;
+        let x{{ r }} = p.x_offset + (which[order + min(begin + tile * ROWS + {{ r }}u, end - 1u)] / per_row) * p.x_pitch;
 {%- endfor %}
 {%- else %}
-    for (var tile = group.y; tile * ROWS < p.rows; tile += groups.y) {
+    for (var tile = first_tile; tile * ROWS < p.rows; tile += tile_step) {
 {%- for r in range(rows) %}
 {%- if r > 0 %}
         // Rows beyond the last repeat it and are not written.
@@ -110,7 +117,7 @@ fn main(
 {%- endfor %}
 {%- endif %}
         for (var half = 0u; half < {{ halves }}u; half += 1u) {
-            let panel = {{ "first - p.first_panel" if experts else "group.x * " ~ halves ~ "u + half" }};
+            let panel = {{ "first - p.first_panel" if experts else "column * " ~ halves ~ "u + half" }};
 {%- for r in range(rows) %}
             var acc{{ r }} = 0.0;
 {%- endfor %}
@@ -161,7 +168,7 @@ fn main(
         }
         workgroupBarrier();
 {%- if experts %}
-        let n = group.x * 32u + lane;
+        let n = column * 32u + lane;
 {%- if experts == "slot" %}
         let row = tile;
 {%- else %}
@@ -175,7 +182,7 @@ fn main(
             var y = sum_of(0u, at);
 {%- else %}
         let row = tile * ROWS + leaf;
-        let n = p.first_out + group.x * 32u + lane;
+        let n = p.first_out + column * 32u + lane;
         if (leaf < ROWS && row < p.rows && n < p.end_out) {
             let at = leaf * 32u + lane;
             let to = p.out_offset + row * p.out_pitch + n;

@@ -10,6 +10,7 @@ as these reach (from 16 wide on), leaves in workgroup memory. -#}
 {%- import "math.wgsl" as math -%}
 {{ it.params(carrier, matmul.fields) }}
 {{ it.leaves() }}
+{{ it.slices() }}
 {{ matmul.parts() }}
 {%- if act %}
 {{ math.functions() }}
@@ -42,20 +43,21 @@ fn main(
     {{ it.numbering(subgroups) }}
 ) {
     {{- it.number(subgroups) }}
+    let column = along(0u, group.x);
     let part = (v / 8u) % 4u;
     let leaf = v / 32u;
-    let lane = (group.x % 4u) * 8u + v % 8u;
+    let lane = (column % 4u) * 8u + v % 8u;
     let leaf_from = leaf_at(leaf);
     let leaf_to = leaf_at(leaf + 1u);
     let from_k = part_start(leaf_from, leaf_to, part, 4u);
     let to_k = part_start(leaf_from, leaf_to, part + 1u, 4u);
     let units = (p.cols + UNIT - 1u) / UNIT;
-    for (var tile = group.y; tile * ROWS < p.rows; tile += groups.y) {
+    for (var tile = along(1u, group.y); tile * ROWS < p.rows; tile += groups.y * slice_step(1u)) {
 {%- for r in range(rows) %}
         let x{{ r }} = p.x_offset + min(tile * ROWS + {{ r }}u, p.rows - 1u) * p.x_pitch;
 {%- endfor %}
         for (var half = 0u; half < {{ halves }}u; half += 1u) {
-            let panel = (group.x / 4u) * {{ halves }}u + half;
+            let panel = (column / 4u) * {{ halves }}u + half;
             var k = from_k;
 {%- for r in range(rows) %}
             var acc{{ r }} = 0.0;
@@ -74,7 +76,7 @@ fn main(
         }
         workgroupBarrier();
         let row = tile * ROWS + v / 8u;
-        let n = p.first_out + (group.x / 4u) * 32u + lane;
+        let n = p.first_out + (column / 4u) * 32u + lane;
         if (v < {{ rows * 8 }}u && row < p.rows && n < p.end_out) {
             let to = p.out_offset + row * p.out_pitch + n;
             var y = sum_of(0u, v);

@@ -40,14 +40,15 @@ fn magnitude(x: f32) -> f32 {
 }
 
 // tanh and erf in two halves, what goes into the exponential and what is made of it: an activation then needs
-// one exponential whichever it is, which drivers compile several times faster.
+// one exponential and one division whichever it is, which drivers compile several times faster. tanh is made
+// of 2 / (e + 1).
 fn tanh_power(x: f32) -> f32 {
     let b = magnitude(x);
     let a = select(b, 10.0, b > 10.0);
     return a + a;
 }
 
-fn tanh_from(x: f32, e: f32) -> f32 {
+fn tanh_from(x: f32, quotient: f32) -> f32 {
     let b = magnitude(x);
     let a = select(b, 10.0, b > 10.0);
     let u = og(a * a);
@@ -57,12 +58,13 @@ fn tanh_from(x: f32, e: f32) -> f32 {
     q = madd(u, q, 0.1333321);
     q = madd(u, q, -0.3333333);
     let small = madd(og(a * u), q, a);
-    let large = 1.0 - og(2.0 / og(og(e) + 1.0));
+    let large = 1.0 - og(quotient);
     return with_sign_of(select(large, small, a < 0.625), x);
 }
 
 fn tanh_of(x: f32) -> f32 {
-    return tanh_from(x, exp_of(tanh_power(x)));
+    let e = og(exp_of(tanh_power(x)));
+    return tanh_from(x, 2.0 / og(e + 1.0));
 }
 
 fn erf_power(x: f32) -> f32 {
@@ -105,9 +107,8 @@ fn sigmoid_of(x: f32) -> f32 {
     return 1.0 / og(1.0 + og(exp_of(sigmoid_power(x))));
 }
 
-// ln(1 + e^x), from e = e^-|x|.
-fn softplus_from(x: f32, e: f32) -> f32 {
-    let z = og(e / og(2.0 + e));
+// ln(1 + e^x), from z = e / (2 + e) of e = e^-|x|.
+fn softplus_from(x: f32, z: f32) -> f32 {
     let u = og(z * z);
     var s = madd(u, 1.0 / 15.0, 1.0 / 13.0);
     s = madd(u, s, 1.0 / 11.0);
@@ -140,35 +141,46 @@ fn act_of(act: u32, x: f32) -> f32 {
     if (act == 8u) {
         power = -magnitude(x);
     }
-    let e = exp_of(power);
+    let e = og(exp_of(power));
+    var above = 1.0;
+    var beyond = 1.0;
+    if (act == 1u) {
+        above = x;
+    } else if (act == 3u || act == 5u) {
+        above = 2.0;
+    } else if (act == 8u) {
+        above = e;
+        beyond = 2.0;
+    }
+    let quotient = og(above / og(beyond + e));
     switch (act) {
         case 0u: {
             return select(x, 0.0, x < 0.0);
         }
         case 1u: {
-            return x / og(1.0 + og(e));
+            return quotient;
         }
         case 2u: {
             return og(0.5 * x) * og(1.0 + og(erf_from(y, e)));
         }
         case 3u: {
-            return og(0.5 * x) * og(1.0 + og(tanh_from(y, e)));
+            return og(0.5 * x) * og(1.0 + og(tanh_from(y, quotient)));
         }
         case 4u: {
-            return x * og(1.0 / og(1.0 + og(e)));
+            return x * quotient;
         }
         case 6u: {
             let positive = select(x, 0.0, x < 0.0);
             return positive * positive;
         }
         case 7u: {
-            return 1.0 / og(1.0 + og(e));
+            return quotient;
         }
         case 8u: {
-            return softplus_from(x, og(e));
+            return softplus_from(x, quotient);
         }
         default: {
-            return tanh_from(y, e);
+            return tanh_from(y, quotient);
         }
     }
 }

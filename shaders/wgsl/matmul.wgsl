@@ -5,7 +5,7 @@
 {#- Parameters of a matmul that is not of experts. -#}
 {%- set fields = [
     "rows", "cols", "grain", "x_offset", "x_pitch", "out_offset", "out_pitch", "first_out", "end_out", "inner",
-    "flags", "add", "act", "block", "group",
+    "flags", "slice", "act", "block", "group",
 ] -%}
 
 {#- Parts of leaves. In the contract's order a leaf is one chain; in the wide one it is split into four of
@@ -21,6 +21,7 @@ const SHARE = 2u;
 {%- else %}
 const WIDE = 2u;
 const SHARE = 4u;
+const ADD = 8u;
 {%- endif %}
 
 fn leaf_at(leaf: u32) -> u32 {
@@ -180,7 +181,7 @@ if ((p.flags & BIAS) != 0u) {
 {%- if act %}
 y = act_of(p.act, out_round(y));
 {%- elif not experts %}
-if (p.add != 0u) {
+if ((p.flags & ADD) != 0u) {
     y = out_at(to) + out_round(y);
 }
 {%- endif %}

@@ -72,6 +72,20 @@ fn f16_bits(v: f32) -> u32 {
 }
 {%- endmacro -%}
 
+{#- Of kernels with the parameter `slice`: which of a grid's workgroups a dispatch has. All of them (0), or every
+n-th along one axis from the i-th on: 12 bits of i, 12 of n - 1, two of the axis; the upper six are the kernel's
+own. A workgroup's number along an axis is `along(axis, its number in the dispatch)`; a loop over an axis takes
+steps of `slice_step(axis)` times what the dispatch has along it. -#}
+{%- macro slices() -%}
+fn slice_step(axis: u32) -> u32 {
+    return select(1u, ((p.slice >> 12u) & 0xfffu) + 1u, ((p.slice >> 24u) & 3u) == axis);
+}
+fn along(axis: u32, number: u32) -> u32 {
+    let first = select(0u, p.slice & 0xfffu, ((p.slice >> 24u) & 3u) == axis);
+    return first + slice_step(axis) * number;
+}
+{%- endmacro -%}
+
 {#- A matrix or slab of floats to read: `name_at(i)`. An element `h16` is an f16 where shaders know that
 type. -#}
 {%- macro reads(slot, name, elem) -%}

@@ -4,6 +4,7 @@ use super::kv::slabs;
 use crate::command::{Call, Slot, buffer, elem, matrix, word};
 use crate::kernel::{Variant, WIDTH, columns_of};
 use crate::limits::Limits;
+use crate::slices::OWN_BITS;
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::ops::{Attend, AttendDense, AttendDisentangled, AttentionOp, Sequences};
 use engraft_core::{Error, Result};
@@ -59,7 +60,7 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
         pages.offset,
         word(table.stride)?,
         word(l.page_size)?,
-        word(of_tile.unwrap_or(0))? << 1 | u32::from(sinks.is_some()),
+        own_bits(sinks.is_some(), of_tile.unwrap_or(0))?,
     ];
     let of_heads = of_heads(&gpu, sinks, bias)?;
     let of_heads = Slot::whole(limits, &of_heads, "sinks and biases")?;
@@ -70,16 +71,27 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
     let Some(of_tile) = of_tile else {
         let how = Attention { dense: false, columns, capped, subgroups, distances: false };
         let (kernel, grid) = (Kernel::Attention(how, x, kv), grid(limits, q.rows(), heads.heads)?);
-        return stream.call(&Call { kernel, slots: &slots, words: &words, grid });
+        let each = each_of(1, seqs.max_keys);
+        return stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, each);
     };
     let grid =
         grid(limits, q.rows().div_ceil(ATTENTION_SLOTS / of_tile), heads.kv_heads * share.div_ceil(of_tile))?;
-    stream.call(&Call {
-        kernel: Kernel::AttentionTile(columns, capped, x, kv),
-        slots: &slots,
-        words: &words,
-        grid,
-    })
+    let kernel = Kernel::AttentionTile(columns, capped, x, kv);
+    let each = each_of(ATTENTION_SLOTS, seqs.max_keys);
+    stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, each)
+}
+
+/// Bits of the parameter of slices that are attention's own: whether heads have sinks, how many share a tile.
+fn own_bits(sinks: bool, of_tile: usize) -> Result<u32> {
+    Ok((u32::from(sinks) | word(of_tile)? << 1) << OWN_BITS)
+}
+
+/// Keys of a head of 128 columns that take a query as long as 4096 columns take a workgroup of a matmul.
+const KEYS_OF_A_GROUP: usize = 4096;
+
+/// How many workgroups of a matmul one of attention with so many queries counts as.
+fn each_of(queries: usize, keys: usize) -> u32 {
+    u32::try_from(queries.saturating_mul(keys).div_ceil(KEYS_OF_A_GROUP)).unwrap_or(u32::MAX).max(1)
 }
 
 /// A step's lists lie in one buffer: they are bound as one.
@@ -109,7 +121,7 @@ fn grid(limits: &Limits, rows: usize, heads: usize) -> Result<[u32; 3]> {
 }
 
 fn attend_dense(stream: &mut WgpuStream, op: AttendDense<'_, Wgpu>, subgroups: bool) -> Result<()> {
-    let AttendDense { q, k, v, bounds, heads, scores, sinks, bias, out, .. } = op;
+    let AttendDense { q, k, v, bounds, max_rows, heads, scores, sinks, bias, out } = op;
     let (gpu, out) = (stream.gpu().clone(), out.as_ref());
     let limits = gpu.limits();
     if q.rows() == 0 || bounds.len() < 2 {
@@ -134,7 +146,7 @@ fn attend_dense(stream: &mut WgpuStream, op: AttendDense<'_, Wgpu>, subgroups: b
         word(k.pitch())?,
         v_at.offset,
         word(v.pitch())?,
-        u32::from(sinks.is_some()),
+        own_bits(sinks.is_some(), 0)?,
     ];
     let of_heads = of_heads(&gpu, sinks, bias)?;
     let of_heads = Slot::whole(limits, &of_heads, "sinks and biases")?;
@@ -143,7 +155,7 @@ fn attend_dense(stream: &mut WgpuStream, op: AttendDense<'_, Wgpu>, subgroups: b
     let how = Attention { dense: true, columns, capped, subgroups, distances: false };
     let kernel = Kernel::Attention(how, elem(q.dtype()), elem(k.dtype()));
     let grid = grid(limits, q.rows(), heads.heads)?;
-    stream.call(&Call { kernel, slots: &slots, words: &words, grid })
+    stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, each_of(1, max_rows))
 }
 
 /// Distances on a side, and elements from one row of them to the next, share words with other sizes.

@@ -4,6 +4,7 @@ use crate::command::{Call, Place, Slot, activation, elem, groups, matrix, word};
 use crate::kernel::Variant;
 use crate::limits::Limits;
 use crate::select::{LANES_PER_PANEL, MatmulOf, Shader};
+use crate::slices::ALL_GROUPS;
 use crate::weight::Panels;
 use crate::{Wgpu, WgpuMem, WgpuStream};
 use engraft_core::Result;
@@ -73,9 +74,9 @@ pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Varian
     }
     // An activation behind a gate weight is that of the gate.
     let (add, act) = match then {
-        Then::Nothing => (0, None),
-        Then::Act(act) | Then::Gate { act, .. } => (0, Some(activation(act)?)),
-        Then::Add { .. } => (1, None),
+        Then::Nothing => (false, None),
+        Then::Act(act) | Then::Gate { act, .. } => (false, Some(activation(act)?)),
+        Then::Add { .. } => (true, None),
     };
     let to = matrix(limits, out, "activations")?;
     // A rank's part has no bias, and its leaves there.
@@ -84,7 +85,7 @@ pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Varian
         (None, Some(bias)) => bias.vector()?,
         (None, None) => gpu.nothing(),
     };
-    let flags = u32::from(bias.is_some()) | u32::from(w.leaves.is_some()) << 2;
+    let flags = u32::from(bias.is_some()) | u32::from(w.leaves.is_some()) << 2 | u32::from(add) << 3;
     let input = Input::new(stream, w, x)?;
     let (from, x_pitch) = input.place(limits)?;
     let fits = w.chunks.iter().all(|c| c.count * LANES_PER_PANEL <= limits.groups as usize);
@@ -105,7 +106,7 @@ pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Varian
             word(outputs.end)?,
             word(w.outputs())?,
             flags | u32::from(wide) << 1,
-            add,
+            ALL_GROUPS,
             act.unwrap_or(0),
             word(w.block)?,
             word(w.group)?,

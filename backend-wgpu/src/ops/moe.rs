@@ -4,8 +4,10 @@
 //! are taken in tiles by expert, so that a weight that was read serves several rows. No bit depends on which
 //! way is taken.
 
+use super::attention::pair;
 use super::linear;
 use crate::command::{Call, FLAT, Place, Slot, buffer, elem, groups, matrix, word};
+use crate::slices::ALL_GROUPS;
 use crate::weight::Panels;
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
@@ -100,8 +102,8 @@ fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<
     };
     let tiles = tiles.min(limits.groups as usize);
     let (from_elem, to_elem) = (elem(x.dtype()), elem(out.dtype()));
-    let kernel =
-        Kernel::Experts { weight: w.packing, x: from_elem, out: to_elem, rows, vector: input.aligned() };
+    let (weight, vector, grouped) = (w.packing, input.aligned(), rows > 1);
+    let kernel = Kernel::Experts { weight, x: from_elem, out: to_elem, rows, vector, grouped };
     // Panels are counted from those of expert 0, wherever they are.
     let before = first * w.per_expert();
     for chunk in &w.chunks {
@@ -116,9 +118,9 @@ fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<
             word(w.outputs())?,
             flags,
             word(w.block)?,
-            word(out.rows() / x.rows())?,
+            ALL_GROUPS,
             which.offset,
-            word(by.count)?,
+            pair(by.count, out.rows() / x.rows())?,
             word(before + chunk.first)?,
             word(before + chunk.first + chunk.count)?,
         ];

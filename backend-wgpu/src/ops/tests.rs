@@ -13,6 +13,8 @@ use engraft_core::ops::*;
 use engraft_core::params::{Heads, NormKind, Scores};
 use std::sync::Arc;
 
+mod slices;
+
 /// What lies around operands.
 const GUARD: u32 = 0x7f80_5aa5;
 /// Words of it on either side.
