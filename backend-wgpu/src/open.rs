@@ -81,7 +81,9 @@ impl Wgpu {
         if all.is_empty() {
             return Ok(Probe::not_run("kernels", "no kernel that is used here has a plainer twin"));
         }
-        self.pipelines.ready(&self.gpu, &all)?;
+        if let Some((_, e)) = self.pipelines.ready(&self.gpu, &all)?.into_iter().next() {
+            return Err(e);
+        }
         let wrong: Vec<String> =
             self.replaced_kernels().into_iter().map(|(label, why)| format!("{label}: {why}")).collect();
         let failed = (!wrong.is_empty()).then(|| wrong.join("; "));
@@ -132,7 +134,15 @@ impl Backend for Wgpu {
             "{}: weights took at most {staged} MiB of the host's memory on their way",
             self.gpu.name
         );
-        let all = kernels.iter().flat_map(|kernel| wanted::shaders(kernel, &self.select));
-        self.pipelines.ready(&self.gpu, &wanted::each_once(all))
+        let of = |kernel| wanted::shaders(kernel, &self.select);
+        let refused = self.pipelines.ready(&self.gpu, &wanted::each_once(kernels.iter().flat_map(of)))?;
+        let lost = kernels.iter().find_map(|kernel| wanted::lost(kernel.op, &of(kernel), &refused));
+        for (kernel, e) in refused {
+            if lost == Some(kernel) {
+                return Err(e);
+            }
+            tracing::warn!("{}: {e}; a model that needs {} fails there", self.gpu.name, kernel.label());
+        }
+        Ok(())
     }
 }

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// How often a start that compiles says how far it is.
 const SAID_EVERY: Duration = Duration::from_secs(2);
 
+/// A kernel that the driver does not take, and the error that says so.
+pub(crate) type Refused = (Kernel, Error);
+
 /// The compiled kernels of a device.
 #[derive(Debug)]
 pub(crate) struct Pipelines {
@@ -112,23 +115,34 @@ impl Pipelines {
     }
 
     /// Compiles what `wanted` has and is not there yet, on all cores, and keeps it on disk where there is a
-    /// folder for that. How far it is goes to the log.
+    /// folder for that. How far it is goes to the log. What the driver does not take comes back, with the
+    /// error that [`Pipelines::get`] has for it.
     ///
     /// # Errors
-    /// As [`Pipelines::get`].
-    pub fn ready(&self, gpu: &Gpu, wanted: &[Kernel]) -> Result<()> {
+    /// As [`Pipelines::get`], but for what the driver does not take.
+    pub fn ready(&self, gpu: &Gpu, wanted: &[Kernel]) -> Result<Vec<Refused>> {
         let missing: Vec<Kernel> = {
             let compiled = lock(&self.compiled);
             wanted.iter().copied().filter(|kernel| !compiled.contains_key(kernel)).collect()
         };
+        let refused = Mutex::new(Vec::new());
+        let compile = |kernel: Kernel| match self.get(gpu, kernel) {
+            Ok(_) => Ok(()),
+            Err(e @ Error::Unsupported { .. }) => {
+                lock(&refused).push((kernel, e));
+                Ok(())
+            }
+            Err(e) => Err(e),
+        };
         if IN_BROWSER {
             // Pages have one thread, and the browser compiles on its own ones.
-            return missing.iter().try_for_each(|kernel| self.get(gpu, *kernel).map(|_| ()));
+            missing.into_iter().try_for_each(compile)?;
+            return Ok(refused.into_inner().unwrap_or_else(PoisonError::into_inner));
         }
         let (next, said) = (AtomicUsize::new(0), Mutex::new((0, Instant::now())));
         let work = || -> Result<()> {
             while let Some(kernel) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.get(gpu, *kernel)?;
+                compile(*kernel)?;
                 let mut said = lock(&said);
                 said.0 += 1;
                 if said.1.elapsed() > SAID_EVERY {
@@ -151,6 +165,7 @@ impl Pipelines {
         if let Some(cache) = &self.cache {
             cache.keep();
         }
-        outcome
+        outcome?;
+        Ok(refused.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 }

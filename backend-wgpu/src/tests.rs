@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use crate::arithmetic::Arithmetic;
+use crate::kernel::{Variant, WgpuKernel};
 use crate::limits::Way;
 use crate::pipelines::Pipelines;
 use crate::{AdapterKind, Wgpu, WgpuConfig, WgpuMem, WgpuStream, probe};
@@ -9,8 +10,8 @@ use engraft_core::Error;
 use engraft_core::backend::{Backend, Coverage, Stream, block_on};
 use engraft_core::mem::{Buf, Float, HostWeight, Mat, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::numerics::Mode;
-use engraft_core::ops::{Add, Checked, Embed, Linear, Run};
-use engraft_shaders::{Elem, Kernel, Norm, Packing, Reduce};
+use engraft_core::ops::{Add, AttentionOpKind, Checked, Embed, Linear, LinearOpKind, OpKind, Run};
+use engraft_shaders::{Attention, Elem, Kernel, Norm, Packing, Reduce};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -152,9 +153,14 @@ fn with(text: String, old: &str, new: &str) -> String {
     text.replace(old, new)
 }
 
+/// A text without what a pipeline begins with.
+fn broken(text: String) -> String {
+    with(text, "fn main(", "fn no_entry(")
+}
+
 /// Which kernels stand in for `all`.
 fn stand_in(gpu: &Wgpu, all: &[Kernel]) -> Vec<Kernel> {
-    gpu.pipelines.ready(&gpu.gpu, all).unwrap();
+    assert!(gpu.pipelines.ready(&gpu.gpu, all).unwrap().is_empty());
     all.iter().map(|kernel| gpu.pipelines.get(&gpu.gpu, *kernel).unwrap().kernel).collect()
 }
 
@@ -265,6 +271,43 @@ fn what_is_ready_compiles_nothing_in_its_first_step() {
             assert_eq!(gpu.counters().compiled, compiled, "{format} in a step of {count} rows");
         }
     }
+}
+
+/// Whether scores are capped a key does not say: a driver that refuses one of both takes a model that needs
+/// the other. One that refuses all, or one that every step needs, does not.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn what_a_model_may_never_ask_for_is_no_reason_to_refuse_it() {
+    let key = |op| WgpuKernel {
+        op,
+        weight: Some(WeightFormat::Plain(Float::F32)),
+        x: Float::F32,
+        out: Float::F32,
+        kv: Some(Float::F32),
+        inner: 64,
+        columns: 1,
+        variant: Variant::Plain,
+        reasons: Vec::new(),
+    };
+    let attend = key(OpKind::Attention(AttentionOpKind::AttendDense));
+    let linear = key(OpKind::Linear(LinearOpKind::Linear));
+    let gpu = on_driver(WgpuConfig::default(), |kernel, text| match kernel {
+        Kernel::Attention(how, ..) if how.capped => broken(text),
+        Kernel::Linear { rows: 1, .. } => broken(text),
+        _ => text,
+    });
+    gpu.ready(std::slice::from_ref(&attend)).unwrap();
+    let capped = Attention { dense: true, columns: 1, capped: true, subgroups: false, distances: false };
+    let e = gpu.pipelines.get(&gpu.gpu, Kernel::Attention(capped, Elem::F32, Elem::F32)).unwrap_err();
+    assert!(matches!(e, Error::Unsupported { .. }), "{e}");
+    let e = gpu.ready(&[attend.clone(), linear]).unwrap_err();
+    assert!(matches!(&e, Error::Unsupported { op, .. } if op.contains("linear_")), "{e}");
+    let gpu = on_driver(WgpuConfig::default(), |kernel, text| match kernel {
+        Kernel::Attention(..) => broken(text),
+        _ => text,
+    });
+    let e = gpu.ready(&[attend]).unwrap_err();
+    assert!(matches!(&e, Error::Unsupported { op, .. } if op.contains("attend")), "{e}");
 }
 
 /// What a report says of an adapter, and the adapter that is opened by its place.

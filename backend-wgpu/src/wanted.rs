@@ -6,12 +6,13 @@
 
 use crate::command::elem;
 use crate::kernel::{Variant, WgpuKernel};
+use crate::pipelines::Refused;
 use crate::select::{MatmulOf, Select};
 use crate::weight;
 use engraft_core::mem::WeightFormat;
 use engraft_core::ops::{
-    AttentionOpKind, EmbedOpKind, IndexOpKind, KvOpKind, LinearOpKind, MoeOpKind, NormOpKind, OpKind,
-    PictureOpKind, RopeOpKind, RowsOpKind,
+    AttentionOpKind, ElementwiseOpKind, EmbedOpKind, IndexOpKind, KvOpKind, LinearOpKind, MoeOpKind,
+    NormOpKind, OpKind, PictureOpKind, RopeOpKind, RowsOpKind,
 };
 use engraft_shaders::{
     Attention, Elem, Elementwise, Index, Kernel, Kv, Moe, Norm, Packing, Picture, Reduce, Rescale,
@@ -64,6 +65,28 @@ pub(crate) fn shaders(key: &WgpuKernel, select: &Select) -> Vec<Kernel> {
         }],
         OpKind::Sample(_) => vec![Kernel::Sample],
     }
+}
+
+/// A shader of `all`, those of an op's key, that the driver refuses and without which the op cannot run.
+///
+/// Which of an open key's shaders an op will need is not known: one that is never asked for must not end the
+/// load, and one that is asked for is refused then. Where none is left the op cannot run at all.
+pub(crate) fn lost(op: OpKind, all: &[Kernel], refused: &[Refused]) -> Option<Kernel> {
+    let refused = |kernel: &&Kernel| refused.iter().any(|(of, _)| of == *kernel);
+    let first = all.iter().find(refused)?;
+    (!is_open(op) || all.iter().all(|kernel| refused(&kernel))).then_some(*first)
+}
+
+/// Whether a key leaves open which of its shaders run: by a cap of scores, by norms of heads, by rows that
+/// get a bias, by a router that chooses by score.
+fn is_open(op: OpKind) -> bool {
+    matches!(
+        op,
+        OpKind::Attention(_)
+            | OpKind::Rope(RopeOpKind::QkvRopeAppend)
+            | OpKind::Elementwise(ElementwiseOpKind::Convert)
+            | OpKind::Moe(MoeOpKind::Route)
+    )
 }
 
 /// A kernel of every class that has a plainer twin on a device: that exchanges within subgroups, and, where
@@ -157,8 +180,8 @@ fn attention(key: &WgpuKernel, kind: AttentionOpKind, select: &Select) -> Vec<Ke
         .collect()
 }
 
-fn elementwise(kind: engraft_core::ops::ElementwiseOpKind, x: Elem, out: Elem) -> Vec<Kernel> {
-    use engraft_core::ops::ElementwiseOpKind as Op;
+fn elementwise(kind: ElementwiseOpKind, x: Elem, out: Elem) -> Vec<Kernel> {
+    use ElementwiseOpKind as Op;
     let how = match kind {
         Op::Add => Elementwise::Add,
         Op::Activate => Elementwise::Activate,
@@ -174,4 +197,31 @@ fn elementwise(kind: engraft_core::ops::ElementwiseOpKind, x: Elem, out: Elem) -
         }
     };
     vec![Kernel::Elementwise(how, x, out)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engraft_core::Error;
+
+    #[test]
+    fn only_what_an_op_cannot_run_without_is_lost() {
+        let of = |capped| {
+            let how = Attention { dense: true, columns: 1, capped, subgroups: false, distances: false };
+            Kernel::Attention(how, Elem::F32, Elem::F32)
+        };
+        let (plain, capped) = (of(false), of(true));
+        let refused = |all: &[Kernel]| -> Vec<Refused> {
+            all.iter().map(|kernel| (*kernel, Error::internal("not taken"))).collect()
+        };
+        let attend = OpKind::Attention(AttentionOpKind::AttendDense);
+        let lost_of = |op, all: &[Kernel]| lost(op, &[plain, capped], &refused(all));
+        assert_eq!(lost_of(attend, &[]), None);
+        assert_eq!(lost_of(attend, &[capped]), None);
+        assert_eq!(lost_of(attend, &[plain]), None);
+        assert_eq!(lost_of(attend, &[capped, plain]), Some(plain));
+        assert_eq!(lost_of(attend, &[Kernel::Sample]), None);
+        // Both tiles of a matmul are needed: by prompts, and by steps of one row.
+        assert_eq!(lost_of(OpKind::Linear(LinearOpKind::Linear), &[capped]), Some(capped));
+    }
 }
