@@ -3,8 +3,9 @@
 use crate::{ATTENTION_SLOTS, Attention, Dialect, Elem, Kernel, Packing};
 use minijinja::{Environment, Value, context};
 
-const TEMPLATES: [(&str, &str); 28] = [
+const TEMPLATES: [(&str, &str); 29] = [
     ("prelude.wgsl", include_str!("../wgsl/prelude.wgsl")),
+    ("division.wgsl", include_str!("../wgsl/division.wgsl")),
     ("math.wgsl", include_str!("../wgsl/math.wgsl")),
     ("packed.wgsl", include_str!("../wgsl/packed.wgsl")),
     ("matmul.wgsl", include_str!("../wgsl/matmul.wgsl")),

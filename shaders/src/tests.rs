@@ -3,7 +3,7 @@
 
 use super::*;
 use naga::valid::{Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
-use naga::{AddressSpace, StorageAccess};
+use naga::{AddressSpace, BinaryOperator, Expression, MathFunction, ScalarKind, StorageAccess};
 
 mod writers;
 
@@ -51,8 +51,9 @@ fn every_variant_is_valid_portable_and_takes_what_its_text_says() {
     for kernel in sample::some(Kernel::all(COLUMNS)) {
         for dialect in dialects(&kernel) {
             let said = source(&kernel, dialect).unwrap();
-            let (module, _) = module(&kernel, dialect, &said.text);
+            let (module, info) = module(&kernel, dialect, &said.text);
             portable(&kernel, &said, &module);
+            assert!(!of_driver(&module, &info), "{} divides by the driver's rule", kernel.label());
             let mut found = Vec::new();
             let (mut words, mut slice) = (None, None);
             for (_, global) in module.global_variables.iter() {
@@ -106,6 +107,36 @@ fn moves_are_the_macros_of_their_template() {
     let dialect = Dialect { carrier: Carrier::Uniform, f16: false, dot: true };
     let refused = source(&Kernel::Rows("nothing", Elem::F32), dialect).unwrap_err().to_string();
     assert!(refused.contains("rows_nothing_f32"), "{refused}");
+}
+
+/// Whether any float is divided, or a root taken, by what WGSL leaves to drivers: but for `divide` and `root`
+/// of `wgsl/division.wgsl`, which correct it.
+fn of_driver(module: &naga::Module, info: &ModuleInfo) -> bool {
+    let entries = module.entry_points.iter().enumerate();
+    let entries = entries.map(|(i, entry)| (&entry.function, info.get_entry_point(i)));
+    let corrects = |function: &naga::Function| matches!(function.name.as_deref(), Some("divide" | "root"));
+    let functions = module.functions.iter().filter(|(_, function)| !corrects(function));
+    let functions = functions.map(|(handle, function)| (function, &info[handle]));
+    entries.chain(functions).any(|(function, about)| {
+        function.expressions.iter().any(|(handle, expression)| match expression {
+            Expression::Binary { op: BinaryOperator::Divide | BinaryOperator::Modulo, .. } => {
+                about[handle].ty.inner_with(&module.types).scalar_kind() == Some(ScalarKind::Float)
+            }
+            Expression::Math { fun, .. } => matches!(fun, MathFunction::Sqrt | MathFunction::InverseSqrt),
+            _ => false,
+        })
+    })
+}
+
+#[test]
+fn a_division_of_the_driver_is_seen() {
+    let of = |body: &str| {
+        let text = format!("@compute @workgroup_size(1) fn main() {{ var a = 3.0; var n = 7u; {body} }}");
+        let (module, info) = module(&Kernel::Sample, dialects(&Kernel::Sample)[0], &text);
+        of_driver(&module, &info)
+    };
+    assert_eq!(["a = 2.0 / a;", "a = sqrt(a);", "a = inverseSqrt(a);"].map(of), [true; 3]);
+    assert_eq!(["n = 9u / n;", "a = a * (1.0 / 3.0);"].map(of), [false; 2]);
 }
 
 /// What the least device that WebGPU promises can do.

@@ -280,7 +280,7 @@ fn main(
         for (var c = 0u; c < COLUMNS; c += 1u) {
             let d = c * 64u + v;
             if (d < v_dim) {
-                out_put(to + d, select(0.0, og(o[c] * keep) / sum, any));
+                out_put(to + d, select(0.0, divide(og(o[c] * keep), sum), any));
             }
         }
     }

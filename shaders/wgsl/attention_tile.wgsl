@@ -233,7 +233,7 @@ fn main(
                 for (var c = 0u; c < COLUMNS; c += 1u) {
                     let d = c * 64u + v;
                     if (d < v_dim) {
-                        out_put(to{{ s }} + d, select(0.0, og(o{{ s }}[c] * keep{{ s }}) / sum{{ s }}, any{{ s }}));
+                        out_put(to{{ s }} + d, select(0.0, divide(og(o{{ s }}[c] * keep{{ s }}), sum{{ s }}), any{{ s }}));
                     }
                 }
             }

@@ -1,5 +1,8 @@
 {#- Own elementary functions: every step of `engraft_core::math`, with separate multiply-add. -#}
+{%- import "division.wgsl" as exact -%}
 {%- macro functions() -%}
+{{ exact.division() }}
+
 fn clamp_to(v: f32, lo: f32, hi: f32) -> f32 {
     let w = select(v, lo, v < lo);
     return select(w, hi, w > hi);
@@ -64,7 +67,7 @@ fn tanh_from(x: f32, quotient: f32) -> f32 {
 
 fn tanh_of(x: f32) -> f32 {
     let e = og(exp_of(tanh_power(x)));
-    return tanh_from(x, 2.0 / og(e + 1.0));
+    return tanh_from(x, divide(2.0, og(e + 1.0)));
 }
 
 fn erf_power(x: f32) -> f32 {
@@ -104,7 +107,7 @@ fn sigmoid_power(x: f32) -> f32 {
 }
 
 fn sigmoid_of(x: f32) -> f32 {
-    return 1.0 / og(1.0 + og(exp_of(sigmoid_power(x))));
+    return divide(1.0, og(1.0 + og(exp_of(sigmoid_power(x)))));
 }
 
 // ln(1 + e^x), from z = e / (2 + e) of e = e^-|x|.
@@ -152,7 +155,7 @@ fn act_of(act: u32, x: f32) -> f32 {
         above = e;
         beyond = 2.0;
     }
-    let quotient = og(above / og(beyond + e));
+    let quotient = og(divide(above, og(beyond + e)));
     switch (act) {
         case 0u: {
             return select(x, 0.0, x < 0.0);

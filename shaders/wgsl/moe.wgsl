@@ -153,7 +153,7 @@ fn main(
             whole = tree(leaf[0], leaf[1], leaf[2], leaf[3], leaf[4], leaf[5], leaf[6], leaf[7]);
         }
         for (var i = t; i < n; i += 64u) {
-            var s = og(score_of(logits[base + i], largest) / whole);
+            var s = og(divide(score_of(logits[base + i], largest), whole));
             if ((p.flags & BIAS) != 0u) {
                 s = og(s + bias[i]);
             }
@@ -234,10 +234,10 @@ fn main(
                 total = 1.0;
             }
             experts[p.experts_offset + token * p.top_k + t] = chosen[t];
-            var weight = og(scores[t] / total) * p.factor;
+            var weight = og(divide(scores[t], total)) * p.factor;
 {%- if not by_score %}
             if ((p.flags & ONE_BY_ONE) != 0u) {
-                weight = p.factor / left(base, chosen[t]);
+                weight = divide(p.factor, left(base, chosen[t]));
             }
 {%- endif %}
             weights[p.weights_offset + token * p.weights_pitch + t] = weight;

@@ -1,6 +1,7 @@
 {#- Mean and reciprocal deviation of `n` elements by a workgroup of 64, in the contract's order or the
 wide one. -#}
 {%- import "prelude.wgsl" as it -%}
+{%- import "division.wgsl" as exact -%}
 
 {#- What `moments` needs outside `main`. -#}
 {%- macro shared(wide) -%}
@@ -8,6 +9,10 @@ const RMS = 1u;
 const WEIGHT = 2u;
 const BIAS = 4u;
 const PLUS_ONE = 8u;
+
+{{ exact.division() }}
+
+{{ exact.root() }}
 {%- if wide %}
 
 var<workgroup> swap: array<f32, 64>;
@@ -32,7 +37,7 @@ if ((p.flags & RMS) == 0u) {
         acc = og(acc + {{ element }});
     }
     {{- it.reduce(["acc"], [1, 2, 4, 8, 16, 32], 64, subgroups) }}
-    mean = og(acc / f32(n));
+    mean = og(divide(acc, f32(n)));
 {%- else %}
     if (v < 8u) {
         var acc = 0.0;
@@ -43,7 +48,7 @@ if ((p.flags & RMS) == 0u) {
         leaf[v] = acc;
     }
     workgroupBarrier();
-    mean = og(of_leaves() / f32(n));
+    mean = og(divide(of_leaves(), f32(n)));
     workgroupBarrier();
 {%- endif %}
 }
@@ -54,7 +59,7 @@ for (var c = v; c < n; c += 64u) {
     squares = og(madd(d, d, squares));
 }
 {{- it.reduce(["squares"], [1, 2, 4, 8, 16, 32], 64, subgroups) }}
-let r = og(1.0 / og(sqrt(og(og(squares / f32(n)) + p.eps))));
+let r = og(divide(1.0, og(root(og(og(divide(squares, f32(n))) + p.eps)))));
 {%- else %}
 if (v < 8u) {
     var acc = 0.0;
@@ -66,6 +71,6 @@ if (v < 8u) {
     leaf[v] = acc;
 }
 workgroupBarrier();
-let r = og(1.0 / og(sqrt(og(og(of_leaves() / f32(n)) + p.eps))));
+let r = og(divide(1.0, og(root(og(og(divide(of_leaves(), f32(n))) + p.eps)))));
 {%- endif %}
 {%- endmacro -%}

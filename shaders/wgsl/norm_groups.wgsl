@@ -41,10 +41,10 @@ fn main(
         var acc = 0.0;
         if ((p.flags & RMS) == 0u) {
             {{- strand("chain = og(chain + x_at(at));") }}
-            mean = og(acc / n);
+            mean = og(divide(acc, n));
         }
         {{- strand("let d = og(x_at(at) - mean); chain = og(madd(d, d, chain));") }}
-        let r = og(1.0 / og(sqrt(og(og(acc / n) + p.eps))));
+        let r = og(divide(1.0, og(root(og(og(divide(acc, n)) + p.eps)))));
         for (var row = v; row < p.rows; row += 64u) {
             for (var c = first; c < first + p.width; c += 1u) {
                 var y = og(og(x_at(p.x_offset + row * p.x_pitch + c) - mean) * r);

@@ -5,6 +5,7 @@ All sums have the contract's eight leaves (docs/numerics.md, 1). An invocation m
 one leaf of one, and a workgroup 32 sums. A row number beyond `x` is a row of zeros; bounds beyond the rows end
 there. -#}
 {%- import "prelude.wgsl" as it -%}
+{%- import "division.wgsl" as exact -%}
 {%- if how == "conv" %}
 {{ it.params(carrier, [
     "rows", "cols", "x_rows", "groups", "taps", "inputs", "outputs", "x_offset", "x_pitch", "rows_offset",
@@ -35,6 +36,7 @@ var<workgroup> leaf: array<f32, 256>;
 @group(0) @binding(1) var<storage, read> bounds: array<u32>;
 {{ it.reads(2, "sums", "f32") }}
 {{ it.writes(3, "out", x) }}
+{{ exact.division() }}
 {%- endif %}
 {{ it.leaves() }}
 
@@ -158,7 +160,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         }
         let made = tree(above[0], above[1], above[2], above[3], above[4], above[5], above[6], above[7]);
         let by = tree(below[0], below[1], below[2], below[3], below[4], below[5], below[6], below[7]);
-        out_put(p.out_offset + r * p.out_pitch + c, made / og(by + p.eps));
+        out_put(p.out_offset + r * p.out_pitch + c, divide(made, og(by + p.eps)));
     }
 }
 {%- endif %}

@@ -1,13 +1,15 @@
 {#- Arithmetic as this device does it, on `count` pairs (a, b): results are compared with the host's, bit for
 bit.
 
-Nine words per pair: a / b, sqrt |a|, a b + a, (a + b) - a, exp, tanh and erf of b, a product below
+Nine words per pair: own a / b and sqrt |a|, a b + a, (a + b) - a, exp, tanh and erf of b, a product below
 2^-126, and the chain of eight products from this pair on, as sums over k are: a compiler may unroll it,
 and must not turn it into a tree. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
+{%- import "division.wgsl" as exact -%}
 {{ it.params(carrier, ["count"]) }}
 {{ math.functions() }}
+{{ exact.root() }}
 @group(0) @binding(0) var<storage, read> pairs: array<f32>;
 @group(0) @binding(1) var<storage, read_write> results: array<f32>;
 
@@ -20,8 +22,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let a = pairs[2u * i];
     let b = pairs[2u * i + 1u];
     let to = i * 9u;
-    results[to] = a / b;
-    results[to + 1u] = sqrt(magnitude(a));
+    results[to] = divide(a, b);
+    results[to + 1u] = root(magnitude(a));
     results[to + 2u] = madd(a, b, a);
     results[to + 3u] = og(a + b) - a;
     results[to + 4u] = exp_of(b);

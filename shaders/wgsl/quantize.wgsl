@@ -1,7 +1,9 @@
 {#- Rows to bytes: `engraft_core::quant::activation`, step by step. One invocation takes a block of 32
 values and writes 8 words of codes and the scale. -#}
 {%- import "prelude.wgsl" as it -%}
+{%- import "division.wgsl" as exact -%}
 {{ it.params(carrier, ["rows", "blocks", "x_offset", "x_pitch"]) }}
+{{ exact.division() }}
 {{ it.reads(0, "x", x) }}
 @group(0) @binding(1) var<storage, read_write> out: array<u32>;
 
@@ -23,7 +25,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         let zero = top < LEAST;
         let codeless = zero || top >= INFINITE;
         let largest = bitcast<f32>(select(top, 0x3f800000u, codeless));
-        let factor = og(127.0 / largest);
+        let factor = og(divide(127.0, largest));
         for (var w = 0u; w < 8u; w += 1u) {
             var word = 0u;
             for (var e = 0u; e < 4u; e += 1u) {

@@ -26,7 +26,7 @@ var {{ name }} = 0.0;
         {{ step }}
     }
     {{- it.reduce(["acc"], [1, 2, 4, 8, 16, 32], 64, subgroups) }}
-    {{ name }} = og(acc / f32(n));
+    {{ name }} = og(divide(acc, f32(n)));
 {%- else %}
     if (v < 8u) {
         let end = leaf_start(n, 1u, v + 1u);
@@ -36,7 +36,7 @@ var {{ name }} = 0.0;
         leaf[v] = acc;
     }
     workgroupBarrier();
-    {{ name }} = og(of_leaves() / f32(n));
+    {{ name }} = og(divide(of_leaves(), f32(n)));
     workgroupBarrier();
 {%- endif %}
 }
@@ -57,7 +57,7 @@ fn main(
 {%- if how == "topk" %}
         {{- mean_of("mean", "acc = og(acc + x_at(base + c));") }}
         {{- mean_of("variance", "let d = og(x_at(base + c) - mean); acc = og(madd(d, d, acc));") }}
-        let cutoff = og(madd(p.limit, og(sqrt(variance)), mean));
+        let cutoff = og(madd(p.limit, og(root(variance)), mean));
         for (var c = v; c < n; c += 64u) {
             let above = og(x_at(base + c) - cutoff);
             x_put(base + c, select(above, 0.0, above < 0.0));
@@ -66,7 +66,8 @@ fn main(
         let other = p.like_offset + row * p.like_pitch;
         {{- mean_of("wanted", "let d = like_at(other + c); acc = og(madd(d, d, acc));") }}
         {{- mean_of("own", "let d = x_at(base + c); acc = og(madd(d, d, acc));") }}
-        let factor = og(og(sqrt(wanted)) / og(sqrt(select(own, p.limit, own < p.limit))));
+        let least = select(own, p.limit, own < p.limit);
+        let factor = og(divide(og(root(wanted)), og(root(least))));
         for (var c = v; c < n; c += 64u) {
             x_put(base + c, og(x_at(base + c) * factor));
         }
