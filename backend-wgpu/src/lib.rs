@@ -15,11 +15,11 @@
 //! kept; `measure` what the device can do at most; `wanted` which shaders a
 //! model's ops run by; `open` puts it all together.
 //!
-//! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add and guards
-//! against reassociation, and has a division and a square root of its own. Where that is the contract's order
-//! (`select` decides) the bits are the CPU's; elsewhere they do not depend on the batch, the chunks or the
-//! pages, unless the probe found that the driver keeps no order. Ops only encode; work is handed over by
-//! `download` and `sync`, and when it is as much as one command buffer may have.
+//! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add, guards
+//! against reassociation, and corrects the driver's division and square root. Where that order is the
+//! contract's (`select` decides) the bits are the CPU's; elsewhere they do not depend on the batch, the
+//! chunks or the pages, unless the probe found that the driver keeps no order. Ops only encode; work is
+//! handed over by `download` and `sync`, and when it is as much as one command buffer may have.
 
 mod adapter;
 mod arena;
