@@ -218,6 +218,8 @@ pub(crate) enum Op {
     WgmmaWait(u32),
     GridWait,
     Print(Box<ops::print::Print>),
+    /// `malloc` and `free`.
+    Heap(ops::heap::HeapCall),
 }
 
 /// A kernel ready to run.
@@ -241,6 +243,8 @@ pub(crate) struct Program {
     pub(crate) workspace: bool,
     /// Some instruction orders blocks among each other (atomics, fences, strong accesses).
     pub(crate) orders_blocks: bool,
+    /// It calls `malloc` or `free`.
+    pub(crate) heap: bool,
     /// What a block does may depend on other blocks or on the time: blocks run one after another.
     pub(crate) dependent: bool,
 }

@@ -47,6 +47,8 @@ pub enum FaultKind {
     Operand,
     /// An indirect call of an address that is no function, or of one with another prototype.
     Call,
+    /// A `free` of a pointer that `malloc` did not give, or that was freed already.
+    Heap,
     /// `trap`, or a failed device-side assertion.
     Trap,
     /// The instruction budget is used up (an endless loop, or a spin on something that never comes).

@@ -59,6 +59,9 @@ pub struct Launch {
     pub cooperative: bool,
     /// The virtual device that runs the kernel.
     pub device: u32,
+    /// Which of the device's heaps `malloc` and `free` are about: launches with one number share a heap,
+    /// which lives until [`Memory::drop_heap`].
+    pub heap: u64,
     /// Memory that an unfinished earlier grid still writes (programmatic dependent launch): off limits until
     /// `griddepcontrol.wait`. Usually the [`Report::written`] of that earlier grid.
     pub pending: Vec<Range<u64>>,
@@ -75,6 +78,7 @@ impl Launch {
             params: Vec::new(),
             cooperative: false,
             device: 0,
+            heap: 0,
             pending: Vec::new(),
         }
     }
@@ -121,6 +125,8 @@ pub struct Options {
     pub count_lines: bool,
     /// Bytes of text that `printf` may leave behind before the oldest are lost.
     pub print_bytes: usize,
+    /// Bytes of the heap that `malloc` takes from: it gives 0 where they do not suffice.
+    pub heap_bytes: u64,
     /// Threads over which independent blocks are spread, at most; results, reports and faults do not depend
     /// on it.
     pub threads: usize,
@@ -144,6 +150,7 @@ impl Default for Options {
             count_traffic: false,
             count_lines: false,
             print_bytes: 1 << 20,
+            heap_bytes: 8 << 20,
             threads: 1,
         }
     }

@@ -38,6 +38,8 @@ pub struct Kernel {
     pub static_shared: u32,
     /// The kernel uses `extern __shared__` memory.
     pub uses_dynamic_shared: bool,
+    /// The kernel calls `malloc` or `free`.
+    pub uses_heap: bool,
     /// Local memory per thread, in bytes.
     pub local_bytes: u32,
     /// 32-bit registers per thread that the text declares, 255 at most (ptxas reuses them and needs fewer).
@@ -127,6 +129,7 @@ fn describe(f: &Function, program: &Program, parameters: Vec<Parameter>) -> Kern
         parameter_bytes: program.parameter_bytes,
         static_shared: program.shared_end - SHARED_START,
         uses_dynamic_shared: program.dynamic.is_some(),
+        uses_heap: program.heap,
         local_bytes: program.local_bytes,
         registers: program.units.min(255),
         max_threads: three(".maxntid"),

@@ -34,6 +34,8 @@ pub struct Context {
     pub legacy: Id,
     /// `cuCtxSetLimit`.
     pub limits: BTreeMap<u32, usize>,
+    /// A kernel that uses the heap has run.
+    pub heap_used: bool,
     /// `cuCtxSetCacheConfig`.
     pub cache: u32,
     /// The version `cuCtxGetApiVersion` reports.
@@ -49,6 +51,29 @@ const LIMITS: [usize; 7] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0];
 
 /// `CU_LIMIT_PRINTF_FIFO_SIZE`.
 const PRINT: u32 = 1;
+
+/// `CU_LIMIT_MALLOC_HEAP_SIZE`.
+pub const HEAP: u32 = 2;
+
+/// A kernel that uses the heap of a context begins: the bytes that the heap has.
+pub fn heap(d: &mut Driver, context: u64) -> u64 {
+    let Some(context) = d.contexts.get_mut(&Id(context)) else { return 0 };
+    context.heap_used = true;
+    context.limits.get(&HEAP).copied().unwrap_or(LIMITS[HEAP as usize]) as u64
+}
+
+/// Sets a limit of the current context. That of the heap holds from the first kernel on that uses it.
+pub fn set_limit(d: &mut Driver, limit: u32, value: usize) -> Result {
+    let here = d.here()?;
+    let waits = limit == HEAP && d.queue.uses_heap(here);
+    let context = d.contexts.get_mut(&here).ok_or(Code::INVALID_CONTEXT)?;
+    let set = context.limits.get_mut(&limit).ok_or(Code::UNSUPPORTED_LIMIT)?;
+    if limit == HEAP && (context.heap_used || waits) {
+        return Err(Code::INVALID_VALUE);
+    }
+    *set = value;
+    Ok(())
+}
 
 /// Bytes that a kernel may print: the limit of its function's context.
 pub fn print_bytes(d: &Driver, function: Id) -> usize {
@@ -67,7 +92,18 @@ pub fn create(d: &mut Driver, device: u32, flags: u32, primary: bool) -> Result<
     let peers = BTreeSet::new();
     d.contexts.insert(
         id,
-        Context { device, primary, flags, poison: None, peers, legacy, limits, cache: 0, api: 3020 },
+        Context {
+            device,
+            primary,
+            flags,
+            poison: None,
+            peers,
+            legacy,
+            limits,
+            heap_used: false,
+            cache: 0,
+            api: 3020,
+        },
     );
     Ok(id)
 }
@@ -85,6 +121,7 @@ pub fn destroy(d: &mut Held, id: Id) -> Result {
     module::drop_context(d, id);
     crate::graph::drop_context(d, id);
     memory::drop_context(d, id);
+    d.memory.drop_heap(device, id.0);
     d.streams.retain(|_, s| s.context != id);
     d.thread_streams.retain(|(context, _), _| *context != id);
     d.events.retain(|_, e| e.context != id);

@@ -86,6 +86,10 @@ fn resolve(d: &Driver, side: Side, extent: Extent) -> Result<Plane> {
         End::Device(address) | End::Unified(address) => address,
         End::Host(pointer) => pointer as u64,
     };
+    // What kernels have allocated themselves is no memory of the host's interfaces.
+    if d.memory.in_heap(address) {
+        return Err(Code::INVALID_VALUE);
+    }
     let place = inside(d, address, span);
     let known = d.memory.place(address).is_some();
     let place = match (side.end, place) {

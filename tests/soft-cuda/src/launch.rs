@@ -98,12 +98,14 @@ pub fn prepare(d: &Driver, id: Id, config: &Config, params: Vec<u8>) -> Result<K
         params,
         cooperative: config.cooperative,
         device,
+        heap: function.context.0,
         pending: Vec::new(),
     };
     Ok(KernelWork {
         function: id,
         instance: function.instance.clone(),
         name: function.kernel.name.as_str().into(),
+        heap: function.kernel.uses_heap,
         launch,
         written: Default::default(),
         programmatic: config.programmatic,

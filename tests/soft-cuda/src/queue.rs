@@ -140,6 +140,12 @@ impl Queue {
         self.pending.iter().filter(|(_, p)| p.context == context).map(|(&t, _)| t).collect()
     }
 
+    /// A kernel that waits to run in a context uses its heap.
+    pub fn uses_heap(&self, context: Id) -> bool {
+        let heap = |work: &Work| matches!(work, Work::Kernel(kernel) if kernel.heap);
+        self.pending.values().any(|p| p.context == context && heap(&p.work))
+    }
+
     /// Puts an operation of a stream in, behind those it depends on.
     pub fn insert(&mut self, context: Id, stream: Id, work: Work, after: &[Ticket]) -> Ticket {
         let ticket = self.next;

@@ -43,6 +43,8 @@ pub struct KernelWork {
     pub instance: Arc<Instance>,
     /// Its name.
     pub name: Arc<str>,
+    /// It calls `malloc` or `free`.
+    pub heap: bool,
     /// Grid, block, arguments.
     pub launch: Launch,
     /// What it will have written.
@@ -217,7 +219,9 @@ pub fn begin(d: &mut Driver, kernel: &KernelWork, standing: Standing) -> Result<
         launch.pending = earlier.lock().clone();
     }
     let print_bytes = context::print_bytes(d, kernel.function);
-    let options = ptx_vm::Options { track_accesses: watches(d), print_bytes, ..d.settings.machine };
+    let heap_bytes = if kernel.heap { context::heap(d, kernel.launch.heap) } else { 0 };
+    let options =
+        ptx_vm::Options { track_accesses: watches(d), print_bytes, heap_bytes, ..d.settings.machine };
     let Driver { queue, memory, .. } = d;
     Ok(queue.company.begin(&kernel.instance, &kernel.name, launch, standing, memory, &options))
 }

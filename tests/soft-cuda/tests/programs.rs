@@ -265,3 +265,91 @@ mod jit {
         }
     }
 }
+
+/// Each thread keeps a block of so many bytes in a list, or frees what the list has; `mode` 2 writes behind
+/// the block's end.
+const HEAP: &str = "
+.version 8.0
+.target sm_80
+.address_size 64
+.extern .func (.param .b64 func_retval0) malloc (.param .b64 malloc_param_0);
+.extern .func free (.param .b64 free_param_0);
+.visible .entry blocks(.param .u64 list, .param .u64 bytes, .param .u32 mode) {
+  .reg .b32 %r<6>; .reg .b64 %rd<6>; .reg .pred %p<4>;
+  ld.param.u64 %rd1, [list]; ld.param.u64 %rd2, [bytes]; ld.param.u32 %r1, [mode];
+  mov.u32 %r2, %tid.x; mul.wide.u32 %rd3, %r2, 8; add.s64 %rd1, %rd1, %rd3;
+  setp.eq.u32 %p1, %r1, 1; @%p1 bra FREE;
+  { .param .b64 param0; st.param.b64 [param0], %rd2; .param .b64 retval0;
+  call.uni (retval0), malloc, (param0); ld.param.b64 %rd4, [retval0]; }
+  st.global.u64 [%rd1], %rd4; setp.ne.u32 %p2, %r1, 2; @%p2 bra DONE;
+  add.s64 %rd5, %rd4, %rd2; st.u32 [%rd5], %r2; bra DONE;
+FREE: ld.global.u64 %rd4, [%rd1];
+  { .param .b64 param0; st.param.b64 [param0], %rd4; call.uni free, (param0); }
+DONE: ret; }";
+
+#[test]
+fn kernels_allocate_from_the_heap_of_their_context() {
+    let (soft, _alone) = soft();
+    let context = bare_context(2);
+    let stream = context.new_stream().unwrap();
+    let module = Module::from_text(&context, HEAP).unwrap();
+    let limit = sys::CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE;
+    let get = || {
+        let mut bytes = 0;
+        // SAFETY: a place for the value.
+        unsafe { sys::cuCtxGetLimit(&mut bytes, limit) }.result().map(|()| bytes)
+    };
+    // SAFETY: numbers alone.
+    let set = |bytes| unsafe { sys::cuCtxSetLimit(limit, bytes) }.result();
+    assert_eq!((get(), set(4096)), (Ok(8 << 20), Ok(())));
+    let list = stream.alloc_zeros::<u64>(32).unwrap();
+    let at = list.device_ptr(&stream).0;
+    let run = |bytes: u64, mode: u32| {
+        launch(&stream, module.function("blocks").unwrap(), 1, 32, 0, args([&at, &bytes, &mode])).unwrap();
+        stream.synchronize()
+    };
+    let held = || stream.clone_dtoh(&list).unwrap().iter().filter(|p| **p != 0).count();
+    run(1024, 0).unwrap();
+    assert_eq!((held(), get(), set(1 << 20)), (4, Ok(4096), Err(DriverError(R::CUDA_ERROR_INVALID_VALUE))));
+    // The host can do nothing with a block.
+    let block = *stream.clone_dtoh(&list).unwrap().iter().find(|p| **p != 0).unwrap();
+    let mut byte = [0u8; 1];
+    // SAFETY: refused, or a copy into a byte.
+    let refused = unsafe { [result::memcpy_dtoh_sync(&mut byte, block), result::free_sync(block)] };
+    assert_eq!(refused, [Err(DriverError(R::CUDA_ERROR_INVALID_VALUE)); 2]);
+    // Null pointers among them; and all of the heap is there again.
+    run(0, 1).unwrap();
+    run(2048, 0).unwrap();
+    assert_eq!(held(), 2);
+    run(0, 1).unwrap();
+    assert_eq!(run(0, 1), Err(DriverError(R::CUDA_ERROR_LAUNCH_FAILED)));
+    let fault = soft.last_fault().unwrap().unwrap();
+    let words = ["Heap in kernel `blocks`, line", "call.uni free", "freed already at line", "thread (0,0,0)"];
+    assert!(words.iter().all(|word| fault.contains(word)), "{fault}");
+    // SAFETY: nothing of the spoilt context is used any more.
+    unsafe { sys::cuDevicePrimaryCtxReset_v2(2) }.result().unwrap();
+}
+
+#[test]
+fn a_heap_ends_with_its_context() {
+    let (soft, _alone) = soft();
+    let run = |mode: u32| {
+        let context = bare_context(3);
+        let stream = context.new_stream().unwrap();
+        let module = Module::from_text(&context, HEAP).unwrap();
+        let list = stream.alloc_zeros::<u64>(32).unwrap();
+        let (at, bytes) = (list.device_ptr(&stream).0, 262_144u64);
+        launch(&stream, module.function("blocks").unwrap(), 1, 32, 0, args([&at, &bytes, &mode])).unwrap();
+        let outcome = stream.synchronize().and_then(|()| stream.clone_dtoh(&list));
+        // SAFETY: nothing of the context is used any more.
+        unsafe { sys::cuDevicePrimaryCtxReset_v2(3) }.result().unwrap();
+        outcome
+    };
+    // Each takes all of the 8 MiB.
+    let (first, second) = (run(0).unwrap(), run(0).unwrap());
+    assert!(first.iter().all(|p| *p != 0) && second.iter().all(|p| *p != 0 && !first.contains(p)));
+    assert_eq!(run(2), Err(DriverError(R::CUDA_ERROR_ILLEGAL_ADDRESS)));
+    let fault = soft.last_fault().unwrap().unwrap();
+    let words = ["OutOfBounds", "262144 bytes at", "`malloc` gave at line", "kernel `blocks`"];
+    assert!(words.iter().all(|word| fault.contains(word)), "{fault}");
+}

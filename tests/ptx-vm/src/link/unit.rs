@@ -124,7 +124,8 @@ fn symbols<'a>(
     }
     for f in &file.functions {
         // A declaration of what follows says nothing new.
-        let twice = file.functions.iter().any(|other| other.name == f.name && other.body.is_some());
+        let twice = file.functions.iter().any(|other| other.name == f.name && other.body.is_some())
+            || file.aliases.iter().any(|alias| alias.name == f.name);
         if f.body.is_none() && twice {
             continue;
         }
@@ -136,6 +137,19 @@ fn symbols<'a>(
             defined: f.body.is_some(),
             align: 0,
             span: f.span.clone(),
+            head: f.head.clone(),
+        });
+    }
+    for alias in &file.aliases {
+        let Some(f) = file.functions.iter().find(|f| f.name == alias.name) else { continue };
+        out.push(Symbol {
+            name: name(&alias.name),
+            unit,
+            linkage: f.linkage,
+            thing: Thing::Function(Shape::of(f)),
+            defined: true,
+            align: 0,
+            span: alias.span.clone(),
             head: f.head.clone(),
         });
     }

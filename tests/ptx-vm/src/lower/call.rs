@@ -6,6 +6,7 @@ use super::{CALLS, Lowering, Place, Scope};
 use crate::Error;
 use crate::code::{Constant, Op, Test};
 use crate::ops::control::CallTarget;
+use crate::ops::heap::HeapCall;
 use crate::ops::print::Print;
 use crate::text::syntax::{Instruction, Operand, Space, Variable};
 
@@ -47,9 +48,14 @@ impl<'a> Lowering<'a> {
         let Some(index) = self.functions.get(name) else {
             return self.unsupported(format!("no function `{name}`"));
         };
-        if self.calls.contains(name) || self.calls.len() >= CALLS {
+        if matches!(name.as_str(), "malloc" | "free") && self.file.functions[index].body.is_none() {
+            return self.heap(index, actual, guard);
+        }
+        // By its own name, whatever alias calls it.
+        let own = &self.file.functions[index].name;
+        if self.calls.contains(own) || self.calls.len() >= CALLS {
             return self.unsupported(format!(
-                "`{name}` is recursive or more than {CALLS} calls deep; calls are inlined"
+                "`{own}` is recursive or more than {CALLS} calls deep; calls are inlined"
             ));
         }
         let end = self.new_label();
@@ -198,15 +204,43 @@ impl<'a> Lowering<'a> {
                 "`vprintf` takes a format and the address of its arguments, and gives one number",
             );
         };
-        let mut at = |operand: &Operand| match self.parameter(operand)?.value {
-            Constant::Bits(at) => Ok(at),
-            _ => self.unsupported("an argument that is no `.param` variable"),
-        };
-        let (format, arguments) = (at(format)?, at(values)?);
-        let result = actual.results.first().map(at).transpose()?;
+        let (format, arguments) = (self.local_parameter(format)?, self.local_parameter(values)?);
+        let result = actual.results.first().map(|r| self.local_parameter(r)).transpose()?;
         // The text of several blocks comes in the order in which they run.
         self.program.dependent = true;
         self.emit(guard, Op::Print(Box::new(Print { format, arguments, result })));
         Ok(())
+    }
+
+    /// Lowers a call of `malloc` or `free` that no text defines.
+    fn heap(&mut self, index: usize, actual: Actual<'_>, guard: Option<Test>) -> Result<(), Error> {
+        let file = self.file;
+        let function = &file.functions[index];
+        let (returns, shape) = (usize::from(function.name == "malloc"), Shape::of(function));
+        let wanted = Shape { returns: vec![8; returns], parameters: vec![8] };
+        if shape != wanted {
+            return self
+                .unsupported(format!("`{}` is declared with {shape}, it has {wanted}", function.name));
+        }
+        let call = match (actual.results, actual.arguments) {
+            ([result], [bytes]) if returns == 1 => {
+                let (bytes, result) = (self.local_parameter(bytes)?, self.local_parameter(result)?);
+                HeapCall::Allocate { bytes, result }
+            }
+            ([], [pointer]) if returns == 0 => HeapCall::Free { pointer: self.local_parameter(pointer)? },
+            _ => return self.unsupported(format!("`{}` has {wanted}", function.name)),
+        };
+        // Whether there is room for a block depends on what the others have taken.
+        (self.program.heap, self.program.dependent) = (true, true);
+        self.emit(guard, Op::Heap(call));
+        Ok(())
+    }
+
+    /// The offset in local memory of a `.param` variable that a call names.
+    fn local_parameter(&mut self, operand: &Operand) -> Result<u64, Error> {
+        match self.parameter(operand)?.value {
+            Constant::Bits(at) => Ok(at),
+            _ => self.unsupported("an argument that is no `.param` variable"),
+        }
     }
 }

@@ -29,6 +29,11 @@ impl Functions {
                 names.insert(f.name.clone(), i);
             }
         }
+        for alias in &file.aliases {
+            if let Some(&index) = names.get(&alias.target) {
+                names.insert(alias.name.clone(), index);
+            }
+        }
         let mut taken = BTreeSet::new();
         let mut take = |name: &str| {
             taken.extend(names.get(name).copied());

@@ -24,6 +24,8 @@ pub enum Element {
     S4,
     /// `.u4`
     U4,
+    /// `.b1`
+    B1,
     /// `.f64`, in 64-bit registers.
     F64,
 }
@@ -41,6 +43,7 @@ impl Element {
             "u8" => Self::U8,
             "s4" => Self::S4,
             "u4" => Self::U4,
+            "b1" => Self::B1,
             "f64" => Self::F64,
             _ => return None,
         })
@@ -54,6 +57,7 @@ impl Element {
             Self::F16 | Self::Bf16 => 16,
             Self::E4m3 | Self::E5m2 | Self::S8 | Self::U8 => 8,
             Self::S4 | Self::U4 => 4,
+            Self::B1 => 1,
         }
     }
 
@@ -64,7 +68,7 @@ impl Element {
 
     /// Whether products are integers.
     pub const fn is_integer(self) -> bool {
-        matches!(self, Self::S8 | Self::U8 | Self::S4 | Self::U4)
+        matches!(self, Self::S8 | Self::U8 | Self::S4 | Self::U4 | Self::B1)
     }
 
     /// Whether two element types may meet in one instruction.
@@ -98,6 +102,7 @@ impl Element {
             Self::U8 => f32::from(bits as u8),
             Self::S4 => f32::from((bits as i8) << 4 >> 4),
             Self::U4 => f32::from(bits as u8 & 15),
+            Self::B1 => f32::from(bits as u8 & 1),
         }
     }
 
@@ -125,6 +130,11 @@ impl Element {
             Self::E4m3 => words!(1, u8, |code: u8| codes[usize::from(code)]),
             Self::S8 => words!(1, i8, f32::from),
             Self::U8 => words!(1, u8, f32::from),
+            Self::B1 => {
+                for (out, &byte) in out.chunks_exact_mut(8).zip(bytes) {
+                    out.iter_mut().enumerate().for_each(|(i, out)| *out = self.value(byte.into(), i));
+                }
+            }
             Self::S4 | Self::U4 => {
                 for (out, &byte) in out.chunks_exact_mut(2).zip(bytes) {
                     out[0] = self.value(byte.into(), 0);

@@ -10,6 +10,7 @@
 //! `g`, so a register over the 32 lanes, read as memory, *is* an 8 x 4e matrix by rows (by columns for B),
 //! and a pair of accumulator registers, interleaved, is an 8 x 8 one.
 
+use super::bits::BitOp;
 use super::element::{Accumulator, Element, e4m3_codes};
 use super::halves;
 use super::sum::Summation;
@@ -31,6 +32,8 @@ pub struct Mma {
     pub accumulator: Accumulator,
     /// `.satfinite`: s32 results clamp instead of wrapping.
     pub saturate: bool,
+    /// How single bits are combined; none for all other elements.
+    pub bit_op: Option<BitOp>,
 }
 
 /// Registers of an operand at most, f64 shapes aside.
@@ -39,14 +42,14 @@ pub(crate) const MOST: usize = 4;
 /// Columns of B and D in every shape.
 pub const N: usize = 8;
 
-/// The shapes of PTX ISA 8.7, dense, without `m8n8k4` of f16 (compute capability 7.0 only) and single-bit
-/// types.
-const SHAPES: [(Element, &[(usize, usize)]); 6] = [
+/// The shapes of PTX ISA 8.7, dense, without `m8n8k4` of f16 (compute capability 7.0 only).
+const SHAPES: [(Element, &[(usize, usize)]); 7] = [
     (Element::F16, &[(16, 8), (16, 16)]),
     (Element::Bf16, &[(16, 8), (16, 16)]),
     (Element::Tf32, &[(16, 4), (16, 8)]),
     (Element::S8, &[(8, 16), (16, 16), (16, 32)]),
     (Element::S4, &[(8, 32), (16, 32), (16, 64)]),
+    (Element::B1, &[(8, 128), (16, 128), (16, 256)]),
     (Element::F64, &[(8, 4), (16, 4), (16, 8), (16, 16)]),
 ];
 
@@ -57,11 +60,13 @@ impl Mma {
     /// A sentence that names the part, if it is unknown, missing, or a combination that PTX does not have.
     pub fn parse(parts: &[&str]) -> Result<Self, String> {
         let mut shape = None;
-        let mut saturate = false;
+        let (mut saturate, mut popc, mut bit_op) = (false, false, None);
         let mut types = Vec::new();
         for &part in parts {
             match part {
                 "sync" | "aligned" | "row" | "col" => {}
+                "popc" => popc = true,
+                "xor" | "and" => bit_op = BitOp::parse(part),
                 "kind::f8f6f4" => {}
                 "satfinite" => saturate = true,
                 _ if part.starts_with('m') => shape = Some(part),
@@ -76,7 +81,11 @@ impl Mma {
         let element =
             |name: &str| Element::parse(name).ok_or_else(|| format!("mma operand type `{name}` is unknown"));
         let accumulator = Accumulator::parse(d).ok_or_else(|| format!("mma result type `{d}` is unknown"))?;
-        let mma = Self { m, k, a: element(a)?, b: element(b)?, accumulator, saturate };
+        let (a_element, b_element) = (element(a)?, element(b)?);
+        if (a_element == Element::B1) != (popc && bit_op.is_some()) {
+            return Err(format!("mma of `{a}`: single bits, and no others, take `.xor.popc` or `.and.popc`"));
+        }
+        let mma = Self { m, k, a: a_element, b: b_element, accumulator, saturate, bit_op };
         if c != d {
             return Err(format!("mma with accumulator type `{c}` and result type `{d}` is not supported"));
         }
@@ -106,7 +115,8 @@ impl Mma {
             Element::F64 => self.accumulator == Accumulator::F64,
             _ => self.accumulator == Accumulator::S32,
         };
-        shaped && accumulates && self.a.mixes_with(self.b) && (!self.saturate || self.a.is_integer())
+        let saturates = self.a.is_integer() && self.a != Element::B1;
+        shaped && accumulates && self.a.mixes_with(self.b) && (!self.saturate || saturates)
     }
 
     /// Registers of operand A.
@@ -144,6 +154,9 @@ impl Mma {
 
     /// [`Mma::run`] on rows wherever they are.
     pub(crate) fn run_rows(&self, d: &mut [Row], a: &[&Row], b: &[&Row], c: &[&Row], summation: Summation) {
+        if let Some(op) = self.bit_op {
+            return op.multiply(self.m / 8, d, a, b, c);
+        }
         #[cfg(target_arch = "x86_64")]
         if std::is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has the feature the function is compiled for.

@@ -8,7 +8,7 @@
 //!
 //! All fragments follow one rule. Lane `l` has the group `g = l / 4` and the place `t = l % 4`; a register
 //! holds `e` neighbouring elements, lowest bits first (`e = 32 / bits`: tf32 1, f16 and bf16 2, 8-bit types
-//! 4, 4-bit types 8; f64 has 64-bit registers and `e = 1`).
+//! 4, 4-bit types 8, single bits 32; f64 has 64-bit registers and `e = 1`).
 //!
 //! | fragment | register | row | column |
 //! | --- | --- | --- | --- |
@@ -33,9 +33,11 @@
 //! | [`mma`] | `mma.sync` |
 //! | [`wmma`] | `wmma.load`, `wmma.store`, `wmma.mma` |
 //! | [`wgmma`], [`descriptor`] | `wgmma.mma_async` and its shared-memory operands |
+//! | [`bits`] | both of these with single-bit elements |
 //! | [`tile`] | `ldmatrix`, `stmatrix`, `movmatrix` |
 //! | [`element`], [`sum`] | element types, accumulation |
 
+pub mod bits;
 pub mod descriptor;
 pub mod element;
 mod halves;
@@ -45,6 +47,7 @@ pub mod tile;
 pub mod wgmma;
 pub mod wmma;
 
+pub use bits::BitOp;
 pub use descriptor::{Descriptor, Major};
 pub use element::{Accumulator, Element};
 pub use mma::Mma;

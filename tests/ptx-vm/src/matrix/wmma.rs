@@ -5,6 +5,7 @@
 //! `wmma.mma` is a handful of [`Mma`]s, as it is on hardware, and its sums are theirs. Fragments of f16
 //! have eight registers whatever their shape: the upper ones repeat the lower.
 
+use super::bits::BitOp;
 use super::element::{Accumulator, Element};
 use super::mma::{MOST, Mma, N};
 use super::sum::Summation;
@@ -27,6 +28,8 @@ pub struct Shape {
 
 /// Shapes of 16-bit and 8-bit elements.
 const LARGE: [(usize, usize, usize); 3] = [(16, 16, 16), (8, 32, 16), (32, 8, 16)];
+/// Those of other elements: tf32, f64, 4-bit integers, single bits.
+const OTHERS: [(usize, usize, usize); 4] = [(16, 16, 8), (8, 8, 4), (8, 8, 32), (8, 8, 128)];
 
 impl Shape {
     /// Reads a name such as `m16n16k16`.
@@ -34,7 +37,7 @@ impl Shape {
         let (m, rest) = name.strip_prefix('m')?.split_once('n')?;
         let (n, k) = rest.split_once('k')?;
         let shape = (m.parse().ok()?, n.parse().ok()?, k.parse().ok()?);
-        let known = LARGE.contains(&shape) || [(16, 16, 8), (8, 8, 4)].contains(&shape);
+        let known = LARGE.contains(&shape) || OTHERS.contains(&shape);
         known.then_some(Shape { m: shape.0, n: shape.1, k: shape.2 })
     }
 
@@ -49,7 +52,9 @@ impl Shape {
             Element::F16 | Element::Bf16 | Element::S8 | Element::U8 => LARGE.contains(&own),
             Element::Tf32 => own == (16, 16, 8),
             Element::F64 => own == (8, 8, 4),
-            _ => false,
+            Element::S4 | Element::U4 => own == (8, 8, 32),
+            Element::B1 => own == (8, 8, 128),
+            Element::E4m3 | Element::E5m2 => false,
         }
     }
 }
@@ -76,27 +81,38 @@ impl Matrix {
                 let kind = Accumulator::parse(ty)?;
                 let fits = match kind {
                     Accumulator::F64 => shape.k == 4,
-                    Accumulator::F32 => shape.k != 4,
-                    Accumulator::F16 | Accumulator::S32 => shape.k == 16,
+                    Accumulator::F32 => matches!(shape.k, 8 | 16),
+                    Accumulator::F16 => shape.k == 16,
+                    Accumulator::S32 => shape.k >= 16,
                 };
                 fits.then_some(Matrix::C(kind))?
             }
         })
     }
 
-    /// Bytes of an element.
-    pub fn bytes(self) -> usize {
+    /// Bits of an element.
+    pub fn bits(self) -> usize {
         match self {
-            Matrix::A(e) | Matrix::B(e) => e.bits() / 8,
-            Matrix::C(Accumulator::F16) => 2,
-            Matrix::C(Accumulator::F64) => 8,
-            Matrix::C(_) => 4,
+            Matrix::A(e) | Matrix::B(e) => e.bits(),
+            Matrix::C(Accumulator::F16) => 16,
+            Matrix::C(Accumulator::F64) => 64,
+            Matrix::C(_) => 32,
         }
     }
 
     /// Elements of a register.
     pub fn per_register(self) -> usize {
-        (4 / self.bytes()).max(1)
+        (32 / self.bits()).max(1)
+    }
+
+    /// Whether the matrix can lie in memory by rows, or by columns: one whose elements are smaller than a
+    /// byte lies along the depth of the matmul.
+    pub fn can_lie(self, by_rows: bool) -> bool {
+        match self {
+            Matrix::A(e) => by_rows || e.bits() >= 8,
+            Matrix::B(e) => !by_rows || e.bits() >= 8,
+            Matrix::C(_) => true,
+        }
     }
 
     /// Rows and columns.
@@ -164,14 +180,22 @@ pub struct Wmma {
     pub d: Accumulator,
     /// `.satfinite`.
     pub saturate: bool,
+    /// How single bits are combined; none for all other elements.
+    pub bit_op: Option<BitOp>,
 }
 
 impl Wmma {
-    /// Reads the types of an opcode: `d c` for f16, `d a b c` for others.
+    /// Reads the types of an opcode: `d c` for f16, `d a b c` for others; `bit_op` is what stands before them
+    /// for single bits.
     ///
     /// # Errors
     /// A sentence that says what is not there.
-    pub fn parse(shape: Shape, types: &[&str], saturate: bool) -> Result<Self, String> {
+    pub fn parse(
+        shape: Shape,
+        types: &[&str],
+        saturate: bool,
+        bit_op: Option<BitOp>,
+    ) -> Result<Self, String> {
         let (d, a, b, c) = match types {
             [d, c] => (*d, "f16", "f16", *c),
             [d, a, b, c] => (*d, *a, *b, *c),
@@ -193,18 +217,22 @@ impl Wmma {
             _ => to == Accumulator::F32,
         };
         // Deprecated for f16, where it clamps what is not finite; nothing emits that.
-        let saturates = !saturate || a.is_integer();
+        let bits = a == Element::B1;
+        let saturates = !saturate || a.is_integer() && !bits;
+        if bits != bit_op.is_some() {
+            return Err("single bits, and no other elements, take `.xor.popc` or `.and.popc`".into());
+        }
         if a != b || !shape.has(a) || !sums(c) || !sums(d) || !saturates {
             let Shape { m, n, k } = shape;
             return Err(format!("`{}` is no combination of types that m{m}n{n}k{k} has", types.join(".")));
         }
-        Ok(Wmma { shape, a, b, c, d, saturate })
+        Ok(Wmma { shape, a, b, c, d, saturate, bit_op })
     }
 
     /// The matmul of one tile.
     fn tile(&self, accumulator: Accumulator) -> Mma {
-        let Shape { k, .. } = self.shape;
-        Mma { m: self.shape.rows(), k, a: self.a, b: self.b, accumulator, saturate: self.saturate }
+        let Wmma { shape, a, b, saturate, bit_op, .. } = *self;
+        Mma { m: shape.rows(), k: shape.k, a, b, accumulator, saturate, bit_op }
     }
 
     /// One warp's matmul into `d`; f64 goes through [`Wmma::run_f64`].
@@ -266,6 +294,8 @@ mod tests {
             ("m32n8k16", &["f16", "bf16", "s8", "u8"]),
             ("m16n16k8", &["tf32"]),
             ("m8n8k4", &["f64"]),
+            ("m8n8k32", &["s4", "u4"]),
+            ("m8n8k128", &["b1"]),
         ] {
             let shape = Shape::parse(name).unwrap_or(Shape { m: 0, n: 0, k: 0 });
             let inputs = types.iter().flat_map(|ty| ["a", "b"].map(|letter| (letter, *ty)));

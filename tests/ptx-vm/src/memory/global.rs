@@ -1,5 +1,7 @@
 //! The shadow of global memory: pages of lines, made when they are first touched.
 
+use std::ops::Range;
+
 use super::Memory;
 use super::clock::{Clock, Fenced};
 use super::shadow::{Cell, Conflict, How, LINE, Line, Parts, Party, Readers, Seen, word_bytes};
@@ -16,6 +18,16 @@ pub(super) struct Page {
     lines: Option<Box<[Line; PAGE]>>,
 }
 
+/// A block of the heap that the launch has freed.
+#[derive(Debug, Clone)]
+pub(crate) struct Freed {
+    pub(crate) range: Range<u64>,
+    /// Line index of the call.
+    pub(crate) line: u32,
+    /// Who freed it: the cluster, the warp of it, and the warp's count.
+    pub(crate) by: (u32, u16, u32),
+}
+
 /// The shadow of global memory.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct GlobalShadow {
@@ -27,6 +39,8 @@ pub(crate) struct GlobalShadow {
     /// find others when it goes on.
     bases: Vec<u64>,
     generation: u64,
+    /// Their shadows are gone with them.
+    pub(crate) freed: Vec<Freed>,
 }
 
 impl GlobalShadow {
@@ -57,6 +71,16 @@ impl GlobalShadow {
         }
         self.pages = pages;
         self.leave(memory);
+    }
+
+    /// The launch itself has allocated: the place among all allocations.
+    pub(crate) fn came(&mut self, at: usize) {
+        self.pages.insert(at, Vec::new());
+    }
+
+    /// The launch itself has freed an allocation.
+    pub(crate) fn went(&mut self, at: usize) {
+        self.pages.remove(at);
     }
 
     /// Notes an access to `bytes` bytes at `offset` of an allocation.

@@ -14,6 +14,7 @@ mod bits;
 pub(crate) mod clock;
 pub(crate) mod flag;
 pub(crate) mod global;
+pub(crate) mod heap;
 pub(crate) mod overlay;
 mod printed;
 pub(crate) mod shadow;
@@ -117,6 +118,8 @@ pub struct Memory {
     peers: BTreeSet<(u32, u32)>,
     traffic: traffic::Counters,
     printed: printed::Printed,
+    /// What kernels have allocated themselves.
+    heaps: heap::Heaps,
     /// Counts changes of the list of allocations.
     generation: u64,
 }
@@ -139,6 +142,7 @@ impl Memory {
             peers: BTreeSet::new(),
             traffic: traffic::Counters::default(),
             printed: printed::Printed::default(),
+            heaps: heap::Heaps::default(),
             generation: 0,
         }
     }
@@ -163,12 +167,17 @@ impl Memory {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn allocate(&mut self, device: u32, bytes: u64) -> Result<u64, Error> {
+        self.allocate_behind(device, bytes, 0)
+    }
+
+    /// The same, so many bytes behind a multiple of 256.
+    fn allocate_behind(&mut self, device: u32, bytes: u64, behind: u64) -> Result<u64, Error> {
         let (capacity, used) = (self.capacity(device), self.used(device));
         let left = capacity.saturating_sub(used);
         if bytes > left {
             return Err(Error::OutOfMemory { device, bytes, left, capacity });
         }
-        let base = self.next;
+        let base = self.next + behind;
         self.next = (base + bytes + GAP).next_multiple_of(ALIGN);
         let fill = if bytes <= POISON_LIMIT { POISON } else { 0 };
         let data = Bytes::Owned(vec![fill; bytes as usize]);
@@ -194,9 +203,9 @@ impl Memory {
     /// Releases an allocation by its first address. Its addresses are never used again.
     ///
     /// # Errors
-    /// [`Error::Address`] when no live allocation of a device starts there.
+    /// [`Error::Address`] when no live allocation of a device starts there, or a kernel's `malloc` gave it.
     pub fn free(&mut self, address: u64) -> Result<(), Error> {
-        let at = self.allocations.binary_search_by_key(&address, |a| a.base).ok();
+        let at = self.index(address).filter(|_| !self.is_block(address));
         let Some((at, device)) = at.and_then(|at| Some((at, self.allocations[at].device?))) else {
             return Err(Error::Address { address, bytes: 0, detail: self.about(address) });
         };
@@ -302,20 +311,27 @@ impl Memory {
 
     /// Whether the address lies in a released allocation.
     pub(crate) fn is_released(&self, address: u64) -> bool {
-        self.released.range(..=address).next_back().is_some_and(|(base, bytes)| address < base + bytes)
+        self.released_at(address).is_some()
+    }
+
+    /// The first address of the released allocation that holds an address.
+    fn released_at(&self, address: u64) -> Option<u64> {
+        let (base, bytes) = self.released.range(..=address).next_back()?;
+        (address < base + bytes).then_some(*base)
     }
 
     /// What there is to say of an address that is no good.
     pub(crate) fn about(&self, address: u64) -> String {
-        if self.is_released(address) {
-            return "; it lies in an allocation that has been freed".into();
+        if let Some(base) = self.released_at(address) {
+            return format!("; it lies in an allocation that has been freed{}", self.heaps.end(base));
         }
         let at = self.allocations.partition_point(|a| a.base <= address);
         match at.checked_sub(1).map(|at| &self.allocations[at]) {
             Some(a) if address - a.base < a.bytes + (1 << 20) => format!(
-                "; the nearest allocation below has {} bytes at {:#x}, so this is {} bytes behind its start",
+                "; the nearest allocation below has {} bytes at {:#x}{}, so this is {} bytes behind its start",
                 a.bytes,
                 a.base,
+                self.heaps.origin(a.base),
                 address - a.base
             ),
             _ => String::new(),
@@ -323,12 +339,14 @@ impl Memory {
     }
 
     fn range(&self, address: u64, bytes: u64) -> Result<(usize, std::ops::Range<usize>), Error> {
-        let at = self.find(address, bytes).ok_or_else(|| Error::Address {
-            address,
-            bytes,
-            detail: self.about(address),
-        })?;
-        let start = (address - self.allocations[at].base) as usize;
+        let bad = |detail| Error::Address { address, bytes, detail };
+        let at = self.find(address, bytes).ok_or_else(|| bad(self.about(address)))?;
+        let base = self.allocations[at].base;
+        if self.is_block(base) {
+            let from = self.heaps.origin(base);
+            return Err(bad(format!("; the host cannot reach a block{from}")));
+        }
+        let start = (address - base) as usize;
         Ok((at, start..start + bytes as usize))
     }
 

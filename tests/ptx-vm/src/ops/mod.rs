@@ -17,6 +17,7 @@ pub(crate) mod flags;
 pub(crate) mod float;
 pub(crate) mod general;
 pub(crate) mod half;
+pub(crate) mod heap;
 pub(crate) mod integer;
 pub(crate) mod matrix;
 pub(crate) mod mbarrier;
@@ -293,5 +294,6 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, op: &Op, active: u32, group: u32) ->
             Ok(Flow::Next)
         }
         Op::Print(p) => print::execute(t, p, active),
+        Op::Heap(call) => heap::execute(t, *call, active),
     }
 }

@@ -8,6 +8,7 @@ use super::{Decoder, Done, Flow};
 use crate::Error;
 use crate::Row;
 use crate::code::{Address, Op};
+use crate::matrix::BitOp;
 use crate::matrix::wmma::{Matrix, REGISTERS, Shape, Wmma};
 use crate::registers::Slot;
 use crate::run::{Stop, Turn};
@@ -43,7 +44,7 @@ pub(crate) struct FragmentMma {
 }
 
 fn register(matrix: Matrix) -> Type {
-    Type::Bits(if matrix.bytes() == 8 { 64 } else { 32 })
+    Type::Bits(if matrix.bits() == 64 { 64 } else { 32 })
 }
 
 /// Decodes `wmma`.
@@ -65,13 +66,19 @@ fn access(d: &mut Decoder<'_, '_>, load: bool) -> Result<Op, Error> {
         return d.refuse(format!("one of .{} and .row or .col are needed", letters.join(", .")));
     };
     let Some(shape) = d.variant.next(Shape::parse) else {
-        return d.refuse("the shape is none of m16n16k16, m8n32k16, m32n8k16, m16n16k8, m8n8k4");
+        return d.refuse(
+            "the shape is none of m16n16k16, m8n32k16, m32n8k16, m16n16k8, m8n8k4, m8n8k32, m8n8k128",
+        );
     };
     let space = d.variant.next(parse);
     let [ty] = d.variant.rest() else { return d.refuse("one type is needed behind the shape") };
     let Some(matrix) = Matrix::parse(letter, ty, &shape) else {
         return d.refuse(format!("matrix {letter} of this shape has no elements of type `{ty}`"));
     };
+    let by_rows = layout == "row";
+    if !matrix.can_lie(by_rows) {
+        return d.refuse(format!("elements of type `{ty}` of matrix {letter} cannot lie by .{layout}"));
+    }
     let operands = d.operands;
     if !(2..=3).contains(&operands.len()) {
         return d.refuse(format!("{} operands, 2 or 3 expected", operands.len()));
@@ -89,21 +96,25 @@ fn access(d: &mut Decoder<'_, '_>, load: bool) -> Result<Op, Error> {
     let (address, named) = d.l.address(&operands[at])?;
     let stride = operands.get(2).map(|o| d.l.source(o, Type::Unsigned(32))).transpose()?;
     let space = space.or(named).unwrap_or(Space::Generic);
-    let by_rows = layout == "row";
     let access = FragmentAccess { matrix, shape, space, address, stride, by_rows, registers, load };
     Ok(Op::Fragment(Box::new(access)))
 }
 
 fn mma(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
-    let layouts = [d.variant.next(layout), d.variant.next(layout)];
-    let Some(shape) = d.variant.next(Shape::parse).filter(|_| layouts == [Some(()); 2]) else {
+    let popc = d.variant.take("popc");
+    let bit_op = d.variant.one_of(&["xor", "and"]).filter(|_| popc).and_then(BitOp::parse);
+    let layouts = (d.variant.next(layout), d.variant.next(layout));
+    let (Some(shape), (Some(a_rows), Some(b_rows))) = (d.variant.next(Shape::parse), layouts) else {
         return d.refuse("the layouts of a and b and a shape that is known are needed");
     };
     let saturate = d.variant.take("satfinite");
-    let wmma = match Wmma::parse(shape, d.variant.rest(), saturate) {
+    let wmma = match Wmma::parse(shape, d.variant.rest(), saturate, bit_op) {
         Ok(wmma) => wmma,
         Err(what) => return d.refuse(what),
     };
+    if !Matrix::A(wmma.a).can_lie(a_rows) || !Matrix::B(wmma.b).can_lie(b_rows) {
+        return d.refuse("elements smaller than a byte lie by .row in a and by .col in b");
+    }
     d.count(4)?;
     let operands = d.operands;
     let kinds = [Matrix::C(wmma.d), Matrix::A(wmma.a), Matrix::B(wmma.b), Matrix::C(wmma.c)];
@@ -124,8 +135,9 @@ fn mma(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     Ok(Op::FragmentMma(Box::new(FragmentMma { wmma, d: take(), a: take(), b: take(), c: take() })))
 }
 
-fn layout(part: &str) -> Option<()> {
-    matches!(part, "row" | "col").then_some(())
+/// Whether a matrix lies by rows.
+fn layout(part: &str) -> Option<bool> {
+    matches!(part, "row" | "col").then_some(part == "row")
 }
 
 /// Whether the lanes are together; an error when some of them are gone.
@@ -162,20 +174,19 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, f: &FragmentAccess, active: u32, gro
         return Ok(Flow::Missing);
     }
     let (rows, columns) = f.matrix.size(&f.shape);
-    let bytes = f.matrix.bytes() as u64;
+    let bits = f.matrix.bits() as u64;
     let base = uniform(addresses(&t.warp.registers, &f.address).into_iter(), "address")?;
     let stride = match f.stride {
         Some(slot) => uniform(t.warp.registers.row(slot).iter().map(|&x| u64::from(x)), "stride")?,
         None => (if f.by_rows { columns } else { rows }) as u64,
     };
-    aligned(base, ALIGNMENT).and_then(|()| aligned(stride * bytes, ALIGNMENT)).map_err(|stop| {
-        let detail = format!(
-            "address {base:#x} and stride of {} bytes: both must be multiples of {ALIGNMENT}",
-            stride * bytes
-        );
+    aligned(base, ALIGNMENT).and_then(|()| aligned(stride * bits, 8 * ALIGNMENT)).map_err(|stop| {
+        let bytes = (stride * bits) as f64 / 8.0;
+        let detail =
+            format!("address {base:#x} and stride of {bytes} bytes: both must be multiples of {ALIGNMENT}");
         stop.saying(detail)
     })?;
-    let whole = WholeAccess { f, base, stride, bytes };
+    let whole = WholeAccess { f, base, stride, bits };
     t.grid.begin_moving();
     for (register, &slot) in f.registers.iter().enumerate() {
         for lane in 0..32 {
@@ -192,7 +203,8 @@ struct WholeAccess<'f> {
     f: &'f FragmentAccess,
     base: u64,
     stride: u64,
-    bytes: u64,
+    /// Of an element.
+    bits: u64,
 }
 
 impl WholeAccess<'_> {
@@ -200,14 +212,18 @@ impl WholeAccess<'_> {
         let (row, column) = self.f.matrix.place(&self.f.shape, register, lane, i);
         let (far, near) = if self.f.by_rows { (row, column) } else { (column, row) };
         let elements = (far as u64).wrapping_mul(self.stride).wrapping_add(near as u64);
-        self.base.wrapping_add(elements.wrapping_mul(self.bytes))
+        self.base.wrapping_add(elements.wrapping_mul(self.bits) / 8)
     }
 
     /// Loads or stores one register of one lane, in one access where its elements are neighbours.
     fn register(&self, t: &mut Turn<'_, '_>, register: usize, slot: Slot, lane: usize) -> Done {
-        let (count, size) = (self.f.matrix.per_register(), self.bytes as usize);
+        // Elements smaller than a byte are neighbours, and a register begins with a byte.
+        let (count, size) = match self.bits {
+            bits @ 8.. => (self.f.matrix.per_register(), bits as usize / 8),
+            _ => (1, 4),
+        };
         let first = self.address(register, lane, 0);
-        let close = (1..count).all(|i| self.address(register, lane, i) == first + i as u64 * self.bytes);
+        let close = (1..count).all(|i| self.address(register, lane, i) == first + (i * size) as u64);
         let step = if close { count } else { 1 };
         let mut data = [0; 8];
         if !self.f.load {

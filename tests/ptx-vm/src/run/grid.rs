@@ -85,7 +85,7 @@ pub(crate) struct Grid<'g> {
     /// Line index of the instruction being executed, for work that outlives it.
     pub(crate) line: u32,
     /// The allocation of the last access: the next is mostly in it too.
-    hint: (u64, u64, usize),
+    pub(super) hint: (u64, u64, usize),
 }
 
 /// Bytes of device memory that passed all checks.

@@ -2,6 +2,7 @@
 //!
 //! * [`grid`] holds what all blocks share: device memory with its shadow, the flags that order blocks, the
 //!   counters.
+//! * `heap` is what kernels allocate and free.
 //! * [`cluster`] holds what the blocks of a cluster share: their shared memories, barriers, asynchronous
 //!   copies.
 //! * [`notes`] holds the faults behind which a launch goes on.
@@ -18,6 +19,7 @@ pub(crate) mod company;
 pub(crate) mod dice;
 pub(crate) mod flight;
 pub(crate) mod grid;
+mod heap;
 pub(crate) mod notes;
 pub(crate) mod parallel;
 pub(crate) mod schedule;

@@ -15,7 +15,7 @@ use super::schedule::Plan;
 use super::{Cluster, Grid, Spot, Stop, Warp};
 use crate::fault::Instruction;
 use crate::memory::clock::Clock;
-use crate::memory::global::GlobalShadow;
+use crate::memory::global::{Freed, GlobalShadow};
 use crate::memory::shadow::Seen;
 use crate::{Fault, FaultKind, Memory, Touched};
 
@@ -208,6 +208,11 @@ pub(crate) fn touched(
             _ => all.push((Touched { range: start..start + 4, write, strong, late, by: None }, by)),
         }
     });
+    for Freed { range, line, by: (cluster, warp, count) } in std::mem::take(&mut shadow.freed) {
+        let late = !released.knows(cluster, warp, count);
+        all.push((Touched { range, write: true, strong: false, late, by: None }, Some(line)));
+    }
+    all.sort_by_key(|(touched, _)| touched.range.start);
     let by = |line: Option<u32>| line.and_then(|at| plan.program.lines.get(at as usize)).cloned();
     all.into_iter().map(|(touched, line)| Touched { by: by(line), ..touched }).collect()
 }

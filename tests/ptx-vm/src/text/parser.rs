@@ -1,5 +1,7 @@
 //! Recursive descent over the tokens. Nesting is limited, so no text can exhaust the stack.
 
+mod directives;
+
 use super::lexer::{Kind, Token, tokens};
 use super::syntax::{File, Function, Initial, Instruction, Item, Linkage, Loc, Operand, Space, Variable};
 use super::types::Type;
@@ -28,6 +30,7 @@ pub(crate) fn parse(text: &str) -> Result<File, Error> {
     while p.at < p.tokens.len() {
         p.top(&mut file)?;
     }
+    p.check_aliases(&file)?;
     file.sources = p.files;
     if file.version == [0, 0] {
         return Err(Error::Syntax { line: 1, what: "no `.version` directive: this is not PTX".into() });
@@ -134,36 +137,6 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `.file 1 "name"`: an unknown form names nothing, since it changes nothing that runs.
-    fn file_directive(&mut self) {
-        let number = self.peek_word().and_then(super::words::integer).and_then(|n| u32::try_from(n).ok());
-        let name = match self.tokens.get(self.at + 1).map(|t| t.kind) {
-            Some(Kind::Text(name)) => Some(name),
-            _ => None,
-        };
-        self.skip_line();
-        if let (Some(number), Some(name)) = (number, name) {
-            self.files.push((number, name.into()));
-        }
-    }
-
-    /// `.loc 1 20 5`, perhaps with `, function_name label, inlined_at 1 33 3`.
-    fn loc_directive(&mut self) {
-        let first = self.at;
-        self.skip_line();
-        let words: Vec<&str> = self.tokens[first..self.at]
-            .iter()
-            .filter_map(|t| if let Kind::Word(w) = t.kind { Some(w) } else { None })
-            .collect();
-        let number = |at: usize| {
-            let n = super::words::integer(words.get(at)?)?;
-            u32::try_from(n).ok()
-        };
-        let pair = |at: usize| Some((number(at)?, number(at + 1)?));
-        let inlined = words.iter().position(|&w| w == "inlined_at").and_then(|at| pair(at + 1));
-        self.loc = pair(1).filter(|loc| loc.1 > 0).map(|at| Loc { at, inlined });
-    }
-
     fn top(&mut self, file: &mut File) -> Result<(), Error> {
         let (first, start) = (file.variables.len(), self.start());
         let mut how = Linkage::Local;
@@ -199,7 +172,7 @@ impl<'a> Parser<'a> {
                 f.head.start = start;
                 file.functions.push(f);
             }
-            ".alias" => return self.error("`.alias` is not supported"),
+            ".alias" => self.alias(file, start)?,
             word => {
                 let Some(space) = space(word) else {
                     return self.error(format!("unknown directive `{word}`"));

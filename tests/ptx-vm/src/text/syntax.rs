@@ -145,6 +145,18 @@ pub(crate) struct Function {
     pub(crate) line: u32,
 }
 
+/// Another name of a function.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Alias {
+    /// Declared in the text, without a body.
+    pub(crate) name: String,
+    /// Defined in the text.
+    pub(crate) target: String,
+    /// The bytes of the text that it takes.
+    pub(crate) span: Range<usize>,
+    pub(crate) line: u32,
+}
+
 /// A whole text.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct File {
@@ -152,6 +164,7 @@ pub(crate) struct File {
     pub(crate) target: String,
     pub(crate) variables: Vec<Variable>,
     pub(crate) functions: Vec<Function>,
+    pub(crate) aliases: Vec<Alias>,
     /// The source files by their numbers.
     pub(crate) sources: Vec<(u32, String)>,
 }

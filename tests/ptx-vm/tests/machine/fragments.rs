@@ -10,7 +10,7 @@ const PTX: &str = include_str!("../nvcc/wmma.ptx");
 /// Shape, type of a and b, of c, of d, registers of a, b, c and d.
 type Case = (&'static str, &'static str, &'static str, &'static str, [usize; 4]);
 
-const CASES: [Case; 19] = [
+const CASES: [Case; 22] = [
     ("m16n16k16", "f16", "f32", "f32", [8, 8, 8, 8]),
     ("m16n16k16", "f16", "f16", "f16", [8, 8, 4, 4]),
     ("m16n16k16", "f16", "f16", "f32", [8, 8, 4, 8]),
@@ -30,21 +30,27 @@ const CASES: [Case; 19] = [
     ("m32n8k16", "u8", "s32", "s32", [4, 1, 8, 8]),
     ("m16n16k8", "tf32", "f32", "f32", [4, 4, 8, 8]),
     ("m8n8k4", "f64", "f64", "f64", [1, 1, 2, 2]),
+    ("m8n8k32", "s4", "s32", "s32", [1, 1, 2, 2]),
+    ("m8n8k32", "u4", "s32", "s32", [1, 1, 2, 2]),
+    ("m8n8k128", "b1", "s32", "s32", [1, 1, 2, 2]),
 ];
 
+/// Bits of an element.
 fn size(ty: &str) -> usize {
     match ty {
-        "s8" | "u8" => 1,
-        "f16" | "bf16" => 2,
-        "f64" => 8,
-        _ => 4,
+        "b1" => 1,
+        "s4" | "u4" => 4,
+        "s8" | "u8" => 8,
+        "f16" | "bf16" => 16,
+        "f64" => 64,
+        _ => 32,
     }
 }
 
 fn encode(ty: &str, x: i32) -> Vec<u8> {
     let f = x as f32;
     match ty {
-        "s8" | "u8" => vec![x as u8],
+        "b1" | "s4" | "u4" | "s8" | "u8" => vec![x as u8],
         "f16" => half::f16_from_f32(f).to_le_bytes().to_vec(),
         "bf16" => ((f.to_bits() >> 16) as u16).to_le_bytes().to_vec(),
         "f64" => f64::from(x).to_le_bytes().to_vec(),
@@ -62,17 +68,24 @@ struct Plane {
 }
 
 impl Plane {
-    /// Numbers from -3 to 3, or 0 to 6 for `u8`: every type holds them and their sums.
+    /// Numbers from -3 to 3, or 0 to 6 for `u8` and `u4`: every type holds them and their sums. Elements
+    /// smaller than a byte lie along the larger side.
     fn new(dice: &mut Dice, rows: usize, columns: usize, ty: &'static str) -> Self {
-        let by_rows = dice.below(2) == 0;
-        let low = if ty == "u8" { 0 } else { 3 };
-        let values = (0..rows).map(|_| (0..columns).map(|_| dice.below(7) as i32 - low).collect()).collect();
+        let by_rows = if size(ty) < 8 { columns > rows } else { dice.below(2) == 0 };
+        let (low, count) = match ty {
+            "b1" => (0, 2),
+            "u4" | "u8" => (0, 7),
+            _ => (3, 7),
+        };
+        let mut value = || dice.below(count) as i32 - low;
+        let values = (0..rows).map(|_| (0..columns).map(|_| value()).collect()).collect();
         let near = if by_rows { columns } else { rows };
-        let step = 16 / size(ty);
+        let step = 128 / size(ty);
         let stride = near.next_multiple_of(step) + step * dice.below(3) as usize;
         Plane { values, by_rows, stride, ty }
     }
 
+    /// The first bit of an element.
     fn at(&self, row: usize, column: usize) -> usize {
         let (far, near) = if self.by_rows { (row, column) } else { (column, row) };
         (far * self.stride + near) * size(self.ty)
@@ -83,10 +96,17 @@ impl Plane {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let mut out = vec![0xEE; self.far() * self.stride * size(self.ty)];
+        let size = size(self.ty);
+        let mut out = vec![0xEE; self.far() * self.stride * size / 8];
         for (row, values) in self.values.iter().enumerate() {
             for (column, &value) in values.iter().enumerate() {
-                out[self.at(row, column)..][..size(self.ty)].copy_from_slice(&encode(self.ty, value));
+                let (at, code) = (self.at(row, column), encode(self.ty, value));
+                if size < 8 {
+                    let (mask, shift) = ((1u8 << size) - 1, at % 8);
+                    out[at / 8] = out[at / 8] & !(mask << shift) | (code[0] & mask) << shift;
+                } else {
+                    out[at / 8..][..code.len()].copy_from_slice(&code);
+                }
             }
         }
         out
@@ -101,7 +121,7 @@ fn list(class: &str, count: usize) -> String {
     format!("{{{}}}", (0..count).map(|i| format!("%{class}{i}")).collect::<Vec<_>>().join(", "))
 }
 
-fn text(case: &Case, planes: &[Plane; 4], space: &str) -> String {
+fn text(case: &Case, planes: &[Plane; 4], space: &str, op: &str) -> String {
     let (shape, ab, c, d, counts) = case;
     let wide = if *ab == "f64" { "b64" } else { "b32" };
     let [la, lb, lc, ld] = [&planes[0], &planes[1], &planes[2], &planes[3]].map(Plane::layout);
@@ -117,7 +137,7 @@ fn text(case: &Case, planes: &[Plane; 4], space: &str) -> String {
          wmma.load.a.sync.aligned.{la}.{shape}{space}.{ab} {a_list}, [%rd1], {sa};
          wmma.load.b.sync.aligned.{lb}.{shape}{space}.{ab} {b_list}, [%rd2], %r1;
          wmma.load.c.sync.aligned.{lc}.{shape}{space}.{c} {c_list}, [%rd3], {sc};
-         wmma.mma.sync.aligned.{la}.{lb}.{shape}.{types} {d_list}, {a_list}, {b_list}, {c_list};
+         wmma.mma{op}.sync.aligned.{la}.{lb}.{shape}.{types} {d_list}, {a_list}, {b_list}, {c_list};
          wmma.store.d.sync.aligned.{ld}.{shape}{space}.{d} [%rd4], {d_list}, {sd}; ret; }}"
     )
 }
@@ -129,16 +149,22 @@ fn every_shape_type_and_layout_is_a_plain_matmul() {
         let (shape, ab, c, d, _) = *case;
         let numbers: Vec<usize> = shape.split(['m', 'n', 'k']).filter_map(|n| n.parse().ok()).collect();
         let [m, n, k] = numbers[..] else { panic!("{shape}") };
+        let op = match (ab, round % 2) {
+            ("b1", 0) => ".xor.popc",
+            ("b1", _) => ".and.popc",
+            _ => "",
+        };
         let mut plane = |rows, columns, ty| Plane::new(&mut dice, rows, columns, ty);
         let (a, b, c, mut to) = (plane(m, k, ab), plane(k, n, ab), plane(m, n, c), plane(m, n, d));
         for row in 0..m {
             for column in 0..n {
-                let sum: i32 = (0..k).map(|i| a.values[row][i] * b.values[i][column]).sum();
+                let term = |(a, b): (i32, i32)| if op == ".xor.popc" { a ^ b } else { a * b };
+                let sum: i32 = (0..k).map(|i| term((a.values[row][i], b.values[i][column]))).sum();
                 to.values[row][column] = c.values[row][column] + sum;
             }
         }
         let planes = [a, b, c, to];
-        let body = text(case, &planes, if round % 2 == 0 { ".global" } else { "" });
+        let body = text(case, &planes, if round < 3 { ".global" } else { "" }, op);
         let mut bench = Bench::new(&module(&body));
         let [pa, pb, pc] = [0, 1, 2].map(|i| bench.upload(&planes[i].bytes()));
         let wanted = planes[3].bytes();
@@ -211,6 +237,12 @@ fn mistakes_are_named() {
         (format!("{load}, [%rd1+2], 16;"), 32, FaultKind::Misaligned, "multiples of 16"),
         (format!("{load}, [%rd1], 17;"), 32, FaultKind::Misaligned, "34 bytes"),
         (format!("{load}, [%rd1], 64;"), 32, FaultKind::OutOfBounds, "read of"),
+        (
+            "wmma.load.a.sync.aligned.row.m8n8k128.b1 %r0, [%rd1], 192;".into(),
+            32,
+            FaultKind::Misaligned,
+            "24 bytes",
+        ),
         (format!("{load}, [%rd2], 16;"), 32, FaultKind::Operand, "address"),
         (format!("{load}, [%rd1], %r8;"), 32, FaultKind::Operand, "stride"),
         (format!("{load}, [%rd1], 16;"), 31, FaultKind::Divergence, "wmma"),
@@ -225,7 +257,11 @@ fn mistakes_are_named() {
         ("wmma.load.a.sync.aligned.m16n16k16.f16 {%r0, %r1, %r2, %r3}, [%rd1];", ".row"),
         ("wmma.load.a.sync.aligned.row.m4n4k4.f16 {%r0}, [%rd1];", "m16n16k16"),
         ("wmma.mma.sync.aligned.row.col.m8n8k4.f64.f64.f64.f32 %rd1, %rd1, %rd1, %rd1;", "f64.f64.f64.f32"),
-        ("wmma.mma.xor.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 %r0, %r0, %r0, %r0;", "shape"),
+        ("wmma.mma.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 %r0, %r0, %r0, %r0;", ".xor.popc"),
+        ("wmma.mma.xor.popc.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32 %r0, %r0, %r0, %r0;", ".xor.popc"),
+        ("wmma.mma.and.popc.sync.aligned.row.row.m8n8k128.s32.b1.b1.s32 %r0, %r0, %r0, %r0;", ".col in b"),
+        ("wmma.load.a.sync.aligned.col.m8n8k32.s4 %r0, [%rd1];", "cannot lie by .col"),
+        ("wmma.load.b.sync.aligned.col.m8n8k32.b1 %r0, [%rd1];", "`b1`"),
     ] {
         let text = format!(".visible .entry k() {{ .reg .b32 %r<9>; .reg .b64 %rd<9>; {line} ret; }}");
         let said = Module::parse(&module(&text)).map(|_| ()).unwrap_err().to_string();

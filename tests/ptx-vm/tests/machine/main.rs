@@ -4,6 +4,7 @@
 // Reason: the models are written as the manual's formulas are, shifts and products side by side.
 #![allow(clippy::precedence)]
 
+mod aliases;
 mod atomics;
 mod bugs;
 mod calls;
@@ -16,6 +17,7 @@ mod data;
 mod float;
 mod fragments;
 mod harness;
+mod heap;
 mod integer;
 mod kernels;
 mod options;

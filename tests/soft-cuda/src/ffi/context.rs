@@ -140,12 +140,9 @@ entries! {
         value.set(*d.contexts[&here].limits.get(&limit).ok_or(Code::UNSUPPORTED_LIMIT)?)
     }
 
-    /// Sets a limit: that of `printf` counts, the others are remembered without effect.
+    /// Sets a limit: those of `printf` and of the heap count, the others are remembered without effect.
     live fn cuCtxSetLimit(d, limit: u32, value: usize) {
-        let here = d.here()?;
-        let context = d.contexts.get_mut(&here).ok_or(Code::INVALID_CONTEXT)?;
-        *context.limits.get_mut(&limit).ok_or(Code::UNSUPPORTED_LIMIT)? = value;
-        Ok(())
+        context::set_limit(d, limit, value)
     }
 
     /// The cache preference.

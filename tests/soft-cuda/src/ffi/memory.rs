@@ -67,7 +67,8 @@ entries! {
 
     /// The allocation around an address.
     live fn cuMemGetAddressRange_v2(d, base: Out<u64>, bytes: Out<usize>, address: u64) {
-        let place = d.memory.place(address).ok_or(Code::INVALID_VALUE)?;
+        let place = d.memory.place(address).filter(|_| !d.memory.in_heap(address));
+        let place = place.ok_or(Code::INVALID_VALUE)?;
         base.set_if_wanted(place.base);
         bytes.set_if_wanted(place.bytes as usize);
         Ok(())

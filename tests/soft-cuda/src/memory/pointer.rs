@@ -20,7 +20,8 @@ const DEVICE: u32 = 2;
 /// A pointer attribute by its `CUpointer_attribute` number.
 pub fn attribute(d: &Driver, number: u32, address: u64) -> Result<Attribute> {
     use Attribute::{Flag, Narrow, Wide};
-    let place = d.memory.place(address).ok_or(Code::INVALID_VALUE)?;
+    let place = d.memory.place(address).filter(|_| !d.memory.in_heap(address));
+    let place = place.ok_or(Code::INVALID_VALUE)?;
     let host = d.table.host(address);
     let block = d.table.block(address);
     let context = match (host, block) {

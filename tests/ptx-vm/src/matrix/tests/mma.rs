@@ -295,7 +295,7 @@ fn impossible_instructions_are_refused_by_name() {
     let refuse = |parts: &[&str]| Mma::parse(parts).unwrap_err();
     assert!(refuse(&["m16n8k32", "row", "col", "f32", "bf16", "bf16", "f32"]).contains("not an instruction"));
     assert!(refuse(&["m16n8k16", "row", "col", "f32", "f16", "bf16", "f32"]).contains("not an instruction"));
-    assert!(refuse(&["m16n8k16", "row", "col", "f32", "b1", "b1", "f32"]).contains("`b1`"));
+    assert!(refuse(&["m16n8k16", "row", "col", "f32", "e2m1", "e2m1", "f32"]).contains("`e2m1`"));
     assert!(refuse(&["m17", "f32", "f16", "f16", "f32"]).contains("`m17`"));
     assert!(refuse(&["m16n8k16", "f32", "f16", "f16"]).contains("types"));
     assert!(refuse(&["m16n8k16", "f32", "f16", "f16", "f16"]).contains("accumulator type `f16`"));

@@ -2,6 +2,7 @@
 //! written out here shape by shape and not derived from the module's one rule.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod bits;
 mod mma;
 mod pipeline;
 pub mod ptx;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::mma::{all, fragments, result};
 use super::*;
+use crate::matrix::BitOp;
 use crate::matrix::mma::Mma;
 use crate::{Fault, FaultKind, Instance, Launch, Memory, Module, Options, Row, Schedule};
 
@@ -113,6 +114,7 @@ pub fn name(kind: Element) -> &'static str {
         Element::U8 => "u8",
         Element::S4 => "s4",
         Element::U4 => "u4",
+        Element::B1 => "b1",
         Element::F64 => "f64",
     }
 }
@@ -146,7 +148,7 @@ pub fn moves(text: &mut String, op: &str, ty: &str, prefix: &str, count: usize, 
 }
 
 /// A kernel of one warp that loads fragments, multiplies, stores.
-fn mma_text(mma: &Mma) -> String {
+pub fn mma_text(mma: &Mma) -> String {
     let (a, b, d) = (name(mma.a), name(mma.b), sums_name(mma.accumulator));
     let operand = if mma.a == Element::F64 { "f64" } else { "b32" };
     let sum = if matches!(mma.accumulator, Accumulator::F32 | Accumulator::F64) { d } else { "b32" };
@@ -170,9 +172,14 @@ fn mma_text(mma: &Mma) -> String {
     moves(&mut t, "ld", sum, "%c", nc, "%p2");
     let (ra, rb, rc, rd) = (list("%a", na), list("%b", nb), list("%c", nc), list("%d", nc));
     let sat = if mma.saturate { ".satfinite" } else { "" };
+    let bits = match mma.bit_op {
+        Some(BitOp::Xor) => ".xor.popc",
+        Some(BitOp::And) => ".and.popc",
+        None => "",
+    };
     writeln!(
         t,
-        "mma.sync.aligned.m{}n8k{}.row.col{sat}.{d}.{a}.{b}.{d} {rd}, {ra}, {rb}, {rc};",
+        "mma.sync.aligned.m{}n8k{}.row.col{sat}.{d}.{a}.{b}.{d}{bits} {rd}, {ra}, {rb}, {rc};",
         mma.m, mma.k
     )
     .unwrap();
