@@ -185,7 +185,6 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, b: &Barrier, active: u32, group: u32
     barrier.clock.join(&t.warp.clock);
     barrier.dependency_done |= t.warp.dependency_done;
     t.warp.clock.tick(t.warp.id);
-    t.cluster.progress += 1;
     if let Some((combine, d, p, test)) = b.reduction {
         let yes = super::compare::truth(&t.warp.registers, test) & active;
         barrier.votes.0 += yes.count_ones();
@@ -193,10 +192,13 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, b: &Barrier, active: u32, group: u32
         t.warp.reduction = Some(Outcome { combine, d, p, lanes: active });
     }
     block.barriers_used |= 1 << id;
+    if !b.arrive {
+        block.barriers[id as usize].waiting |= me;
+    }
+    t.cluster.gathered(1);
     if b.arrive {
         return Ok(Flow::Next);
     }
-    block.barriers[id as usize].waiting |= me;
     t.warp.wait = Wait::Barrier(id as u8);
     Ok(Flow::Wait)
 }
@@ -209,6 +211,7 @@ pub(crate) fn settle(
     everybody: bool,
 ) -> Result<(), (usize, Stop)> {
     let blocks = cluster.blocks.len();
+    let mut completed = 0;
     for rank in 0..blocks {
         let block = &mut cluster.blocks[rank];
         let per = warps.len() / blocks;
@@ -243,7 +246,7 @@ pub(crate) fn settle(
             }
             let done = std::mem::take(barrier);
             block.barriers_used &= !(1 << id);
-            cluster.progress += 1;
+            completed += 1;
             for w in &mut warps[rank * per..(rank + 1) * per] {
                 if done.waiting >> w.index & 1 != 0 {
                     release(w, &done);
@@ -251,6 +254,7 @@ pub(crate) fn settle(
             }
         }
     }
+    cluster.gathered(completed);
     settle_cluster(cluster, warps);
     Ok(())
 }
@@ -289,7 +293,7 @@ pub(crate) fn cluster_arrive(t: &mut Turn<'_, '_>, release: bool, active: u32) -
         b.gathering.join(&t.warp.clock);
         t.warp.clock.tick(t.warp.id);
     }
-    t.cluster.progress += 1;
+    t.cluster.gathered(1);
     Ok(Flow::Next)
 }
 
@@ -313,7 +317,7 @@ fn settle_cluster(cluster: &mut Cluster, warps: &mut [Warp]) {
         b.phase += 1;
         let gathered = std::mem::take(&mut b.gathering);
         b.released.join(&gathered);
-        cluster.progress += 1;
+        cluster.gathered(1);
     }
     for w in warps {
         if let Wait::Cluster(phase) = w.wait

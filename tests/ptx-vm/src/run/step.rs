@@ -1,7 +1,8 @@
 //! Runs one warp until it must wait, has ended, or has used its slice.
 
+use super::grid::Start;
 use super::warp::{Group, Wait};
-use super::{Done, Flow, Stop, Turn};
+use super::{Done, Flow, Grid, Stop, Turn};
 use crate::code::Op;
 use crate::{FaultKind, ops};
 
@@ -33,7 +34,8 @@ impl Turn<'_, '_> {
     /// Runs the warp for at most `slice` instructions.
     pub(crate) fn run(&mut self, slice: u64) -> Result<Turned, Blame> {
         let end = self.warp.count + slice;
-        self.grid.turn = (self.grid.global_looks, self.cluster.progress);
+        let Grid { looks, global_looks, .. } = *self.grid;
+        self.grid.turn = Start { looks, global_looks, changes: self.cluster.changes() };
         loop {
             self.warp.merge();
             let Some(at) = self.choose() else {
@@ -72,8 +74,8 @@ impl Turn<'_, '_> {
     /// A loop that has looked at memory often in this turn, found nothing new and changed nothing: the turn
     /// is over, as nothing can come of it before others have run.
     fn learns_nothing(&self) -> bool {
-        let (looks, progress) = self.grid.turn;
-        self.grid.global_looks - looks > LOOKS && self.cluster.progress == progress
+        let start = self.grid.turn;
+        self.grid.global_looks - start.global_looks > LOOKS && self.cluster.changes() == start.changes
     }
 
     /// Groups at different `bar.warp.sync` instructions meet as well: the manual asks for the same mask, not

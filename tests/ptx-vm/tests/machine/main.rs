@@ -21,6 +21,7 @@ mod heap;
 mod integer;
 mod kernels;
 mod options;
+mod polls;
 mod print;
 mod program;
 mod refused;
