@@ -74,8 +74,11 @@ pub fn read(input: Vec<u8>) -> bool {
         ("tekken.json", "PreTrainedTokenizer"),
         ("qwen.tiktoken", "QWenTokenizer"),
         ("tiktoken.model", "TikTokenTokenizer"),
+        ("tokenizer.model", "PreTrainedTokenizerFast"),
     ] {
         let files = VocabularyFiles::new("", "", [(name, input.clone())]);
+        // As many tokens as a seed has, with Llama 3's special ones.
+        let files = files.map(|files| files.of_model(&json!({"vocab_size": 266 + 256})));
         let end = json!({"content": "[EOS]", "special": true});
         let begin = json!({"content": "[BOS]", "special": true});
         let config = json!({"tokenizer_class": class, "added_tokens_decoder": {"266": end, "267": begin}});

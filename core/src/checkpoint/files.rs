@@ -71,6 +71,11 @@ pub struct VocabularyFiles {
     pub model_type: String,
     /// Names of files of ranks (`*.tiktoken`) that are not among [`RANKS`](Self::RANKS).
     pub unknown_ranks: Vec<String>,
+    /// `vocab_size` of the model, where its configuration says it.
+    pub vocab_size: Option<u64>,
+    /// Whether the model's rotation is stretched as Llama 3.1 stretches it: Llama 3 and 3.1 have the same
+    /// file of ranks and other special tokens.
+    pub stretched: bool,
     files: Vec<(&'static str, Vec<u8>)>,
 }
 
@@ -80,6 +85,8 @@ impl VocabularyFiles {
         ["spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "source.spm"];
     /// Files of tokens by rank: Mistral's, Kimi's, Qwen's.
     pub const RANKS: [&'static str; 3] = ["tekken.json", "tiktoken.model", "qwen.tiktoken"];
+    /// A SentencePiece model, or a file of ranks (Llama 3): its content says which.
+    pub const EITHER: &'static str = "tokenizer.model";
     /// The other files.
     pub const OTHERS: [&'static str; 4] = ["vocab.json", "merges.txt", "target.spm", "added_tokens.json"];
 
@@ -95,23 +102,39 @@ impl VocabularyFiles {
         model_type: impl Into<String>,
         files: impl IntoIterator<Item = (&'static str, Vec<u8>)>,
     ) -> Option<Self> {
-        let (place, model_type) = (place.into(), model_type.into());
-        let unknown_ranks = Vec::new();
-        let found = Self { place, model_type, unknown_ranks, files: files.into_iter().collect() };
-        let known = |name: &str| found.bytes(name).is_some();
-        let any = found.model().is_some() || known("vocab.json") || Self::RANKS.into_iter().any(known);
+        let (place, model_type, files) = (place.into(), model_type.into(), files.into_iter().collect());
+        let found = Self { place, model_type, files, ..Self::default() };
+        let any = found.model().is_some() || found.bytes("vocab.json").is_some() || found.ranks().is_some();
         any.then_some(found)
     }
 
     /// Of a folder that has nothing but files of ranks under other names; none without one.
     pub(super) fn of_unknown_ranks(place: String, model_type: String, names: Vec<String>) -> Option<Self> {
-        let files = Vec::new();
-        (!names.is_empty()).then_some(Self { place, model_type, unknown_ranks: names, files })
+        (!names.is_empty()).then_some(Self { place, model_type, unknown_ranks: names, ..Self::default() })
+    }
+
+    /// The same with what the configuration of the model says of its vocabulary.
+    #[must_use]
+    pub fn of_model(self, config: &Value) -> Self {
+        let scaling = ["rope_scaling", "rope_parameters"].into_iter().filter_map(|field| config.get(field));
+        let types = scaling.filter_map(|scaling| scaling.get("rope_type").or_else(|| scaling.get("type")));
+        let stretched = config.get("use_scaled_rope").and_then(Value::as_bool).unwrap_or(false)
+            || types.into_iter().any(|name| name == "llama3");
+        Self { vocab_size: config.get("vocab_size").and_then(Value::as_u64), stretched, ..self }
     }
 
     /// Name and bytes of the SentencePiece model.
     pub fn model(&self) -> Option<(&'static str, &[u8])> {
-        Self::MODELS.iter().find_map(|name| Some((*name, self.bytes(name)?)))
+        let mut found = Self::MODELS.iter().filter_map(|name| Some((*name, self.bytes(name)?)));
+        found.find(|(name, bytes)| *name != Self::EITHER || !is_ranks(bytes))
+    }
+
+    /// Name and bytes of the file of ranks: one of [`RANKS`](Self::RANKS), else `tokenizer.model` where lines
+    /// of ranks are in it.
+    pub fn ranks(&self) -> Option<(&'static str, &[u8])> {
+        let mut named = Self::RANKS.iter().filter_map(|name| Some((*name, self.bytes(name)?)));
+        let either = || Some((Self::EITHER, self.bytes(Self::EITHER).filter(|bytes| is_ranks(bytes))?));
+        named.next().or_else(either)
     }
 
     /// The bytes of a file.
@@ -124,13 +147,30 @@ impl VocabularyFiles {
         let target = self.bytes("target.spm")?.to_vec();
         let others = self.files.iter().filter(|(name, _)| !["source.spm", "target.spm"].contains(name));
         let files = others.cloned().chain([("source.spm", target)]);
-        Self::new(self.place.clone(), self.model_type.clone(), files)
+        let found = Self::new(self.place.clone(), self.model_type.clone(), files)?;
+        Some(Self { vocab_size: self.vocab_size, stretched: self.stretched, ..found })
     }
 
     /// All files by their names.
     pub(super) fn all(&self) -> &[(&'static str, Vec<u8>)] {
         &self.files
     }
+}
+
+/// Longest first line that is looked at: a token in base 64, a blank and a rank.
+const MOST_LINE: usize = 4096;
+
+/// Whether a file begins with a line of base 64, a blank and a number. The other file of that name is a
+/// protobuf, whose first byte says which field follows: none of its fields has a letter or digit there.
+fn is_ranks(bytes: &[u8]) -> bool {
+    let beginning = &bytes[..bytes.len().min(MOST_LINE)];
+    let line = beginning.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let Some(at) = line.iter().position(|byte| *byte == b' ') else { return false };
+    let (token, rank) = (&line[..at], &line[at + 1..]);
+    let base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=".contains(byte);
+    let filled = !token.is_empty() && !rank.is_empty();
+    filled && token.iter().all(base64) && rank.iter().all(u8::is_ascii_digit)
 }
 
 impl TokenizerFiles {

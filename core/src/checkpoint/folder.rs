@@ -406,7 +406,7 @@ fn vocabulary_files(folder: &Path, place: String, config: &Value) -> Result<Opti
         None => VocabularyFiles::of_unknown_ranks(place, model_type.into(), unknown_ranks(folder)?),
         found => found,
     };
-    Ok(found.map(Box::new))
+    Ok(found.map(|files| Box::new(files.of_model(config))))
 }
 
 /// Names of a folder's files of ranks that have none of the known names, sorted.

@@ -13,8 +13,8 @@ use tokenizers::models::bpe::{BPE, Merges};
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
-use super::pieces::LLAMA3;
 use super::sentencepiece::{self, Listed};
+use super::splitting::{Splitting, bytes, splitting};
 use super::tokenizer::{Marks, Tokenizer};
 use crate::checkpoint::gguf::{Strings, Tokenizer as Metadata};
 use crate::{Error, Result};
@@ -154,7 +154,7 @@ fn broken(what: impl std::fmt::Display) -> Error {
     Error::format(FILE, what.to_string())
 }
 
-fn unsupported(field: &str, got: &str, known: &str) -> Error {
+pub(super) fn unsupported(field: &str, got: &str, known: &str) -> Error {
     Error::text(format!("tokenizer.ggml.{field} is `{got}`; known are {known}"))
 }
 
@@ -211,46 +211,6 @@ fn byte_level(vocab: &GgufVocab) -> Result<tokenizers::Tokenizer> {
     model.with_decoder(Some(part::<DecoderWrapper>(bytes(true))?));
     frame(vocab, &mut model, [whole_words, false])?;
     Ok(model)
-}
-
-/// How byte-level BPE prepares a text.
-struct Splitting {
-    /// Pre-tokenizers as `tokenizer.json` writes them.
-    steps: Vec<Value>,
-    /// A word that is a token needs no merges; and a `<s>` goes in front unless the file says otherwise.
-    whole_words: bool,
-    /// Unicode is composed (NFC) first.
-    compose: bool,
-}
-
-/// The ways of splitting that GGUF names.
-const SPLITTINGS: &str = "default, gpt-2, mpt, olmo, phi-2, jina-v2-en, smollm, starcoder, refact, command-r, \
-    codeshell, llama-bpe, dbrx, smaug-bpe, qwen2, deepseek-r1-qwen, stablelm2";
-
-fn splitting(pre: &str) -> Result<Splitting> {
-    let by_words = |digits: &str| {
-        let regex = LLAMA3.replace("DIGITS", digits);
-        json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false})
-    };
-    let digits = || json!({"type": "Digits", "individual_digits": true});
-    let (steps, whole_words, compose) = match pre {
-        "" | "default" | "gpt-2" | "gpt2" | "mpt" | "olmo" | "phi-2" | "jina-v2-en" => {
-            (vec![bytes(true)], false, false)
-        }
-        "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" => {
-            (vec![digits(), bytes(true)], false, false)
-        }
-        "llama-bpe" | "llama3" | "llama-v3" => (vec![by_words("{1,3}"), bytes(false)], true, false),
-        "dbrx" | "smaug-bpe" => (vec![by_words("{1,3}"), bytes(false)], false, false),
-        "qwen2" | "deepseek-r1-qwen" | "stablelm2" => (vec![by_words(""), bytes(false)], false, true),
-        other => return Err(unsupported("pre", other, SPLITTINGS)),
-    };
-    Ok(Splitting { steps, whole_words, compose })
-}
-
-/// GPT-2's visible alphabet, with or without GPT-2's own way of splitting words.
-fn bytes(regex: bool) -> Value {
-    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex})
 }
 
 /// `llama`: SentencePiece's BPE. A merge is as good as the score of the token it makes.

@@ -22,6 +22,7 @@ mod rank_bpe;
 mod sentencepiece;
 mod settings;
 mod shield;
+mod splitting;
 mod stages;
 pub mod stop;
 pub mod template;

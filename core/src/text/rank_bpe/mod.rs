@@ -1,10 +1,11 @@
 //! Byte-level BPE out of ranks: Mistral's `tekken.json`, and files of ranks as tiktoken reads them (Qwen 1,
-//! Kimi).
+//! Kimi, Llama 3).
 //!
 //! Such files have no merges: neighbours are joined whose concatenation has the lowest rank. Here the ranks
 //! become merges ([`table`]) and the rest the same kind of model that a `tokenizer.json` gives, so that
 //! everything after this is one path.
 
+mod llama3;
 mod plan;
 mod table;
 mod tekken;
@@ -22,7 +23,7 @@ use crate::{Error, Result};
 
 /// Whether the files are of this sort.
 pub(super) fn is(files: &VocabularyFiles) -> bool {
-    VocabularyFiles::RANKS.iter().any(|name| files.bytes(name).is_some()) || !files.unknown_ranks.is_empty()
+    files.ranks().is_some() || !files.unknown_ranks.is_empty()
 }
 
 /// The tokenizer of a file of ranks.
@@ -31,9 +32,9 @@ pub(super) fn is(files: &VocabularyFiles) -> bool {
 /// [`Error::Format`] with the file, what is found in it and what is allowed; also for a file of ranks of a
 /// family that is not known.
 pub(super) fn read(settings: &Settings<'_>) -> Result<Tokenizer> {
-    let found = VocabularyFiles::RANKS.into_iter().find(|name| settings.files.bytes(name).is_some());
-    let plan = match found {
-        Some(tekken::NAME) => tekken::read(settings)?,
+    let plan = match settings.files.ranks() {
+        Some((tekken::NAME, _)) => tekken::read(settings)?,
+        Some((VocabularyFiles::EITHER, bytes)) => llama3::read(settings, bytes)?,
         Some(_) => tiktoken::read(settings)?,
         None => {
             let names = settings.files.unknown_ranks.join(", ");
@@ -86,6 +87,8 @@ fn around(built: &mut tokenizers::Tokenizer, bos: &str, id: u32) -> Result<()> {
     Ok(())
 }
 
+#[cfg(test)]
+mod llama3_tests;
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use std::collections::HashMap;
 
 /// Numbers below `n`, the same in each run.
-struct Random(u64);
+pub(super) struct Random(pub u64);
 
 impl Random {
     fn below(&mut self, n: usize) -> usize {
@@ -23,7 +23,7 @@ impl Random {
 
 /// All bytes and random strings of a few letters and blanks, in random order: most parts of a token are
 /// tokens of higher rank, or none.
-fn table(random: &mut Random, more: usize) -> Vec<Vec<u8>> {
+pub(super) fn table(random: &mut Random, more: usize) -> Vec<Vec<u8>> {
     let mut tokens: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
     while tokens.len() < 256 + more {
         let blank = ["", " "][random.below(2)];
@@ -38,12 +38,12 @@ fn table(random: &mut Random, more: usize) -> Vec<Vec<u8>> {
     tokens
 }
 
-fn by_token(tokens: &[Vec<u8>]) -> HashMap<Vec<u8>, u32> {
+pub(super) fn by_token(tokens: &[Vec<u8>]) -> HashMap<Vec<u8>, u32> {
     (0..).zip(tokens).map(|(rank, token)| (token.clone(), rank)).collect()
 }
 
 /// Joins neighbours whose concatenation has the lowest rank, of equal ones the first, until there are none.
-fn joined(ranks: &HashMap<Vec<u8>, u32>, word: &str) -> Vec<u32> {
+pub(super) fn joined(ranks: &HashMap<Vec<u8>, u32>, word: &str) -> Vec<u32> {
     let (word, rank) = (word.as_bytes(), |bytes: &[u8]| ranks.get(bytes).copied());
     if let Some(whole) = rank(word) {
         return vec![whole];
@@ -59,7 +59,7 @@ fn joined(ranks: &HashMap<Vec<u8>, u32>, word: &str) -> Vec<u32> {
     parts.iter().map(|part| rank(part).unwrap()).collect()
 }
 
-fn lines(tokens: &[Vec<u8>]) -> Vec<u8> {
+pub(super) fn lines(tokens: &[Vec<u8>]) -> Vec<u8> {
     let line = |(rank, token): (usize, &Vec<u8>)| format!("{} {rank}\n", STANDARD.encode(token));
     tokens.iter().enumerate().map(line).collect::<String>().into_bytes()
 }
@@ -86,7 +86,7 @@ fn of_class(class: &str) -> Value {
 }
 
 /// A text of words with a blank between, and what the ranks give.
-fn text(random: &mut Random, ranks: &HashMap<Vec<u8>, u32>) -> (String, Vec<u32>) {
+pub(super) fn text(random: &mut Random, ranks: &HashMap<Vec<u8>, u32>) -> (String, Vec<u32>) {
     let mut text = random.word(12);
     let mut ids = joined(ranks, &text);
     for _ in 0..random.below(6) {

@@ -91,7 +91,7 @@ pub(super) fn read(settings: &Settings<'_>) -> Result<Plan> {
 }
 
 /// The table of a file.
-fn parse(name: &str, bytes: &[u8]) -> Result<Ranks> {
+pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<Ranks> {
     let text = std::str::from_utf8(bytes).map_err(|e| Error::format(name, e.to_string()))?;
     let mut entries = Vec::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
@@ -131,26 +131,10 @@ fn qwen(ranks: Ranks) -> Plan {
 /// Kimi: special tokens behind the ranks, those that `added_tokens_decoder` names and others.
 fn kimi(ranks: Ranks, settings: &Settings<'_>) -> Result<Plan> {
     let behind = ranks.tokens.len() as u32;
-    let ids = behind..behind + KIMI_RESERVED;
-    let mut special: Vec<Special> = ids
-        .clone()
+    let mut special: Vec<Special> = (behind..behind + KIMI_RESERVED)
         .map(|id| Special { id, text: format!("<|reserved_token_{id}|>"), special: true })
         .collect();
-    let named = settings.config.get("added_tokens_decoder").and_then(|tokens| tokens.as_object());
-    for (id, token) in named.into_iter().flatten() {
-        let place = id.parse::<u32>().ok().filter(|id| ids.contains(id));
-        let Some(place) = place.and_then(|id| special.get_mut((id - behind) as usize)) else {
-            return Err(settings.broken(format!(
-                "`{id}` in added_tokens_decoder is no special token's id; those are {behind} to {}",
-                ids.end - 1
-            )));
-        };
-        let Some(text) = token.get("content").and_then(|text| text.as_str()) else {
-            return Err(settings.broken(format!("token {id} of added_tokens_decoder has no `content`")));
-        };
-        place.text = text.to_owned();
-        place.special = token.get("special").and_then(|special| special.as_bool()).unwrap_or(true);
-    }
+    rename(&mut special, settings)?;
     let eos = settings.token("eos_token", "[EOS]");
     let mut ends = vec![eos.clone()];
     let turn = "<|im_end|>";
@@ -168,4 +152,28 @@ fn kimi(ranks: Ranks, settings: &Settings<'_>) -> Result<Plan> {
         eos,
         ends,
     })
+}
+
+/// Gives special tokens, whose ids follow each other, the names that `added_tokens_decoder` has for them.
+///
+/// # Errors
+/// [`Error::Format`] for an id that is none of theirs, and a token without a name.
+pub(super) fn rename(special: &mut [Special], settings: &Settings<'_>) -> Result<()> {
+    let named = settings.config.get("added_tokens_decoder").and_then(|tokens| tokens.as_object());
+    let (first, last) =
+        (special.first().map_or(0, |token| token.id), special.last().map_or(0, |token| token.id));
+    for (id, token) in named.into_iter().flatten() {
+        let place = id.parse::<u32>().ok().filter(|id| (first..=last).contains(id));
+        let Some(place) = place.and_then(|id| special.get_mut((id - first) as usize)) else {
+            return Err(settings.broken(format!(
+                "`{id}` in added_tokens_decoder is no special token's id; those are {first} to {last}"
+            )));
+        };
+        let Some(text) = token.get("content").and_then(|text| text.as_str()) else {
+            return Err(settings.broken(format!("token {id} of added_tokens_decoder has no `content`")));
+        };
+        place.text = text.to_owned();
+        place.special = token.get("special").and_then(|special| special.as_bool()).unwrap_or(true);
+    }
+    Ok(())
 }
