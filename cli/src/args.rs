@@ -221,7 +221,7 @@ pub struct ChatArgs {
 
 #[derive(Debug, ClapArgs)]
 pub struct PlanArgs {
-    /// The model, as with --model
+    /// The model, as with --model; or a model's config.json alone, whose weights need not be there
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     pub path: Option<String>,
     /// Also list which tensors of the checkpoint fill each operand, and how they are fused and sharded (JSON

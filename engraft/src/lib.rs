@@ -65,6 +65,7 @@ mod open;
 mod options;
 mod processes;
 mod sentence;
+mod sketch;
 mod source;
 #[cfg(feature = "speech")]
 mod speech;
@@ -85,7 +86,7 @@ pub use engraft_core::config::deepspeed::{DeepSpeedConfig, DeepSpeedConfigBuilde
 pub use engraft_core::engine::{
     Caller, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Pick, Pooling, Request, Want,
 };
-pub use engraft_core::inject::{GroupPlan, InjectionPlan};
+pub use engraft_core::inject::{GroupPlan, InjectionPlan, Sketch};
 pub use engraft_core::mem::{Float, WeightFormat};
 pub use engraft_core::numerics::Mode;
 pub use engraft_core::ops::OpKind;
@@ -112,6 +113,7 @@ pub use image_handle::{ImageHandle, ImageInfo};
 pub use labels::{Classification, Label, Labels};
 pub use load::{GROUP_LOST, load_engine};
 pub use options::Options;
+pub use sketch::is_configuration;
 pub use source::ModelSource;
 #[cfg(feature = "speech")]
 pub use speech::{SegmentDetails, Segments, SpeechOptions, Task, Transcriber};

@@ -103,3 +103,33 @@ fn what_a_configuration_cannot_have_is_said_with_its_name() {
         assert!(said.contains(warning), "{said}");
     }
 }
+
+/// A configuration alone: what is there is planned, what is not is refused by what it needs.
+#[test]
+fn a_configuration_plans_without_weights() {
+    let published = |name: &str| {
+        let path = manifest().join(format!("../engraft/tests/published/{name}.json"));
+        path.to_str().unwrap().to_owned()
+    };
+    let path = published("granite_3_3_8b");
+    let plan = stdout(&engraft(&["plan", &path, "--kv-dtype", "bf16", "--tp", "2"]));
+    for part in [
+        "policy granite: ",
+        "assumed: sizes come from the configuration alone",
+        "8.17 billion parameters",
+        "keys and values 163.8 kB for a token",
+        "2 ranks, ",
+    ] {
+        assert!(plan.contains(part), "no {part:?} in {plan}");
+    }
+    assert!(!plan.contains("model.layers.0.self_attn.q_proj.weight"));
+    let listed = stdout(&engraft(&["plan", "--model", &path, "--tensors"]));
+    assert!(listed.contains("model.layers.{}.self_attn.q_proj.weight"), "{listed}");
+    let text = stdout(&engraft(&["plan", &path, "--kv-dtype", "bf16", "--json"]));
+    let plan: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(plan["kv_bytes"], 163_840);
+    assert_eq!(plan["arch"], "granite");
+    assert_eq!(plan["parameters"].as_u64().unwrap() / 1_000_000, 8170);
+    fails(&["plan", &published("nemotron_3_nano_30b")], &["not there yet", "recurrent state"]);
+    fails(&["generate", "-p", "a", "--model", &path], &[&path, "configuration alone"]);
+}

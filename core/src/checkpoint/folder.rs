@@ -105,15 +105,23 @@ pub(super) fn open(path: &Path, access: Access) -> Result<ModelFiles> {
         _ if torch::is_torch(&storage.range(0, storage.len().min(64))?) => {
             hugging_face(path, folder, |_| Ok(Box::new(pytorch(storage)?)))
         }
-        Some("json") => {
-            described(storage.name(), &description(path)?, &Description::folder(path), None, access)
-        }
+        Some("json") => of_json(path, storage.name(), access),
         _ => Err(Error::format(
             storage.name(),
             "is not a model that can be read; expected: a folder with config.json (or Meta's params.json) and weights, \
              a .gguf file, a .safetensors or PyTorch file next to its config.json, or DeepSpeed's JSON description",
         )),
     }
+}
+
+/// DeepSpeed's description of a checkpoint, which a model's configuration is not.
+fn of_json(path: &Path, name: &str, access: Access) -> Result<ModelFiles> {
+    if super::read_configuration(path)?.is_some() {
+        let what =
+            "is a model's configuration alone; expected: the folder with its weights (a plan needs none)";
+        return Err(Error::format(name, what));
+    }
+    described(name, &description(path)?, &Description::folder(path), None, access)
 }
 
 /// Refuses files of ggml that are older than GGUF.

@@ -31,6 +31,7 @@ pub mod ready;
 pub mod safetensors;
 mod sentence;
 mod source;
+mod stated;
 mod storage;
 mod tensors;
 mod torch;
@@ -38,6 +39,8 @@ mod torch;
 pub use access::Access;
 pub use files::{Layout, ModelFiles, TokenizerFiles, VocabularyFiles};
 pub use source::{Source, TensorInfo, stored_float};
+pub use stated::read_configuration;
+pub(crate) use stated::{StatedTypes, without_bytes};
 
 use crate::Result;
 use std::{

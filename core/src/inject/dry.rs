@@ -15,13 +15,13 @@ use crate::weights::{
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-/// What a step of a model will run, with activations and cache in `dtype`.
+/// What a step of a model will run, with activations and cache in two element types.
 pub(super) fn survey_of(
     source: &dyn Source,
     spec: &ModelSpec,
     resolved: &[Resolved<'_>],
     options: LoadOptions,
-    dtype: Float,
+    [dtype, kv_dtype]: [Float; 2],
     composed: &dyn Fn(&Signature) -> bool,
 ) -> Result<Survey> {
     let alloc = |bytes: usize| Ok(DryMem(bytes));
@@ -38,7 +38,7 @@ pub(super) fn survey_of(
     let shares = shares_of(source, spec, resolved, options)?;
     let own_spec = shares.spec(spec, rank);
     let operands = operands(source, spec, (&own_spec, &shares, rank), resolved, options)?;
-    let sizes = Sizes::smallest(spec.family, dtype, dtype, false);
+    let sizes = Sizes::smallest(spec.family, dtype, kv_dtype, false);
     let state = State::new::<DryDevice>(&own_spec, &sizes, &alloc, &|_| Ok(()))?;
     let model: Model<DryDevice> = build(own_spec, operands, ropes)?;
     survey(&model, state, &sizes, &alloc, &(), composed)

@@ -94,7 +94,7 @@ impl GroupPlan {
         let of_role =
             |(role, bytes): (Role, usize)| Replicated { operand: role.to_string(), bytes, why: why(&role) };
         let replicated = replicated.into_iter().filter(|(_, bytes)| *bytes > 0).map(of_role).collect();
-        let seen = dry::survey_of(source, &spec, &resolved, options, dtype, &|_| false)?;
+        let seen = dry::survey_of(source, &spec, &resolved, options, [dtype; 2], &|_| false)?;
         let (exchanges, exchange_bytes) = (seen.exchanges, seen.exchange_values * Float::F32.bytes());
         Ok(Self { ranks, replicated, exchanges, exchange_bytes })
     }
@@ -102,15 +102,6 @@ impl GroupPlan {
 
 impl RankPlan {
     fn new(rank: Rank, spec: &ModelSpec, bytes: usize, kv_dtype: Float) -> Self {
-        let own_kv = |(layer, block): (usize, &BlockSpec)| match spec.owner(layer) == layer
-            && block.kv_from.is_none()
-        {
-            true => {
-                let index = block.index.and_then(IndexSpec::own).map_or(0, |index| index.width);
-                block.heads.k_cols() + block.heads.v_cols() + index
-            }
-            false => 0,
-        };
         let group = spec.group.as_ref();
         let experts = |group: &Group| {
             group.blocks.iter().find_map(|block| block.experts).map(|share| share.experts().len())
@@ -121,7 +112,7 @@ impl RankPlan {
             rank: rank.index,
             bytes,
             kv_bytes: match kept {
-                true => spec.blocks.iter().enumerate().map(own_kv).sum::<usize>() * kv_dtype.bytes(),
+                true => kept_columns(spec) * kv_dtype.bytes(),
                 false => 0,
             },
             heads: first.map_or(0, |block| block.heads.heads),
@@ -131,6 +122,19 @@ impl RankPlan {
             vocabulary: group.and_then(|g| g.vocabulary.get(rank.index)).map_or(0, |rows| rows.len()),
         }
     }
+}
+
+/// Columns of keys, values and keys of an index that blocks keep of a token.
+pub(super) fn kept_columns(spec: &ModelSpec) -> usize {
+    let own =
+        |(layer, block): (usize, &BlockSpec)| match spec.owner(layer) == layer && block.kv_from.is_none() {
+            true => {
+                let index = block.index.and_then(IndexSpec::own).map_or(0, |index| index.width);
+                block.heads.k_cols() + block.heads.v_cols() + index
+            }
+            false => 0,
+        };
+    spec.blocks.iter().enumerate().map(own).sum()
 }
 
 /// Why more than one rank has an operand.

@@ -8,6 +8,7 @@ mod dry;
 mod group;
 mod injector;
 mod plan;
+mod sketch;
 mod survey;
 
 pub use check::check;
@@ -17,6 +18,7 @@ pub use group::{GroupPlan, RankPlan, Replicated};
 pub use injector::{Injector, MakeBlock};
 pub(crate) use plan::bytes_text;
 pub use plan::{InjectionPlan, PlanRow, kernels};
+pub use sketch::{Sketch, of_configuration};
 
 use crate::Result;
 use crate::backend::Backend;

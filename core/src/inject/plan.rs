@@ -172,7 +172,7 @@ fn without_layer(name: &str) -> &str {
 }
 
 impl PlanRow {
-    fn new<K: fmt::Display>(seen: &Seen, coverage: Coverage<K>, origin: Option<&Origin>) -> Self {
+    pub(super) fn new<K: fmt::Display>(seen: &Seen, coverage: Coverage<K>, origin: Option<&Origin>) -> Self {
         let op = seen.signature.op.name();
         let (kernel, composed, missing) = match coverage {
             Coverage::Native(kernel) => (Some(kernel.to_string()), None, None),

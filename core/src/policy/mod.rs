@@ -50,6 +50,7 @@ mod rope_spec;
 mod shares;
 mod slot;
 mod spec;
+mod stated;
 mod stem;
 mod table;
 #[cfg(test)]
@@ -85,6 +86,7 @@ pub use resolve::{Resolved, resolve};
 pub use rope_spec::{RopeScaling, RopeSpec};
 pub use shares::{Grains, Shares, expert_parts};
 pub use slot::Slot;
+pub(crate) use stated::stated_tensors;
 pub use spec::{
     BlockSpec, EmbedSpec, EncoderSpec, Family, FilterSpec, HeadGate, HeadSpec, HeadTransform, LatentSpec,
     MlpSpec, ModelSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, TokenHead,

@@ -1,7 +1,9 @@
 //! What families with a word of their own read of their configurations, beyond what their fixtures say.
 
 use super::tests::Case;
-use super::{Disentangled, HeadGate, HeadSpec, Join, Placement, Project, QkSpan, RelativeTable, RopeScaling};
+use super::{
+    BlockSpec, Disentangled, HeadGate, HeadSpec, Join, Placement, Project, QkSpan, RelativeTable, RopeScaling,
+};
 use crate::params::{Act, NormKind, RopeStyle, RouterScore};
 use serde_json::{Value, json};
 
@@ -463,4 +465,19 @@ fn a_narrow_table_of_deberta_is_projected_before_the_norm() {
     let (spec, _) = case.resolve().unwrap();
     assert_eq!((spec.embed.width, spec.embed.project), (16, Project::Tokens));
     assert_eq!(spec.head.transform().map(|transform| transform.width), Some(16));
+}
+
+/// A folder says which activation its gates take, in one field or in two that agree.
+#[test]
+fn gates_of_t5_take_the_activation_that_the_folder_says() {
+    let case = || Case::load("t5").set("feed_forward_proj", json!("gated-silu"));
+    for mut case in [case().set("dense_act_fn", json!("silu")), case().set("dense_act_fn", Value::Null)] {
+        let (spec, found) = case.resolve().unwrap();
+        let stacks = spec.stacks();
+        assert_eq!((stacks.len(), found.len()), (2, spec.roles().len()));
+        let blocks: Vec<&BlockSpec> = stacks.into_iter().flat_map(|stack| &stack.blocks).collect();
+        assert!(!blocks.is_empty() && blocks.iter().all(|b| b.mlp.gated && b.mlp.act == Act::Silu));
+    }
+    let text = case().set("dense_act_fn", json!("gelu_new")).error();
+    assert!(text.contains("gated-silu") && text.contains("gelu_new"), "{text}");
 }

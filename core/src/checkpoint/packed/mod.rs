@@ -14,6 +14,7 @@ mod method;
 mod mxfp4;
 mod native;
 mod part;
+mod stated;
 mod table;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
@@ -28,6 +29,7 @@ use method::{Method, Said};
 use mxfp4::Mxfp4;
 use part::{Part, optional, part};
 use serde_json::Value;
+pub(super) use stated::StatedPacking;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use table::Table;
