@@ -26,7 +26,8 @@ pub fn of_configuration(path: &Path, mut config: Value, registry: &Registry) -> 
     let types = StatedTypes::take(&mut config)?;
     let model = ModelConfig::new(config.clone())?;
     let spec = policy.spec(&model, empty)?;
-    let tensors = stated_tensors(policy.as_ref(), &spec, &model, &types)?;
+    let stored = |name: &str, matrix: Option<(usize, bool)>| types.of(name, matrix);
+    let tensors = stated_tensors(policy.as_ref(), &spec, &model, &stored)?;
     Ok(without_bytes(path, config, types, tensors))
 }
 

@@ -4,12 +4,17 @@
 //! like a file's afterwards, so a table that does not go with its own model is an error here, too.
 
 use super::{Binding, Catalog, InjectionPolicy, ModelSpec, Role, RowOrder, Slot};
-use crate::checkpoint::{StatedTypes, TensorInfo};
+use crate::checkpoint::TensorInfo;
 use crate::config::ModelConfig;
+use crate::mem::Stored;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 
-/// The tensors of every role of `spec`, sorted by name.
+/// The element type of a tensor by its name; and of a matrix that is multiplied with inside a block its
+/// columns, and whether it holds the matrices of experts.
+type Types<'a> = &'a dyn Fn(&str, Option<(usize, bool)>) -> Stored;
+
+/// The tensors of every role of `spec`, sorted by name; `types` says how they are stored.
 ///
 /// # Errors
 /// `Binding` for a role without a name; `Unsupported` by name for one whose tensors cannot be known.
@@ -17,7 +22,7 @@ pub(crate) fn stated_tensors(
     policy: &dyn InjectionPolicy,
     spec: &ModelSpec,
     config: &ModelConfig,
-    types: &StatedTypes,
+    types: Types<'_>,
 ) -> Result<Vec<TensorInfo>> {
     // Whether some matrices are transposed depends on what is there.
     let plain = of_catalog(policy, spec, (config, Catalog::new(&[])), types)?;
@@ -28,7 +33,7 @@ fn of_catalog(
     policy: &dyn InjectionPolicy,
     spec: &ModelSpec,
     (config, catalog): (&ModelConfig, Catalog<'_>),
-    types: &StatedTypes,
+    types: Types<'_>,
 ) -> Result<Vec<TensorInfo>> {
     let mut all = BTreeMap::new();
     for binding in policy.bindings(spec, config, catalog) {
@@ -41,7 +46,7 @@ fn of_catalog(
                 return Err(Error::Binding { policy, what: "no names for".into(), names });
             };
             let cols = shape.last().copied().unwrap_or(0);
-            let stored = types.of(name, of_matmuls(&binding).map(|experts| (cols, experts)));
+            let stored = types(name, of_matmuls(&binding).map(|experts| (cols, experts)));
             // Two roles may be parts of one tensor.
             all.insert(name.clone(), TensorInfo { name: name.clone(), shape, stored });
         }
@@ -100,6 +105,7 @@ mod tests {
     use super::super::tests::Case;
     use super::super::{Registry, resolve};
     use super::*;
+    use crate::checkpoint::StatedTypes;
 
     /// Of every fixture the tensors that its configuration asks for: they fill the same roles with as many
     /// elements as those that its file has.
@@ -119,7 +125,8 @@ mod tests {
             if spec != of_file {
                 continue;
             }
-            let tensors = stated_tensors(policy.as_ref(), &spec, &model, &types);
+            let tensors =
+                stated_tensors(policy.as_ref(), &spec, &model, &|name, matrix| types.of(name, matrix));
             let Ok(tensors) = tensors else { continue };
             let catalog = Catalog::new(&tensors);
             let again = policy.spec(&model, catalog).unwrap();

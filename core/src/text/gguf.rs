@@ -14,7 +14,7 @@ use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
 use super::sentencepiece::{self, Listed};
-use super::splitting::{Splitting, bytes, splitting};
+use super::splitting::{Splitting, bytes, splitting, unsupported};
 use super::tokenizer::{Marks, Tokenizer};
 use crate::checkpoint::gguf::{Strings, Tokenizer as Metadata};
 use crate::{Error, Result};
@@ -152,10 +152,6 @@ fn kind(vocab: &GgufVocab, id: usize) -> i32 {
 
 fn broken(what: impl std::fmt::Display) -> Error {
     Error::format(FILE, what.to_string())
-}
-
-pub(super) fn unsupported(field: &str, got: &str, known: &str) -> Error {
-    Error::text(format!("tokenizer.ggml.{field} is `{got}`; known are {known}"))
 }
 
 fn check(vocab: &GgufVocab) -> Result<()> {

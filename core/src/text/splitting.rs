@@ -5,9 +5,8 @@
 
 use serde_json::{Value, json};
 
-use super::gguf::unsupported;
 use super::pieces::LLAMA3;
-use crate::Result;
+use crate::{Error, Result};
 
 /// How byte-level BPE prepares a text.
 pub(super) struct Splitting {
@@ -43,7 +42,7 @@ const DEEPSEEK_CODER: [&str; 4] = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-
 /// What a name stands for.
 ///
 /// # Errors
-/// [`Error::Text`](crate::Error::Text) with the name and those that are known.
+/// [`Error::Text`] with the name and those that are known.
 pub(super) fn splitting(pre: &str) -> Result<Splitting> {
     let by_words = |digits: &str| split(&LLAMA3.replace("DIGITS", digits));
     let by_case =
@@ -75,6 +74,11 @@ pub(super) fn splitting(pre: &str) -> Result<Splitting> {
         other => return Err(unsupported("pre", other, SPLITTINGS)),
     };
     Ok(Splitting { steps, whole_words, compose })
+}
+
+/// A field of a GGUF file's tokenizer that has a value which is not known.
+pub(super) fn unsupported(field: &str, got: &str, known: &str) -> Error {
+    Error::text(format!("tokenizer.ggml.{field} is `{got}`; known are {known}"))
 }
 
 /// Whatever an expression matches is a word, and what is between two of them.
