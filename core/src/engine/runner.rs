@@ -344,7 +344,7 @@ impl<B: Backend> Runner<B> {
         let bucket = graphs.bucket(backend, order.words.shape())?;
         stream.upload(order.words.words(), bucket.step.view_mut())?;
         stream.plan_attention(bucket.shape, &mut bucket.plan)?;
-        if bucket.graph.is_none() && bucket.refused.is_none() {
+        if bucket.captured.is_untried() {
             let (view, plan) = (StepView::new(bucket.step.view(), bucket.shape)?, &bucket.plan);
             let captured = stream.capture(|stream| {
                 let mut live = StreamExecutor::<B>::new(stream, comm.as_mut());
@@ -353,7 +353,7 @@ impl<B: Backend> Runner<B> {
             bucket.keep(captured)?;
         }
         // SAFETY: the runner owns everything the bucket was captured with; see the head of `graph`.
-        let replayed = unsafe { bucket.replay(stream)? };
+        let replayed = unsafe { bucket.captured.replay(stream)? };
         let view = StepView::new(bucket.step.view(), bucket.shape)?;
         let mut live = StreamExecutor::<B>::new(stream, comm.as_mut());
         let mut x = Exec::new(&mut live);

@@ -4,14 +4,19 @@
 //! steps. Rows beyond `n` are padding that writes nothing. A bucket is captured when it is first used,
 //! replayed ever after. What is captured ends at the logits: the sampler runs behind it, so that what a row
 //! may sample can still change while the model runs. Where a capture fails, its reason is kept, and steps of
-//! that bucket run op by op: slower, under the same promise about bits.
+//! that bucket run op by op: slower, under the same promise about bits. [`Captured`] is what of this steps of
+//! other models have, too: those of pictures (`engraft-diffusion`).
 //!
 //! Replay is safe because of who owns what: the bucket owns its step buffer; scratch, slabs, tables and
 //! operands are owned by the runner that owns this set, are allocated once and live as long. Nothing moves or
 //! frees them: blocks of a user's own, which are lent scratch, keep steps from being captured unless they
 //! promise that ([`Capturable`](crate::model::Capturable)).
 
-use crate::backend::{AttnPlan, Backend, Mem, Stream};
+mod captured;
+
+pub use captured::Captured;
+
+use crate::backend::{AttnPlan, Backend, Mem};
 use crate::mem::{Buf, StepShape};
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -24,10 +29,8 @@ pub struct Bucket<B: Backend> {
     pub step: Buf<Mem<B>, u32>,
     /// Attention schedule.
     pub plan: AttnPlan<B>,
-    /// The captured step, once there is one.
-    pub graph: Option<B::Graph>,
-    /// Why this bucket cannot be captured, once that was tried in vain.
-    pub refused: Option<String>,
+    /// The captured step, or why there is none.
+    pub captured: Captured<B>,
 }
 
 impl<B: Backend> Bucket<B> {
@@ -35,37 +38,16 @@ impl<B: Backend> Bucket<B> {
     fn new(backend: &Arc<B>, shape: StepShape) -> Result<Self> {
         let words = shape.words();
         let step = Buf::new(backend.alloc(words * 4)?, words)?;
-        Ok(Self { shape, step, plan: backend.attention_plan(shape)?, graph: None, refused: None })
+        Ok(Self { shape, step, plan: backend.attention_plan(shape)?, captured: Captured::default() })
     }
 
-    /// Takes in what capturing gave; whether there is something to replay.
+    /// Takes in what capturing gave.
     ///
     /// # Errors
-    /// `DeviceLost` alone: any other failure is kept as the reason why this bucket runs op by op.
-    pub fn keep(&mut self, captured: Result<B::Graph>) -> Result<bool> {
-        match captured {
-            Ok(graph) => self.graph = Some(graph),
-            Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
-            Err(e) => {
-                let sequences = self.shape.seqs;
-                tracing::warn!(
-                    "a decode step of {sequences} sequences cannot be captured and runs op by op: {e}"
-                );
-                self.refused = Some(e.to_string());
-            }
-        }
-        Ok(self.graph.is_some())
-    }
-
-    /// Replays the captured step.
-    ///
-    /// # Safety
-    /// What was touched while capturing is alive and at the same address: see the module's head.
-    pub unsafe fn replay(&self, stream: &mut B::Stream) -> Result<bool> {
-        let Some(graph) = &self.graph else { return Ok(false) };
-        // SAFETY: the caller's promise.
-        unsafe { stream.replay(graph)? };
-        Ok(true)
+    /// As [`Captured::keep`].
+    pub fn keep(&mut self, captured: Result<B::Graph>) -> Result<()> {
+        let sequences = self.shape.seqs;
+        self.captured.keep(captured, || format!("a decode step of {sequences} sequences"))
     }
 }
 
@@ -124,14 +106,14 @@ impl<B: Backend> GraphSet<B> {
 
     /// Sizes of the buckets that have been captured.
     pub fn captured(&self) -> Vec<usize> {
-        let captured = |b: &Option<Bucket<B>>| b.as_ref().is_some_and(|b| b.graph.is_some());
+        let captured = |b: &Option<Bucket<B>>| b.as_ref().is_some_and(|b| b.captured.is_captured());
         self.sizes.iter().zip(&self.buckets).filter(|(_, b)| captured(b)).map(|(s, _)| *s).collect()
     }
 
     /// Sizes of the buckets that could not be captured, and why.
     pub fn refused(&self) -> Vec<(usize, &str)> {
         let all = self.sizes.iter().zip(&self.buckets);
-        all.filter_map(|(size, b)| Some((*size, b.as_ref()?.refused.as_deref()?))).collect()
+        all.filter_map(|(size, b)| Some((*size, b.as_ref()?.captured.refused()?))).collect()
     }
 }
 
