@@ -4,7 +4,7 @@ use crate::graph::{Graph, Grid, Tensors};
 use crate::load::Loaded;
 use crate::model::{Known, UnetInput, check_class, give_conditions, give_step};
 use crate::nets::{Conditions, ControlNetSpec, UnetSpec};
-use crate::run::Executable;
+use crate::run::{Executable, Graphs, StepCounts};
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::ModelFiles;
 use engraft_core::mem::Float;
@@ -22,6 +22,7 @@ pub struct ControlNet<B: Backend> {
     loaded: Loaded<B>,
     dtype: Float,
     current: Option<(Conditions, Executable<B>)>,
+    graphs: Graphs,
 }
 
 impl<B: Backend> ControlNet<B> {
@@ -31,8 +32,9 @@ impl<B: Backend> ControlNet<B> {
     /// As [`Unet::load`](crate::Unet::load).
     pub fn load(backend: Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Self> {
         let Known { spec, tensors, uses } = Self::check(&backend, files, dtype)?;
+        let graphs = Graphs::of(backend.as_ref());
         let loaded = Loaded::new(backend, files.source.as_ref(), &tensors, &uses)?;
-        Ok(Self { spec, tensors, loaded, dtype, current: None })
+        Ok(Self { spec, tensors, loaded, dtype, current: None, graphs })
     }
 
     /// What a folder has, and whether the backend can run it, before a weight is read.
@@ -48,6 +50,17 @@ impl<B: Backend> ControlNet<B> {
     /// Its description.
     pub fn spec(&self) -> &ControlNetSpec {
         &self.spec
+    }
+
+    /// Whether steps are captured and replayed, where the backend can; they are unless this says otherwise. No
+    /// bit depends on it.
+    pub fn set_graphs(&mut self, on: bool) {
+        self.graphs.set(self.loaded.backend().as_ref(), on);
+    }
+
+    /// What became of its steps so far.
+    pub fn step_counts(&self) -> &StepCounts {
+        &self.graphs.counts
     }
 
     /// Makes it ready for pictures and texts of these sizes, and gives it what stays the same from step to
@@ -78,7 +91,7 @@ impl<B: Backend> ControlNet<B> {
             return Err(Error::internal("a step before the first call of `begin`"));
         };
         give_step(run, &self.spec.unet, sample, times)?;
-        run.step(&self.loaded)?;
+        run.step_by(&self.loaded, &mut self.graphs)?;
         let mut residuals = Vec::new();
         for number in 0..run.outputs().len() {
             residuals.push(run.read(number).await?);

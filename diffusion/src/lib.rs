@@ -13,7 +13,7 @@
 //! Pictures of a batch never share a sum, so a picture has the bits that it has alone.
 //!
 //! What does not depend on the sample or the time (keys and values of a text, say) is run once, not in every
-//! step.
+//! step. The rest is captured in the first step and replayed in every other, where the backend can.
 
 mod config;
 mod controlnet;
@@ -34,6 +34,7 @@ pub use pipeline::{
     Control, Defaults, Folder, GuidedBy, ImageRequest, Images, Init, Lora, Noise, Pipeline, PipelineOptions,
     Progress, Purpose, Seeded, Sizes,
 };
+pub use run::StepCounts;
 pub use transformer::{Transformer, TransformerInput};
 pub use vae::Vae;
 

@@ -16,8 +16,11 @@ const BATCH_EPS: f64 = 1e-5;
 /// The operands of a model on a backend.
 pub struct Loaded<B: Backend> {
     backend: Arc<B>,
-    operands: Vec<Weight<B>>,
+    operands: Operands<B>,
 }
+
+/// Operands that captured steps hold, too.
+pub(crate) type Operands<B> = Arc<[Weight<B>]>;
 
 impl<B: Backend> Loaded<B> {
     /// Reads and prepares all operands that graphs have asked for, for the ops that will read them.
@@ -40,7 +43,12 @@ impl<B: Backend> Loaded<B> {
 
     /// Of operands that are prepared.
     pub(crate) fn of(backend: Arc<B>, operands: Vec<Weight<B>>) -> Self {
-        Self { backend, operands }
+        Self { backend, operands: operands.into() }
+    }
+
+    /// All of them.
+    pub(crate) fn operands(&self) -> &Operands<B> {
+        &self.operands
     }
 
     /// The backend.

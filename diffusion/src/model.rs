@@ -1,11 +1,12 @@
 //! Models with their weights on a backend, at any size of pictures.
 //!
-//! A graph is built for every size that is asked for and kept until another is; weights are loaded once.
+//! A graph is built for every size that is asked for and kept until another is, and so is a step of it that was
+//! captured; weights are loaded once.
 
 use crate::graph::{Graph, Grid, Tensors};
 use crate::load::Loaded;
 use crate::nets::{Conditions, UnetSpec, sinusoids};
-use crate::run::{self, Asked, Executable};
+use crate::run::{self, Asked, Executable, Graphs, StepCounts};
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::ModelFiles;
 use engraft_core::mem::Float;
@@ -56,6 +57,7 @@ pub struct Unet<B: Backend> {
     dtype: Float,
     /// By sizes, and whether residuals of a ControlNet are read.
     current: Option<((Conditions, bool), Executable<B>)>,
+    graphs: Graphs,
 }
 
 /// What a UNet reads, row by row, and one picture after the other.
@@ -87,8 +89,9 @@ impl<B: Backend> Unet<B> {
     /// that are left over; what the backend raises.
     pub fn load(backend: Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Self> {
         let Known { spec, tensors, uses } = Self::check(&backend, files, dtype)?;
+        let graphs = Graphs::of(backend.as_ref());
         let loaded = Loaded::new(backend, files.source.as_ref(), &tensors, &uses)?;
-        Ok(Self { spec, tensors, loaded, dtype, current: None })
+        Ok(Self { spec, tensors, loaded, dtype, current: None, graphs })
     }
 
     /// What a folder has, and whether the backend can run it, before a weight is read.
@@ -111,6 +114,17 @@ impl<B: Backend> Unet<B> {
     /// Bytes of weights on the device, and of activations at the size that ran last.
     pub fn bytes(&self) -> (usize, usize) {
         (self.loaded.bytes(), self.current.as_ref().map_or(0, |(_, run)| run.bytes()))
+    }
+
+    /// Whether steps are captured and replayed, where the backend can; they are unless this says otherwise. No
+    /// bit depends on it.
+    pub fn set_graphs(&mut self, on: bool) {
+        self.graphs.set(self.loaded.backend().as_ref(), on);
+    }
+
+    /// What became of its steps so far.
+    pub fn step_counts(&self) -> &StepCounts {
+        &self.graphs.counts
     }
 
     /// Makes it ready for pictures and texts of these sizes, and gives it what stays the same from step to
@@ -169,7 +183,7 @@ impl<B: Backend> Unet<B> {
         for (number, residual) in residuals.iter().enumerate() {
             run.give_one_of("control", number, residual)?;
         }
-        run.step(&self.loaded)?;
+        run.step_by(&self.loaded, &mut self.graphs)?;
         run.read(0).await
     }
 }

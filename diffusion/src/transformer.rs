@@ -4,7 +4,7 @@ use crate::graph::{Grid, Tensors};
 use crate::load::Loaded;
 use crate::model::Known;
 use crate::nets::{Conditions, TransformerSpec};
-use crate::run::Executable;
+use crate::run::{Executable, Graphs, StepCounts};
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::ModelFiles;
 use engraft_core::mem::Float;
@@ -18,6 +18,7 @@ pub struct Transformer<B: Backend> {
     loaded: Loaded<B>,
     dtype: Float,
     current: Option<(Conditions, Executable<B>)>,
+    graphs: Graphs,
 }
 
 /// What a transformer reads that stays the same from step to step.
@@ -44,8 +45,9 @@ impl<B: Backend> Transformer<B> {
     /// that are left over; what the backend raises.
     pub fn load(backend: Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Self> {
         let Known { spec, tensors, uses } = Self::check(&backend, files, dtype)?;
+        let graphs = Graphs::of(backend.as_ref());
         let loaded = Loaded::new(backend, files.source.as_ref(), &tensors, &uses)?;
-        Ok(Self { spec, tensors, loaded, dtype, current: None })
+        Ok(Self { spec, tensors, loaded, dtype, current: None, graphs })
     }
 
     /// What a folder has, and whether the backend can run it, before a weight is read.
@@ -81,6 +83,17 @@ impl<B: Backend> Transformer<B> {
     /// Bytes of weights on the device, and of activations at the size that ran last.
     pub fn bytes(&self) -> (usize, usize) {
         (self.loaded.bytes(), self.current.as_ref().map_or(0, |(_, run)| run.bytes()))
+    }
+
+    /// Whether steps are captured and replayed, where the backend can; they are unless this says otherwise. No
+    /// bit depends on it.
+    pub fn set_graphs(&mut self, on: bool) {
+        self.graphs.set(self.loaded.backend().as_ref(), on);
+    }
+
+    /// What became of its steps so far.
+    pub fn step_counts(&self) -> &StepCounts {
+        &self.graphs.counts
     }
 
     /// Makes it ready for pictures and texts of these sizes, and gives it what stays the same from step to
@@ -141,7 +154,7 @@ impl<B: Backend> Transformer<B> {
         };
         run.give("sample", sample)?;
         run.give("time", &rows)?;
-        run.step(&self.loaded)?;
+        run.step_by(&self.loaded, &mut self.graphs)?;
         run.read(0).await
     }
 }

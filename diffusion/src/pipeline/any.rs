@@ -8,6 +8,7 @@ use super::options::PipelineOptions;
 use super::request::{ImageRequest, Images, Progress};
 use super::stable::{ONE_TEXT, Stable, TWO_TEXTS};
 use super::transformers::Transformed;
+use crate::run::StepCounts;
 use engraft_core::backend::Backend;
 use engraft_core::{Error, Result};
 use engraft_image::SchedulerConfig;
@@ -76,6 +77,14 @@ impl<B: Backend> Pipeline<B> {
         match &self.0 {
             Model::Stable(model) => model.defaults(),
             Model::Transformed(model) => model.defaults(),
+        }
+    }
+
+    /// What became of the steps of its UNet and ControlNet, or of its transformer.
+    pub fn step_counts(&self) -> StepCounts {
+        match &self.0 {
+            Model::Stable(model) => model.step_counts(),
+            Model::Transformed(model) => model.step_counts(),
         }
     }
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// How a pipeline is loaded.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct PipelineOptions {
     /// How files are read.
     pub access: Access,
@@ -26,6 +26,17 @@ pub struct PipelineOptions {
     pub without: Vec<String>,
     /// Whether large pictures are encoded and decoded in tiles, see [`Vae::enable_tiling`].
     pub vae_tiling: bool,
+    /// Whether steps are captured and replayed, where the backend can. No bit depends on it.
+    pub graphs: bool,
+}
+
+impl Default for PipelineOptions {
+    /// All that the folder has, in f32; steps are captured.
+    fn default() -> Self {
+        let (access, dtype, loras) = (Access::default(), Float::default(), Vec::new());
+        let (controlnet, without, vae_tiling, graphs) = (None, Vec::new(), false, true);
+        Self { access, dtype, loras, controlnet, without, vae_tiling, graphs }
+    }
 }
 
 impl PipelineOptions {

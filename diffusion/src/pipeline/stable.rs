@@ -15,6 +15,7 @@ use crate::controlnet::{ControlNet, check_fits};
 use crate::graph::Grid;
 use crate::model::{Unet, UnetInput};
 use crate::nets::{Conditions, UnetSpec, sinusoids};
+use crate::run::StepCounts;
 use crate::vae::Vae;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, ModelFiles};
@@ -142,12 +143,21 @@ impl<B: Backend> Stable<B> {
         let encoders =
             encoders.map(|(files, tokenizer)| TextEncoder::load(backend, &files, tokenizer, dtype));
         let encoders: Vec<TextEncoder<B>> = encoders.collect::<Result<_>>()?;
-        let unet = Unet::load(backend.clone(), &unet, dtype)?;
-        let control = control.map(|files| ControlNet::load(backend.clone(), &files, dtype)).transpose()?;
+        let mut unet = Unet::load(backend.clone(), &unet, dtype)?;
+        unet.set_graphs(options.graphs);
+        let control = control.map(|files| ControlNet::load(backend.clone(), &files, dtype));
+        let mut control = control.transpose()?;
+        control.iter_mut().for_each(|net| net.set_graphs(options.graphs));
         let vae = options.vae(backend, &vae)?;
         let penultimate = texts.len() > 1;
         let zeros = penultimate && folder.flag("force_zeros_for_empty_prompt").unwrap_or(true);
         Ok(Self { encoders, unet, control, vae, scheduler, reading: Reading { penultimate, zeros } })
+    }
+
+    /// What became of the steps of both models.
+    pub fn step_counts(&self) -> StepCounts {
+        let of_control = self.control.as_ref().map(|net| net.step_counts().clone());
+        self.unet.step_counts().clone().and(of_control.unwrap_or_default())
     }
 
     /// The folder's scheduler.

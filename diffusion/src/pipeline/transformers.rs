@@ -16,6 +16,7 @@ use super::text::TextEncoder;
 use super::texts::{Sides, Texts, of_flux, of_pixart, of_sana, of_sd3};
 use crate::graph::Grid;
 use crate::nets::{Conditions, TransformerSpec};
+use crate::run::StepCounts;
 use crate::transformer::{Transformer, TransformerInput};
 use crate::vae::Vae;
 use engraft_core::backend::Backend;
@@ -94,7 +95,8 @@ impl<B: Backend> Transformed<B> {
         let encoders =
             encoders.map(|(files, tokenizer)| TextEncoder::load(backend, &files, tokenizer, dtype));
         let encoders: Vec<TextEncoder<B>> = encoders.collect::<Result<_>>()?;
-        let transformer = Transformer::load(backend.clone(), &transformer, dtype)?;
+        let mut transformer = Transformer::load(backend.clone(), &transformer, dtype)?;
+        transformer.set_graphs(options.graphs);
         let vae = options.vae(backend, &vae)?;
         let model = Self { kind, encoders, transformer, vae, scheduler };
         model.check_channels()?;
@@ -134,6 +136,11 @@ impl<B: Backend> Transformed<B> {
             ));
         }
         Ok(())
+    }
+
+    /// What became of the transformer's steps.
+    pub fn step_counts(&self) -> StepCounts {
+        self.transformer.step_counts().clone()
     }
 
     /// The folder's scheduler.

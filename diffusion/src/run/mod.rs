@@ -1,7 +1,9 @@
 //! A graph with its buffers on a backend: nodes as ops.
 //!
-//! All device memory is allocated when it is made; steps write into it.
+//! All device memory is allocated when it is made; steps write into it, so that they can be captured
+//! ([`captured`]).
 
+mod captured;
 mod cross;
 mod dry;
 mod groups;
@@ -10,10 +12,13 @@ mod ops;
 mod tokens;
 mod values;
 
+pub(crate) use captured::Graphs;
+pub use captured::StepCounts;
 pub(crate) use dry::{Asked, check};
 
 use crate::graph::{Graph, Step, Value};
 use crate::load::Loaded;
+use captured::StepOf;
 use cross::Crossed;
 use engraft_core::backend::{Backend, Mem, Stream};
 use engraft_core::mem::{Buf, Float, Mat};
@@ -27,8 +32,15 @@ const WINDOW_VALUES: usize = 1 << 20;
 
 /// A graph that can run.
 pub(crate) struct Executable<B: Backend> {
-    graph: Graph,
+    /// Goes before the memory that it knows.
+    captured: Option<StepOf<B>>,
     stream: B::Stream,
+    nodes: Nodes<B>,
+}
+
+/// What nodes run on, but for the stream.
+struct Nodes<B: Backend> {
+    graph: Graph,
     values: Values<Mem<B>>,
     /// Inputs and outputs on their way, and sums of keys and values, in f32.
     wide: Mat<Mem<B>>,
@@ -121,12 +133,13 @@ impl<B: Backend> Executable<B> {
             Ok(buffer)
         });
         let angles = angles.collect::<Result<_>>()?;
-        Ok(Self { graph, stream, values, wide, scratch, taps, items, crossed, lists, angles, bytes })
+        let nodes = Nodes { graph, values, wide, scratch, taps, items, crossed, lists, angles, bytes };
+        Ok(Self { captured: None, stream, nodes })
     }
 
     /// Bytes of activations, and of keys and values that are kept.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.nodes.bytes
     }
 
     /// Gives an input: `[rows, cols]`.
@@ -139,7 +152,7 @@ impl<B: Backend> Executable<B> {
 
     /// Inputs of this name.
     pub fn inputs(&self, name: &str) -> usize {
-        self.graph.inputs.iter().filter(|(known, _)| *known == name).count()
+        self.nodes.graph.inputs.iter().filter(|(known, _)| *known == name).count()
     }
 
     /// Gives one of several inputs of a name, in the order of their making.
@@ -147,14 +160,14 @@ impl<B: Backend> Executable<B> {
     /// # Errors
     /// As [`Executable::give`].
     pub fn give_one_of(&mut self, name: &'static str, number: usize, given: &[f32]) -> Result<()> {
-        let input = self.graph.inputs.iter().filter(|(known, _)| *known == name).nth(number);
+        let input = self.nodes.graph.inputs.iter().filter(|(known, _)| *known == name).nth(number);
         let Some((_, value)) = input else { return Err(Error::internal(format!("no input `{name}`"))) };
-        let (value, size) = (*value, self.graph.size(*value));
+        let (value, size) = (*value, self.nodes.graph.size(*value));
         if given.len() != size.elements() {
             let want = format!("{} x {}", size.rows, size.cols);
             return Err(Error::config(name, format!("{} values", given.len()), want));
         }
-        let Self { stream, values, wide, .. } = self;
+        let Self { stream, nodes: Nodes { values, wide, .. }, .. } = self;
         stream.upload(given, wide.shaped_mut(size.rows, size.cols)?.into_f32()?)?;
         let x = wide.shaped(size.rows, size.cols)?;
         values.write(value, |_, out| stream.run(Checked::new(Convert { x, bias: None, out })?))
@@ -165,7 +178,7 @@ impl<B: Backend> Executable<B> {
     /// # Errors
     /// `Config` for a mask of another length.
     pub fn mask_texts(&mut self, mask: Option<&[bool]>) -> Result<()> {
-        let Self { crossed, stream, graph, .. } = self;
+        let Self { stream, nodes: Nodes { crossed, graph, .. }, .. } = self;
         crossed.iter_mut().try_for_each(|crossed| crossed.set(stream, graph.items, mask))
     }
 
@@ -174,20 +187,22 @@ impl<B: Backend> Executable<B> {
     /// # Errors
     /// What its ops raise.
     pub fn prepare(&mut self, loaded: &Loaded<B>) -> Result<()> {
-        (0..self.values.lives.once.len()).try_for_each(|i| self.node(loaded, self.values.lives.once[i]))
+        let Self { stream, nodes, .. } = self;
+        (0..nodes.values.lives.once.len())
+            .try_for_each(|i| nodes.node(stream, loaded, nodes.values.lives.once[i]))
     }
 
-    /// Runs a step.
+    /// Runs a step op by op.
     ///
     /// # Errors
     /// As [`Executable::prepare`].
     pub fn step(&mut self, loaded: &Loaded<B>) -> Result<()> {
-        (0..self.values.lives.each.len()).try_for_each(|i| self.node(loaded, self.values.lives.each[i]))
+        self.nodes.step(&mut self.stream, loaded)
     }
 
     /// Values of each output.
     pub fn outputs(&self) -> Vec<usize> {
-        self.graph.outputs.iter().map(|value| self.graph.size(*value).elements()).collect()
+        self.nodes.graph.outputs.iter().map(|value| self.nodes.graph.size(*value).elements()).collect()
     }
 
     /// The output of this number.
@@ -195,9 +210,9 @@ impl<B: Backend> Executable<B> {
     /// # Errors
     /// What the device raises.
     pub async fn read(&mut self, output: usize) -> Result<Vec<f32>> {
-        let value: Value = *self.graph.outputs.get(output).ok_or_else(lost)?;
-        let size = self.graph.size(value);
-        let Self { wide, stream, values, .. } = self;
+        let value: Value = *self.nodes.graph.outputs.get(output).ok_or_else(lost)?;
+        let size = self.nodes.graph.size(value);
+        let Self { stream, nodes: Nodes { wide, values, .. }, .. } = self;
         let out = wide.shaped_mut(size.rows, size.cols)?;
         stream.run(Checked::new(Convert { x: values.view(value)?, bias: None, out })?)?;
         let ticket = stream.download(wide.shaped(size.rows, size.cols)?.as_f32()?)?;
@@ -205,5 +220,13 @@ impl<B: Backend> Executable<B> {
         let mut read = vec![0.0; size.elements()];
         stream.collect(ticket, &mut read).await?;
         Ok(read)
+    }
+}
+
+impl<B: Backend> Nodes<B> {
+    /// Runs a step.
+    fn step(&mut self, stream: &mut B::Stream, loaded: &Loaded<B>) -> Result<()> {
+        (0..self.values.lives.each.len())
+            .try_for_each(|i| self.node(stream, loaded, self.values.lives.each[i]))
     }
 }

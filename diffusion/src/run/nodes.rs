@@ -2,7 +2,7 @@
 
 use super::cross::of_all;
 use super::ops::{Around, Ops};
-use super::{Executable, rows_at_once, values::lost};
+use super::{Nodes, rows_at_once, values::lost};
 use crate::graph::{Node, Step, Weights};
 use crate::load::Loaded;
 use engraft_core::Result;
@@ -21,10 +21,10 @@ struct Taps<'a, M> {
     taps: usize,
 }
 
-impl<B: Backend> Executable<B> {
+impl<B: Backend> Nodes<B> {
     /// Runs the node of this number.
-    pub(super) fn node(&mut self, loaded: &Loaded<B>, n: usize) -> Result<()> {
-        let Self { graph, stream, values, wide, scratch, taps, items, crossed, lists, angles, .. } = self;
+    pub(super) fn node(&mut self, stream: &mut B::Stream, loaded: &Loaded<B>, n: usize) -> Result<()> {
+        let Self { graph, values, wide, scratch, taps, items, crossed, lists, angles, .. } = self;
         let Node { step, args, out } = &graph.nodes[n];
         let mut ops = Ops { stream, loaded, wide, scratch };
         if let Step::Keep(number) = step {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod batch_norm;
+mod captured;
 mod control;
 mod fill;
 mod goldens;

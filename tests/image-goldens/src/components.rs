@@ -6,7 +6,7 @@ use engraft_core::checkpoint::{Access, ModelFiles, open};
 use engraft_core::mem::Float;
 use engraft_diffusion::graph::Grid;
 use engraft_diffusion::nets::{Conditions, TransformerSpec};
-use engraft_diffusion::{Transformer, TransformerInput, Unet, UnetInput, Vae};
+use engraft_diffusion::{StepCounts, Transformer, TransformerInput, Unet, UnetInput, Vae};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -52,6 +52,23 @@ pub fn component<B: Backend>(backend: &Arc<B>, folder: &Path, dtype: Float) -> R
     }
 }
 
+/// Whether a step has the bits of a second one and of one that ran op by op, and was captured where the backend
+/// can.
+fn held_together(
+    got: &[f32],
+    [again, op_by_op]: [&[f32]; 2],
+    (counts, graphs): (&StepCounts, bool),
+) -> Result<()> {
+    let (captured, replayed) = if graphs { (1, 2) } else { (0, 0) };
+    let want = StepCounts { captured, replayed, op_by_op: 3 - replayed, refused: None };
+    match (again == got, op_by_op == got, *counts == want) {
+        (true, true, true) => Ok(()),
+        (false, ..) => Err("a second step of the same sample has other bits".into()),
+        (_, false, _) => Err("the same step op by op has other bits".into()),
+        (.., false) => Err(format!("{counts:?}, not {want:?}")),
+    }
+}
+
 fn unet<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: &mut Golden) -> Result<()> {
     let mut model = Unet::load(backend.clone(), files, dtype).map_err(said)?;
     let (sample, items, size) = golden.get("in.sample")?.pictures();
@@ -79,10 +96,10 @@ fn unet<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: 
     model.begin(Conditions { items, size: grid(size), tokens }, &input).map_err(said)?;
     let got = block_on(model.step(&sample, &times)).map_err(said)?;
     golden.compare_rows("out.out", &got)?;
-    match block_on(model.step(&sample, &times)).map_err(said)? == got {
-        true => Ok(()),
-        false => Err("a second step of the same sample has other bits".into()),
-    }
+    let again = block_on(model.step(&sample, &times)).map_err(said)?;
+    model.set_graphs(false);
+    let op_by_op = block_on(model.step(&sample, &times)).map_err(said)?;
+    held_together(&got, [&again, &op_by_op], (model.step_counts(), backend.caps().graphs))
 }
 
 fn autoencoder<B: Backend>(
@@ -194,8 +211,8 @@ fn transformer<B: Backend>(
     model.begin(Conditions { items, size, tokens }, &input).map_err(said)?;
     let got = block_on(model.step(&sample, &times)).map_err(said)?;
     golden.compare_rows("out.out", &got)?;
-    match block_on(model.step(&sample, &times)).map_err(said)? == got {
-        true => Ok(()),
-        false => Err("a second step of the same sample has other bits".into()),
-    }
+    let again = block_on(model.step(&sample, &times)).map_err(said)?;
+    model.set_graphs(false);
+    let op_by_op = block_on(model.step(&sample, &times)).map_err(said)?;
+    held_together(&got, [&again, &op_by_op], (model.step_counts(), backend.caps().graphs))
 }

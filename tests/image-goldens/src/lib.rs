@@ -5,6 +5,8 @@
 //! hold: `tests/golden-image/README.md`. Failures are values: nothing here panics.
 
 #[cfg(feature = "models")]
+mod captured;
+#[cfg(feature = "models")]
 mod components;
 mod golden;
 #[cfg(feature = "models")]
@@ -13,6 +15,8 @@ mod pipelines;
 mod requests;
 mod schedulers;
 
+#[cfg(feature = "models")]
+pub use captured::{Change, captured_steps};
 #[cfg(feature = "models")]
 pub use components::component;
 pub use golden::{Golden, Result, Tensor, Verdict, json, rows};

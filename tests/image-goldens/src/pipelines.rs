@@ -78,6 +78,9 @@ fn images<B: Backend>(pipeline: &mut Pipeline<B>, golden: &Golden) -> Result<Ima
         ControlFlow::Continue(())
     }));
     let images = images.map_err(said)?.ok_or("the run has ended early")?;
+    if let Some(why) = pipeline.step_counts().refused {
+        return Err(format!("steps cannot be captured: {why}"));
+    }
     let calls = golden.get("timesteps")?.values.len();
     match steps.iter().copied().eq(1..=calls) {
         true => Ok(images),

@@ -75,7 +75,7 @@ const PLACES: [Place; 6] = [
     },
     Place {
         words: &["captured"],
-        only: &["backend-", "core/src/engine/", "core/src/graph/", "tests/"],
+        only: &["backend-", "core/src/engine/", "core/src/graph/", "diffusion/", "tests/"],
         never: &["core/src/engine/kept.rs"],
         instead: "captured are graphs; logits and hidden states are kept, text is rendered",
     },
