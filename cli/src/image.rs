@@ -22,12 +22,7 @@ pub fn run(args: &ImageArgs) -> Outcome {
     let mask = args.mask.as_deref().map(|path| read_by(path, engraft_image::decode_mask)).transpose()?;
     let control = args.control.as_deref().map(read).transpose()?;
     check_place(&args.out)?;
-    let access = if args.no_mmap { Access::Read } else { Access::default() };
-    let (backend, threads, vae_tiling) = (args.backend.clone(), args.threads, args.vae_tiling);
-    let (loras, controlnet, without) = (args.lora.clone(), args.controlnet.clone(), args.without.clone());
-    let dtype = args.dtype.unwrap_or(Float::F32);
-    let options = ImageOptions { backend, threads, dtype, access, loras, controlnet, without, vae_tiling };
-    let options = configured(args, options)?;
+    let options = options(args)?;
     let mut model = ImageGenerator::open(&args.model, &options)?;
     let request = request(args, &model, Given { init, mask, control })?;
     let (seed, began, bar) = (args.seed.unwrap_or_else(fresh_seed), Instant::now(), bar());
@@ -55,6 +50,24 @@ pub fn run(args: &ImageArgs) -> Outcome {
     let seconds = began.elapsed().as_secs_f64();
     note(&format!("{width} x {height}, {steps} steps, seed {seed}, {seconds:.1} s"));
     Ok(())
+}
+
+/// What the flags say of where and how pictures are computed.
+fn options(args: &ImageArgs) -> Result<ImageOptions, Failure> {
+    let options = ImageOptions {
+        backend: args.backend.clone(),
+        threads: args.threads,
+        dtype: args.dtype.unwrap_or(Float::F32),
+        access: if args.no_mmap { Access::Read } else { Access::default() },
+        loras: args.lora.clone(),
+        controlnet: args.controlnet.clone(),
+        without: args.without.clone(),
+        vae_tiling: args.vae_tiling,
+        ..ImageOptions::default()
+    };
+    let mut options = configured(args, options)?;
+    options.graphs &= !args.no_graphs;
+    Ok(options)
 }
 
 /// What a DeepSpeed configuration makes of the options; a type on the command line counts before.

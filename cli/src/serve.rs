@@ -76,8 +76,8 @@ fn pipeline(args: &ServeArgs) -> Result<Option<(PathBuf, ImageOptions)>, Failure
     let (model, device) = (&args.model, &args.model.device);
     let (backend, threads, access) = (device.backend()?, device.threads, model.access());
     let dtype = device.dtype.unwrap_or(Float::F32);
-    let loras = args.lora.clone();
-    let options = ImageOptions { backend, threads, dtype, access, loras, ..ImageOptions::default() };
+    let (loras, graphs) = (args.lora.clone(), !device.no_graphs);
+    let options = ImageOptions { backend, threads, dtype, access, loras, graphs, ..ImageOptions::default() };
     Ok(Some((folder, options)))
 }
 

@@ -7,7 +7,7 @@ use engraft_core::checkpoint::Access;
 use engraft_core::mem::Float;
 use engraft_diffusion::engraft_image::{self, SchedulerConfig};
 use engraft_diffusion::{
-    Defaults, ImageRequest, Images, Lora, Noise, Pipeline, PipelineOptions, Progress, Seeded,
+    Defaults, ImageRequest, Images, Lora, Noise, Pipeline, PipelineOptions, Progress, Seeded, StepCounts,
 };
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -66,15 +66,26 @@ pub struct ImageOptions {
     /// Whether large pictures are encoded and decoded in tiles, which takes less memory and makes pictures
     /// that differ, see [`Vae::enable_tiling`](engraft_diffusion::Vae::enable_tiling).
     pub vae_tiling: bool,
+    /// Whether steps are captured and replayed, where the backend can: no bit depends on it. With cuBLASLt,
+    /// whose matmuls cannot be captured, they are not.
+    pub graphs: bool,
 }
 
 impl Default for ImageOptions {
-    /// The CPU, in f32.
+    /// The CPU, in f32; steps are captured.
     fn default() -> Self {
         let (dtype, access) = (Float::F32, Access::default());
         let (loras, controlnet, without) = (Vec::new(), None, Vec::new());
-        let (backend, threads, vae_tiling) = (BackendName::Cpu, 0, false);
-        Self { backend, threads, dtype, access, loras, controlnet, without, vae_tiling }
+        let (backend, threads, vae_tiling, graphs) = (BackendName::Cpu, 0, false, true);
+        Self { backend, threads, dtype, access, loras, controlnet, without, vae_tiling, graphs }
+    }
+}
+
+impl ImageOptions {
+    /// Whether steps are captured, by all that is said.
+    fn captures(&self) -> bool {
+        let vendors = matches!(&self.backend, BackendName::Cuda(cuda) if cuda.cublaslt.is_some());
+        self.graphs && !vendors
     }
 }
 
@@ -107,6 +118,7 @@ trait AnyPipeline {
     fn scheduler(&self) -> &SchedulerConfig;
     fn defaults(&self) -> Defaults;
     fn check(&self, request: &ImageRequest) -> Result<()>;
+    fn step_counts(&self) -> StepCounts;
 }
 
 impl<B: Backend> AnyPipeline for Pipeline<B> {
@@ -138,6 +150,10 @@ impl<B: Backend> AnyPipeline for Pipeline<B> {
     fn check(&self, request: &ImageRequest) -> Result<()> {
         Pipeline::check(self, request)
     }
+
+    fn step_counts(&self) -> StepCounts {
+        Pipeline::step_counts(self)
+    }
 }
 
 /// Loads a pipeline on the backend that is visited.
@@ -148,8 +164,9 @@ impl Visitor for Load<'_> {
 
     fn visit<B: Backend>(self, backend: Arc<B>) -> Result<ImageGenerator> {
         let Load(path, options) = self;
+        let graphs = options.captures();
         let ImageOptions { access, dtype, loras, controlnet, without, vae_tiling, .. } = options.clone();
-        let options = PipelineOptions { access, dtype, loras, controlnet, without, vae_tiling };
+        let options = PipelineOptions { access, dtype, loras, controlnet, without, vae_tiling, graphs };
         let pipeline = Pipeline::load(&backend, path, &options)?;
         Ok(ImageGenerator(Box::new(pipeline)))
     }
@@ -217,6 +234,11 @@ impl ImageGenerator {
         self.0.defaults()
     }
 
+    /// What became of its steps so far: captured, replayed, run op by op.
+    pub fn step_counts(&self) -> StepCounts {
+        self.0.step_counts()
+    }
+
     /// Whether the pipeline can run such a request, as far as that is known before its texts are read and its
     /// steps are counted.
     ///
@@ -224,5 +246,21 @@ impl ImageGenerator {
     /// `Config`, naming the field.
     pub fn check(&self, request: &ImageRequest) -> Result<()> {
         self.0.check(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backends::CudaOptions;
+
+    #[test]
+    fn graphs_are_on_unless_they_are_switched_off_or_matmuls_are_a_vendors() {
+        let on = |backend: CudaOptions, graphs| {
+            ImageOptions { backend: BackendName::from(backend), graphs, ..ImageOptions::default() }.captures()
+        };
+        let (own, vendors) = (CudaOptions::new(), CudaOptions::new().cublaslt("libcublasLt.so.13"));
+        assert!(ImageOptions::default().captures() && on(own.clone(), true));
+        assert!(!on(own, false) && !on(vendors, true));
     }
 }

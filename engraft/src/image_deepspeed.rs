@@ -5,8 +5,8 @@ use engraft_core::config::deepspeed::{DataType, DeepSpeedConfig, Warning};
 use engraft_core::{Error, Result};
 
 impl ImageOptions {
-    /// Takes a checked DeepSpeed configuration: its element type (DeepSpeed's default, f16, where it is
-    /// silent). With it come warnings of what has no effect here.
+    /// Takes a checked DeepSpeed configuration: its element type, and whether steps are captured (DeepSpeed's
+    /// defaults where it is silent: f16, and they are not). With it come warnings of what has no effect here.
     ///
     /// DeepSpeed puts its UNet, VAE and CLIP modules into every pipeline, whatever
     /// `replace_with_kernel_inject` says; here ops are fused likewise, and both values mean the same.
@@ -20,7 +20,7 @@ impl ImageOptions {
     ///
     /// let set = DeepSpeedConfig::builder().set("dtype", "bf16")?.set("enable_cuda_graph", true)?;
     /// let (options, warnings) = ImageOptions::default().deepspeed(&set.check()?.0)?;
-    /// assert_eq!((options.dtype, &warnings[0].field[..]), (Float::Bf16, "enable_cuda_graph"));
+    /// assert_eq!((options.dtype, options.graphs, warnings.len()), (Float::Bf16, true, 0));
     /// let ranks = DeepSpeedConfig::builder().tp_size(2).check()?.0;
     /// assert!(ImageOptions::default().deepspeed(&ranks).is_err());
     /// # Ok::<(), engraft::Error>(())
@@ -28,6 +28,7 @@ impl ImageOptions {
     pub fn deepspeed(mut self, config: &DeepSpeedConfig) -> Result<(Self, Vec<Warning>)> {
         refuse(config)?;
         self.dtype = config.dtype.activations();
+        self.graphs = config.graphs;
         Ok((self, ignored(config)))
     }
 }
@@ -71,7 +72,6 @@ fn ignored(config: &DeepSpeedConfig) -> Vec<Warning> {
     let tokens = "is about sequences of tokens, which pictures are not";
     let default = DeepSpeedConfig::default();
     let given = [
-        ("enable_cuda_graph", config.graphs, "steps of pictures are not captured; the result is the same"),
         ("tensor_parallel.tp_grain_size", config.tp_grain != default.tp_grain, "is about several ranks"),
         ("max_out_tokens", config.own_context, tokens),
         ("min_out_tokens", config.min_out_tokens != default.min_out_tokens, tokens),
@@ -97,16 +97,18 @@ mod tests {
     #[test]
     fn every_setting_counts_warns_or_is_refused() {
         assert_eq!(ImageOptions::default().dtype, Float::F32);
-        for (of, dtype) in [
-            (json!({}), Float::F16),
-            (json!({"dtype": "fp32", "replace_with_kernel_inject": true}), Float::F32),
-            (json!({"dtype": "torch.bfloat16", "replace_with_kernel_inject": false}), Float::Bf16),
+        assert!(ImageOptions::default().graphs);
+        for (of, dtype, graphs) in [
+            (json!({}), Float::F16, false),
+            (json!({"dtype": "fp32", "replace_with_kernel_inject": true}), Float::F32, false),
+            (json!({"dtype": "torch.bfloat16", "replace_with_kernel_inject": false}), Float::Bf16, false),
+            (json!({"enable_cuda_graph": false}), Float::F16, false),
+            (json!({"enable_cuda_graph": true}), Float::F16, true),
         ] {
             let (options, warnings) = taken(&of).unwrap();
-            assert_eq!((options.dtype, warnings.len()), (dtype, 0), "{of}");
+            assert_eq!((options.dtype, options.graphs, warnings.len()), (dtype, graphs, 0), "{of}");
         }
         for (of, field) in [
-            (json!({"enable_cuda_graph": true}), "enable_cuda_graph"),
             (json!({"tp": {"tp_grain_size": 32}}), "tensor_parallel.tp_grain_size"),
             (json!({"max_out_tokens": 2048}), "max_out_tokens"),
             (json!({"min_out_tokens": 8}), "min_out_tokens"),

@@ -97,12 +97,16 @@ pub struct ImageArgs {
     /// Element type of activations: f32, f16, bf16; default: f32, or what --config says
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     pub dtype: Option<Float>,
-    /// A configuration of DeepSpeed (JSON or TOML), of which the element type counts
+    /// A configuration of DeepSpeed (JSON or TOML), of which the element type counts and whether steps are
+    /// captured
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Threads of the CPU backend; 0 is one per core
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = threads)]
     pub threads: usize,
+    /// Run every step anew instead of capturing the first one and replaying it, which changes no bit
+    #[arg(long)]
+    pub no_graphs: bool,
     /// Read tensors from their files instead of mapping them
     #[arg(long)]
     pub no_mmap: bool,

@@ -110,7 +110,7 @@ pub struct DeviceArgs {
     /// a part of each expert, or between: a group's ranks have parts of its experts
     #[arg(long, value_name = "N", value_parser = degree)]
     pub ep: Option<usize>,
-    /// Run every decode step anew instead of capturing and replaying it
+    /// Run every decode step, or step of a picture, anew instead of capturing and replaying it
     #[arg(long)]
     pub no_graphs: bool,
     /// Compute every prompt as a whole instead of taking the keys and values of a beginning that was computed
@@ -233,7 +233,6 @@ impl ModelArgs {
             ("--exchange", device.exchange.is_some()),
             ("--tp", device.tp.is_some()),
             ("--ep", device.ep.is_some()),
-            ("--no-graphs", device.no_graphs),
             ("--no-prefix-cache", device.no_prefix_cache),
             ("--host-cache", device.host_cache.is_some()),
             ("--max-step-ms", device.max_step_ms.is_some()),

@@ -130,7 +130,7 @@ fn a_picture_is_made_in_the_element_type_that_is_named() {
     };
     let half = picture("f16", "half.png");
     assert_ne!(half, picture("f32", "single.png"));
-    // The page's block about pipelines: its type counts, and what it has no use for is said.
+    // The page's block about pipelines: its type counts, and that steps are captured.
     fs::write(place.join("ds.json"), json_blocks()[3]).unwrap();
     let begin = ["image", "--model", model, "--prompt", "a fox", "--config", "ds.json"];
     let configured = |more: &[&str], out: &str| {
@@ -139,7 +139,9 @@ fn a_picture_is_made_in_the_element_type_that_is_named() {
         (fs::read(place.join(out)).unwrap(), stderr(&output))
     };
     let (by_file, said) = configured(&[], "configured.png");
-    assert!(by_file == half && said.contains("warning: `enable_cuda_graph`"), "{said}");
+    assert!(by_file == half && !said.contains("warning: `enable_cuda_graph`"), "{said}");
+    let (op_by_op, _) = configured(&["--no-graphs"], "op-by-op.png");
+    assert!(op_by_op == half, "other bits without captured steps");
     let (by_flag, said) = configured(&["--dtype", "f32"], "flag.png");
     assert!(by_flag != half && said.contains("--dtype f32 counts before `dtype` f16 of ds.json"), "{said}");
     for (block, what) in [(json_blocks()[0], "tp_size"), (json_blocks()[2], "checkpoint")] {
