@@ -13,6 +13,8 @@
 //! The launches of that step are those that `cargo xtask predict` makes of the same shape, by kernel, number
 //! and blocks: what is predicted is what runs.
 //!
+//! Launches of the steps of pictures are counted in [`pictures`].
+//!
 //! `ENGRAFT_REQUIRE=cuda:soft` runs it; a real driver counts nothing, and the test says so.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -39,6 +41,9 @@ use std::time::Duration;
 mod shape;
 #[path = "../../cli/src/bench/shapes.rs"]
 mod shapes;
+
+#[path = "cuda_traffic/pictures.rs"]
+mod pictures;
 
 #[path = "../../xtask/src/predict/operands.rs"]
 mod operands;

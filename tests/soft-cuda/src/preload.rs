@@ -473,6 +473,16 @@ impl SoftCuda {
         Ok((copied, filled))
     }
 
+    /// Launches of graphs, and kernels in them, which [`SoftCuda::kernels`] counts as well.
+    ///
+    /// # Errors
+    /// [`LoadError::System`] when the function is missing.
+    pub fn graphs(&self) -> Result<(u64, u64), LoadError> {
+        let (mut launches, mut kernels) = (0u64, 0u64);
+        call!(self, engraftSoftCudaGraphs(*mut u64, *mut u64), &raw mut launches, &raw mut kernels)?;
+        Ok((launches, kernels))
+    }
+
     /// Functions that their first launch loaded, and not `cuFuncLoad`.
     ///
     /// # Errors
@@ -483,8 +493,8 @@ impl SoftCuda {
         Ok(count)
     }
 
-    /// Sets [`SoftCuda::counts`], [`SoftCuda::kernels`], [`SoftCuda::traffic`], [`SoftCuda::copied`] and
-    /// [`SoftCuda::loaded_late`] to zero.
+    /// Sets [`SoftCuda::counts`], [`SoftCuda::kernels`], [`SoftCuda::traffic`], [`SoftCuda::copied`],
+    /// [`SoftCuda::graphs`] and [`SoftCuda::loaded_late`] to zero.
     ///
     /// # Errors
     /// [`LoadError::System`] when the function is missing.

@@ -1,6 +1,6 @@
 //! What has run: launches and traffic by kernel, bytes that the driver itself copied and set.
 //!
-//! Counted when an operation runs, not when it is submitted: synchronise before asking. Traffic of kernels is
+//! Counted when an operation runs, not when it is submitted (graphs are both): synchronise before asking. Traffic of kernels is
 //! measured only while
 //! `settings.machine.count_traffic` is on; everything else always. By address range the machine's memory
 //! knows it.
@@ -35,6 +35,8 @@ pub struct Statistics {
     pub filled: u64,
     /// Functions that their first launch loaded: a driver may wait for all work then.
     pub loaded_late: u64,
+    /// Launches of graphs, and kernels in them; counted when they are submitted.
+    pub graphs: (u64, u64),
 }
 
 impl Statistics {

@@ -101,9 +101,11 @@ fn a_capture_replays() {
         let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).unwrap().unwrap();
         graph.upload().unwrap();
         assert_eq!(stream.clone_dtoh(&x).unwrap(), [1.0; 64]);
+        soft.clear_counts().unwrap();
         graph.launch().unwrap();
         graph.launch().unwrap();
         assert_eq!(stream.clone_dtoh(&x).unwrap(), [100.0; 64], "{order:?}");
+        assert_eq!((soft.graphs().unwrap(), soft.counts().unwrap().0), ((2, 4), 4));
     }
 }
 

@@ -168,6 +168,13 @@ entries! {
         Ok(())
     }
 
+    /// Launches of graphs, and kernels in them, which count among all kernels as well.
+    early fn engraftSoftCudaGraphs(d, launches: Out<u64>, kernels: Out<u64>) {
+        launches.set_if_wanted(d.statistics.graphs.0);
+        kernels.set_if_wanted(d.statistics.graphs.1);
+        Ok(())
+    }
+
     /// Functions that their first launch loaded.
     early fn engraftSoftCudaLoadedLate(d, count: Out<u64>) {
         count.set(d.statistics.loaded_late)

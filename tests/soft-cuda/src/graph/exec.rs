@@ -141,6 +141,7 @@ pub fn launch(d: &mut Held, id: Id, stream_id: Id) -> Result {
     capture::refuse_legacy(d, stream_id)?;
     let context = stream::get(d, stream_id)?.context;
     let start = stream::enqueue(d, stream_id, Work::Nothing, exec.last.as_slice())?;
+    d.statistics.graphs.0 += 1;
     let mut tickets: Vec<Ticket> = Vec::new();
     let mut writes: Vec<Option<Written>> = Vec::new();
     for step in &exec.steps {
@@ -148,7 +149,10 @@ pub fn launch(d: &mut Held, id: Id, stream_id: Id) -> Result {
         after.push(start);
         let (work, written) = step_work(d, step, &writes, &mut after);
         let owner = match &work {
-            Work::Kernel(k) => d.functions.get(&k.function).map_or(context, |f| f.context),
+            Work::Kernel(k) => {
+                d.statistics.graphs.1 += 1;
+                d.functions.get(&k.function).map_or(context, |f| f.context)
+            }
             _ => context,
         };
         let record = if let Work::Record(event) = work { Some(event) } else { None };
