@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use std::fmt::Write;
 
-const CLASSES: [&str; 9] = [
+const CLASSES: [&str; 10] = [
     "DDIMScheduler",
     "PNDMScheduler",
     "EulerDiscreteScheduler",
@@ -16,6 +16,7 @@ const CLASSES: [&str; 9] = [
     "LCMScheduler",
     "DDPMScheduler",
     "FlowMatchEulerDiscreteScheduler",
+    "SCMScheduler",
 ];
 
 /// Fields with values of which most work for some class.
@@ -25,7 +26,10 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("beta_end", &["0.02", "0.012", "1e-300", "0.9"]),
     ("beta_schedule", &["\"linear\"", "\"scaled_linear\"", "\"squaredcos_cap_v2\""]),
     ("trained_betas", &["[0.1]", "[0.1, 0.2]", "[0.3, 0.0001, 0.1]"]),
-    ("prediction_type", &["\"epsilon\"", "\"v_prediction\"", "\"sample\"", "\"flow_prediction\""]),
+    (
+        "prediction_type",
+        &["\"epsilon\"", "\"v_prediction\"", "\"sample\"", "\"flow_prediction\"", "\"trigflow\""],
+    ),
     ("rescale_betas_zero_snr", &["true", "false"]),
     ("timestep_spacing", &["\"linspace\"", "\"leading\"", "\"trailing\""]),
     ("steps_offset", &["0", "1", "5"]),
@@ -64,6 +68,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("variance_type", &["\"fixed_small\"", "\"fixed_small_log\"", "\"fixed_large\"", "\"learned_range\""]),
     ("original_inference_steps", &["1", "5", "50"]),
     ("timestep_scaling", &["0", "10"]),
+    ("sigma_data", &["0.5", "1", "1e-9", "80"]),
 ];
 
 /// Values that fit hardly anything.
@@ -153,17 +158,20 @@ proptest! {
     }
 }
 
-/// How many of the generated configurations run: a test that refuses everything shows nothing.
+/// How many of the generated configurations run, of each class some: a test that refuses everything shows
+/// nothing.
 #[test]
 fn many_configurations_run() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let mut ran = 0;
+    let mut ran = [0; CLASSES.len()];
     for _ in 0..1000 {
         let text = text().new_tree(&mut runner).unwrap().current();
-        ran += usize::from(run(&text, Steps::Count(5), Settings::default(), 0).is_ok());
+        let class = CLASSES.iter().position(|class| text.contains(&format!("\"{class}\""))).unwrap();
+        ran[class] += usize::from(run(&text, Steps::Count(5), Settings::default(), 0).is_ok());
     }
-    assert!(ran > 200, "{ran} of 1000");
+    let all: usize = ran.iter().sum();
+    assert!(all > 200 && ran.iter().all(|count| *count > 0), "{all} of 1000: {ran:?}");
 }
 
 /// The largest sizes take no long time.
