@@ -1,7 +1,10 @@
 //! WAV and FLAC to samples.
 
+use crate::header::WavHeader;
 use crate::{Error, Result};
+use std::any::Any;
 use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use symphonia::core::audio::SampleBuffer;
 use symphonia::core::codecs::DecoderOptions;
 use symphonia::core::errors::Error as Symphonia;
@@ -38,9 +41,16 @@ pub struct Sound {
     pub rate: u32,
     /// The samples.
     pub samples: Vec<f32>,
+    /// Seconds that the file's header announces and that are not there: the file is not whole.
+    pub missing: f64,
 }
 
 impl Sound {
+    /// A sound of which nothing is missing.
+    pub fn new(rate: u32, samples: Vec<f32>) -> Self {
+        Self { rate, samples, missing: 0.0 }
+    }
+
     /// Length in seconds.
     pub fn seconds(&self) -> f64 {
         self.samples.len() as f64 / f64::from(self.rate)
@@ -48,7 +58,9 @@ impl Sound {
 }
 
 /// Decodes a WAV file (integers of 8 to 32 bits, floats) or a FLAC file; several channels become their mean.
-/// Memory grows with what is there, not with what a header announces.
+/// Memory grows with what is there, not with what a header announces. A file that ends before its header says
+/// is decoded as far as it goes, and [`Sound::missing`] says what is not there; lengths of writers that do not
+/// know them (0, 2 GiB and more of WAV) announce nothing.
 ///
 /// # Errors
 /// `Decode` for what is neither, is damaged, or has no samples; `Limit` for a sound that is too long, of a
@@ -59,6 +71,42 @@ impl Sound {
 /// assert!(error.to_string().starts_with("the sound cannot be decoded"));
 /// ```
 pub fn decode(bytes: Vec<u8>, limits: Limits) -> Result<Sound> {
+    let header = WavHeader::read(&bytes);
+    if let Some(header) = header {
+        check_rate(header.rate)?;
+    }
+    // The decoder panics at some headers: at a rate of 0 behind bytes that it skips, or of FLAC.
+    let decoded = catch_unwind(AssertUnwindSafe(|| read(bytes, limits)));
+    let (samples, rate, frames) = decoded.unwrap_or_else(|panic| {
+        Err(Error::Decode(format!("its header is impossible ({})", said(&*panic))))
+    })?;
+    let announced = header.map_or(frames, |header| header.frames).unwrap_or_default();
+    let missing = announced.saturating_sub(samples.len() as u64) as f64 / f64::from(rate);
+    match samples.iter().position(|sample| !sample.is_finite()) {
+        _ if samples.is_empty() => Err(Error::Decode("it has no samples".into())),
+        Some(at) => Err(Error::Decode(format!("sample {at} is {}", samples[at]))),
+        None => Ok(Sound { missing, ..Sound::new(rate, samples) }),
+    }
+}
+
+/// What a panic said.
+fn said(panic: &dyn Any) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("the decoder panicked")
+}
+
+fn check_rate(rate: u32) -> Result<()> {
+    match RATES.contains(&rate) {
+        true => Ok(()),
+        false => {
+            let allowed = format!("{} to {} Hz", RATES.start(), RATES.end());
+            Err(Error::limit("the sample rate", rate, allowed))
+        }
+    }
+}
+
+/// Samples, their rate, and how many the header announces.
+fn read(bytes: Vec<u8>, limits: Limits) -> Result<(Vec<f32>, u32, Option<u64>)> {
     let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), Default::default());
     let (format, metadata) = (FormatOptions::default(), MetadataOptions::default());
     let probed = symphonia::default::get_probe().format(&Hint::new(), stream, &format, &metadata);
@@ -66,16 +114,9 @@ pub fn decode(bytes: Vec<u8>, limits: Limits) -> Result<Sound> {
     let track = format.default_track().ok_or_else(|| Error::Decode("no track of sound".into()))?;
     let (id, params) = (track.id, track.codec_params.clone());
     let rate = params.sample_rate.ok_or_else(|| Error::Decode("no sample rate".into()))?;
-    if !RATES.contains(&rate) {
-        return Err(Error::limit(
-            "the sample rate",
-            rate,
-            format!("{} to {} Hz", RATES.start(), RATES.end()),
-        ));
-    }
+    check_rate(rate)?;
     let decoder = symphonia::default::get_codecs().make(&params, &DecoderOptions::default());
     let mut decoder = decoder.map_err(|e| Error::Decode(e.to_string()))?;
-    let most = (limits.seconds * f64::from(rate)) as usize;
     let mut samples: Vec<f32> = Vec::new();
     loop {
         let packet = match format.next_packet() {
@@ -96,22 +137,19 @@ pub fn decode(bytes: Vec<u8>, limits: Limits) -> Result<Sound> {
         buffer.copy_interleaved_ref(decoded);
         let frames = buffer.samples().chunks_exact(channels);
         samples.extend(frames.map(|frame| frame.iter().sum::<f32>() / channels as f32));
-        if samples.len() > limits.samples {
-            let allowed = format!("at most {} samples", limits.samples);
-            return Err(Error::limit(
-                "the sound",
-                format!("longer than {} samples", limits.samples),
-                allowed,
-            ));
-        }
-        if samples.len() > most {
-            let allowed = format!("at most {} s", limits.seconds);
-            return Err(Error::limit("the sound", format!("longer than {} s", limits.seconds), allowed));
-        }
+        check_length(samples.len(), rate, limits)?;
     }
-    match samples.iter().position(|sample| !sample.is_finite()) {
-        _ if samples.is_empty() => Err(Error::Decode("it has no samples".into())),
-        Some(at) => Err(Error::Decode(format!("sample {at} is {}", samples[at]))),
-        None => Ok(Sound { rate, samples }),
+    Ok((samples, rate, params.n_frames))
+}
+
+fn check_length(samples: usize, rate: u32, limits: Limits) -> Result<()> {
+    if samples > limits.samples {
+        let (got, allowed) = (format!("longer than {} samples", limits.samples), limits.samples);
+        return Err(Error::limit("the sound", got, format!("at most {allowed} samples")));
     }
+    if samples > (limits.seconds * f64::from(rate)) as usize {
+        let (got, allowed) = (format!("longer than {} s", limits.seconds), limits.seconds);
+        return Err(Error::limit("the sound", got, format!("at most {allowed} s")));
+    }
+    Ok(())
 }

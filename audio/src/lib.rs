@@ -9,6 +9,7 @@ mod decode;
 mod error;
 mod extract;
 mod format;
+mod header;
 mod mel;
 mod resample;
 mod segment;

@@ -79,7 +79,7 @@ impl Sound {
         }
         let shared = gcd(self.rate, rate);
         let weights = Weights::new((self.rate / shared) as usize, (rate / shared) as usize)?;
-        Ok(Sound { rate, samples: weights.apply(&self.samples) })
+        Ok(Sound { rate, samples: weights.apply(&self.samples), missing: self.missing })
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
             (0..rate).map(|i| (2.0 * PI * 440.0 * f64::from(i) / f64::from(rate)).sin() as f32).collect()
         };
         for from in [8_000, 11_025, 22_050, 44_100, 47_992, 48_000, 96_000, 767_987] {
-            let sound = Sound { rate: from, samples: tone(from) }.at(16_000).unwrap();
+            let sound = Sound::new(from, tone(from)).at(16_000).unwrap();
             assert_eq!((sound.rate, sound.samples.len()), (16_000, 16_000));
             let far = sound.samples.iter().zip(tone(16_000)).skip(200).take(15_600);
             let worst = far.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -105,16 +105,17 @@ mod tests {
     #[test]
     fn what_the_lower_rate_cannot_hold_does_not_pass() {
         let samples = (0..48_000).map(|i| (2.0 * PI * 15_000.0 * f64::from(i) / 48_000.0).sin() as f32);
-        let sound = Sound { rate: 48_000, samples: samples.collect() }.at(16_000).unwrap();
+        let sound = Sound::new(48_000, samples.collect()).at(16_000).unwrap();
         let loudest = sound.samples[100..15_900].iter().fold(0.0, |m, x| f32::max(m, x.abs()));
         assert!(loudest < 1e-3, "{loudest}");
     }
 
     #[test]
     fn the_same_rate_and_impossible_ones() {
-        let sound = Sound { rate: 16_000, samples: vec![0.5, -0.25] };
+        let sound = Sound { missing: 0.5, ..Sound::new(16_000, vec![0.5, -0.25]) };
+        assert_eq!(sound.clone().at(8_000).unwrap().missing, 0.5);
         assert_eq!(sound.clone().at(16_000).unwrap(), sound);
-        let odd = Sound { rate: 767_987, samples: vec![0.0; 4] };
+        let odd = Sound::new(767_987, vec![0.0; 4]);
         assert!(odd.at(4_000_000_007).unwrap_err().to_string().contains("767987 to 4000000007"));
     }
 }

@@ -49,6 +49,37 @@ fn integers_and_floats_of_every_width() {
     assert_eq!(read(wav(1, 2, 8_000, 16, &of(16))).unwrap().samples, [-0.125]);
 }
 
+fn flac_of_rate_0() -> Vec<u8> {
+    let mut bytes = include_bytes!("tone.flac").to_vec();
+    bytes[18..20].fill(0);
+    bytes[20] &= 0x0f;
+    bytes
+}
+
+/// The header of a file that ends early announces more than is there.
+#[test]
+fn what_is_missing_of_a_file_is_said() {
+    let whole = wav(1, 2, 16_000, 16, &[0; 64_000]);
+    let missing = |bytes: &[u8]| read(bytes.to_vec()).map(|sound| (sound.samples.len(), sound.missing));
+    assert_eq!(missing(&whole), Ok((16_000, 0.0)));
+    assert_eq!(missing(&whole[..44 + 32_000]), Ok((8_000, 0.5)));
+    // Writers to a pipe do not know their length.
+    for unknown in [0_u32, u32::MAX] {
+        let mut piped = whole.clone();
+        piped[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        piped[40..44].copy_from_slice(&unknown.to_le_bytes());
+        match unknown {
+            0 => assert!(missing(&piped).unwrap_err().contains("no samples")),
+            _ => assert_eq!(missing(&piped), Ok((16_000, 0.0))),
+        }
+    }
+    let mut flac = include_bytes!("tone.flac").to_vec();
+    assert_eq!(missing(&flac), Ok((800, 0.0)));
+    // 36 bits of STREAMINFO: 800 samples become 16,800.
+    flac[22..26].copy_from_slice(&16_800_u32.to_be_bytes());
+    assert_eq!(missing(&flac), Ok((800, 1.0)));
+}
+
 #[test]
 fn what_cannot_be_is_refused_by_name() {
     let silence = vec![0u8; 2 * 16_000 * 11];
@@ -58,6 +89,10 @@ fn what_cannot_be_is_refused_by_name() {
         (wav(1, 1, 16_000, 16, &[]), "no samples"),
         (wav(1, 1, 16_000, 16, &silence), "longer than 10 s"),
         (wav(1, 1, 5, 16, &[0; 8]), "sample rate is 5"),
+        (wav(1, 1, 0, 16, &[0; 200]), "sample rate is 0; allowed: 1000 to 768000 Hz"),
+        // Bytes in front of the header are skipped, and FLAC's rate has 20 bits of its own.
+        ([b"junk".to_vec(), wav(1, 1, 0, 16, &[0; 200])].concat(), "cannot be decoded"),
+        (flac_of_rate_0(), "cannot be decoded"),
         (wav(3, 1, 16_000, 32, &f32::NAN.to_le_bytes()), "sample 0 is NaN"),
     ] {
         let error = read(bytes).unwrap_err();

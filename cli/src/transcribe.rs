@@ -79,7 +79,14 @@ fn read(path: &Path) -> Result<Sound, Failure> {
     }
     let bytes = input::whole(path, MOST)?;
     let named = |e: engraft::engraft_audio::Error| Error::format(path.display().to_string(), e.to_string());
-    Ok(decode(bytes, Limits::default()).map_err(named)?)
+    let sound = decode(bytes, Limits::default()).map_err(named)?;
+    if sound.missing > 0.0 {
+        // In milliseconds that have begun.
+        let missing = (sound.missing * 1e3).ceil() / 1e3;
+        let what = format!("is not whole: {missing:.3} s that its header announces are missing");
+        note(&format!("warning: {} {what}", path.display()));
+    }
+    Ok(sound)
 }
 
 /// Refuses a device, which may have no end: sounds may be as long as memory.

@@ -74,7 +74,7 @@ fn sound(seconds: f64, quiet: std::ops::Range<f64>) -> Sound {
         let loud = if quiet.contains(&(i as f64 / RATE as f64)) { 1e-6 } else { 0.4 };
         ((state >> 8) as f32 / (1 << 23) as f32 - 1.0) * loud
     });
-    Sound { rate: RATE as u32, samples: samples.collect() }
+    Sound::new(RATE as u32, samples.collect())
 }
 
 fn all(model: &Transcriber, sound: Sound) -> Vec<Segment> {
@@ -193,7 +193,7 @@ fn long_sounds_are_split_where_it_is_quiet() {
     assert!((13.0..13.4).contains(&first.end) && first.start == 0.0, "{first:?}");
     assert_eq!((second.start, second.end), (first.end, 26.0));
     let at = (first.end * RATE as f64).round() as usize;
-    let part = Sound { rate: RATE as u32, samples: long.samples[at..].to_vec() };
+    let part = Sound::new(RATE as u32, long.samples[at..].to_vec());
     assert_eq!(all(&model, part)[0].text, second.text);
     // Silence, and what makes no row of the encoder, say nothing.
     assert!(all(&model, sound(70.0, 0.0..70.0)).is_empty());

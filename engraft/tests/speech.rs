@@ -30,7 +30,7 @@ fn transcriber(folder: &Path) -> Transcriber {
 fn sound() -> Sound {
     let mut samples = numbers(RATE * 7 / 2, 5, 0.3);
     samples[RATE..2 * RATE].fill(0.0);
-    Sound { rate: RATE as u32, samples }
+    Sound::new(RATE as u32, samples)
 }
 
 fn mel() -> LogMel {
@@ -357,7 +357,7 @@ fn what_cannot_be_transcribed_is_refused_by_name() {
     refused(SpeechOptions::new().language("xx"), "\"xx\" is not in the model's vocabulary");
     refused(SpeechOptions::new().language("startoftranscript"), "not in the model's vocabulary");
     refused(SpeechOptions::new().task(Task::Translate), "translates nothing");
-    let silence = Sound { rate: RATE as u32, samples: vec![0.0; 10 * RATE] };
+    let silence = Sound::new(RATE as u32, vec![0.0; 10 * RATE]);
     assert_eq!(english.transcribe(silence, &SpeechOptions::new().language("en")).unwrap().count(), 0);
     let no = |error: engraft::Error, what: &str| assert!(error.to_string().contains(what), "{error}");
     no(Transcriber::new(engraft::demo().unwrap()).unwrap_err(), "reads no sound");

@@ -153,7 +153,7 @@ fn decoded(config: &ServerConfig, file: Bytes, rate: u32) -> Result<Sound, ApiEr
         samples: config.most_samples(),
         channels: CHANNELS,
     };
-    let wrong = |error| ApiError::field("file", error);
+    let wrong = |error| ApiError::field("file", format!("cannot be taken: {error}"));
     let mut sound = decode(file.into(), limits).map_err(wrong)?.at(rate).map_err(wrong)?;
     sound.samples.shrink_to_fit();
     Ok(sound)
@@ -285,6 +285,8 @@ struct Heard {
     language: Option<String>,
     seconds: f64,
     incomplete: usize,
+    /// Seconds that the file's header announces and that are not there.
+    missing: f64,
 }
 
 impl Heard {
@@ -293,8 +295,12 @@ impl Heard {
         texts.join(" ")
     }
 
-    /// The same object, with the windows of which something is missing, if there are any.
+    /// The same object, with the windows of which something is missing, and the seconds of a file that is not
+    /// whole, if there are any.
     fn with_missing(&self, mut body: Value) -> Value {
+        if self.missing > 0.0 {
+            body["missing_seconds"] = self.missing.into();
+        }
         if self.incomplete > 0 {
             body["incomplete_windows"] = self.incomplete.into();
         }
@@ -328,7 +334,7 @@ impl Job {
         }
         let call = &self.call;
         let model = call.served.speech.as_ref().map_err(Clone::clone)?;
-        let seconds = sound.seconds();
+        let (seconds, missing) = (sound.seconds(), sound.missing);
         let mut heard = model.transcribe(sound, &self.options)?.cancelled_by(&self.cancel);
         let (mut segments, mut details) = (Vec::new(), Vec::new());
         while let Some(next) = heard.next() {
@@ -345,7 +351,7 @@ impl Job {
         let rows = model.model().info().sound.as_ref().map_or(0, |stem| stem.tokens());
         self.state.metrics.prompts(heard.windows() * rows);
         let (language, incomplete) = (heard.language(), heard.incomplete());
-        Ok(Heard { segments, details, language, seconds, incomplete })
+        Ok(Heard { segments, details, language, seconds, incomplete, missing })
     }
 }
 

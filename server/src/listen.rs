@@ -13,7 +13,11 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::fmt;
+#[cfg(unix)]
+use std::io::ErrorKind;
 use std::net::SocketAddr;
+#[cfg(unix)]
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +46,18 @@ impl fmt::Display for Address {
             Address::Tcp(address, false) => write!(f, "http://{address}"),
             Address::Tcp(address, true) => write!(f, "https://{address}"),
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Address {
+    /// Removes the file of a Unix socket, unless something else has its place by now.
+    pub(crate) fn leave(&self) {
+        #[cfg(unix)]
+        if let Address::Unix(path) = self
+            && is_socket(path).is_ok_and(|socket| socket)
+        {
+            let _ = std::fs::remove_file(path);
         }
     }
 }
@@ -100,9 +116,7 @@ impl Listener {
         }
         let most = u32::try_from(config.max_connections).unwrap_or(u32::MAX);
         let _ = timeout(LAST_WRITES, self.connections.acquire_many(most)).await;
-        if let Address::Unix(path) = &self.address {
-            let _ = std::fs::remove_file(path);
-        }
+        self.address.leave();
     }
 
     async fn accept(&self, limits: Limits) -> std::io::Result<()> {
@@ -125,13 +139,34 @@ impl Listener {
     }
 }
 
+/// Whether a socket is there, and no link to one.
+#[cfg(unix)]
+fn is_socket(path: &Path) -> std::io::Result<bool> {
+    use std::os::unix::fs::FileTypeExt;
+    Ok(std::fs::symlink_metadata(path)?.file_type().is_socket())
+}
+
 #[cfg(unix)]
 async fn unix(path: &PathBuf) -> Result<(Socket, Address)> {
     let failed = |source| Error::Io { path: path.clone(), source };
-    // A socket that a server left behind refuses connections.
-    let left = tokio::net::UnixStream::connect(path).await;
-    if left.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused) {
-        std::fs::remove_file(path).map_err(failed)?;
+    match is_socket(path) {
+        // A socket that a server left behind refuses connections.
+        Ok(true) => {
+            let left = tokio::net::UnixStream::connect(path).await;
+            if left.is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
+                std::fs::remove_file(path).map_err(failed)?;
+            }
+        }
+        Ok(false) => {
+            let found = format!("{}, which is there and is no socket", path.display());
+            return Err(Error::config(
+                "uds",
+                found,
+                "a path where nothing is, or a socket that a server left",
+            ));
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
     }
     let listener = tokio::net::UnixListener::bind(path).map_err(failed)?;
     Ok((Socket::Unix(listener), Address::Unix(path.clone())))
@@ -259,5 +294,36 @@ mod tests {
             assert!(all.len() > 1 << 20, "{} bytes", all.len());
             assert_eq!((admission.requests(), room.available_permits()), (0, 1025));
         });
+    }
+
+    /// What no server has left behind is not a server's to remove.
+    #[cfg(unix)]
+    #[test]
+    fn only_sockets_make_room_for_a_socket() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let folder = std::env::temp_dir().join(format!("engraft-uds-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (socket, file, link) = (folder.join("socket"), folder.join("file"), folder.join("link"));
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        std::fs::write(&file, "precious").unwrap();
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        let bind = |path: &Path| {
+            let config = ServerConfig { uds: Some(path.into()), ..ServerConfig::default() };
+            runtime.block_on(Listener::bind(&config)).map(|listener| listener.address)
+        };
+        for path in [&file, &link, &folder] {
+            let error = bind(path).unwrap_err().to_string();
+            assert!(error.contains("is no socket") && error.contains("uds"), "{error}");
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+        assert!(link.is_symlink());
+        // The socket that was left; then a server's own goes with it, and no file that came later does.
+        let address = bind(&socket).unwrap();
+        address.leave();
+        assert!(!socket.exists());
+        std::fs::write(&socket, "another's").unwrap();
+        address.leave();
+        assert!(socket.exists());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

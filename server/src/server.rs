@@ -150,9 +150,7 @@ impl Server {
             }
             Ok::<(), Error>(())
         })?;
-        if let Address::Unix(path) = &listener.address {
-            let _ = std::fs::remove_file(path);
-        }
+        listener.address.leave();
         runtime.shutdown_background();
         Ok(())
     }

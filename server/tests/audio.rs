@@ -173,6 +173,26 @@ fn languages_translations_and_requests_at_once() {
     assert!(error["message"].as_str().unwrap().contains("translates nothing"), "{error}");
 }
 
+/// What is there of a file that ends early is heard, and the answer says that something is not.
+#[test]
+fn a_file_that_is_not_whole_is_heard_as_far_as_it_goes() {
+    let server = serving(whisper("part", &json!({})), config());
+    let whole = sound();
+    // Of 3.5 s one is missing; of a rate of 0 the decoder would panic.
+    let part = &whole[..whole.len() - 2 * RATE];
+    let hear = |texts: &[(&str, &str)], file: &[u8]| post(&server, TRANSCRIPTIONS, &multipart(texts, file));
+    let verbose = hear(&[("response_format", "verbose_json")], part).json();
+    assert_eq!((&verbose["duration"], &verbose["missing_seconds"]), (&json!(2.5), &json!(1.0)));
+    assert_eq!(hear(&[], part).json()["missing_seconds"], json!(1.0));
+    assert!(hear(&[("stream", "true")], part).text().contains("\"missing_seconds\":1.0"));
+    assert!(hear(&[], &whole).json().get("missing_seconds").is_none());
+    let mut still = whole;
+    still[24..28].fill(0);
+    let error = hear(&[], &still).error(400);
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("`file` cannot be taken: the sample rate is 0; allowed: 1000 to"), "{message}");
+}
+
 #[test]
 fn prompts_and_temperatures_are_the_librarys() {
     let folder = whisper("prompt", &json!({}));

@@ -79,6 +79,13 @@ fn what_cannot_be_heard_is_said() {
         stderr(&silent)
     );
     fails(&["transcribe", "/no/such.wav", "-m", model], &["/no/such.wav"]);
+    // What is left of a file that ends early is heard, and what is not is said.
+    let part = folder("part").join("part.wav");
+    std::fs::write(&part, &std::fs::read(&sound).unwrap()[..44 + 4_000]).unwrap();
+    let part = engraft(&["transcribe", part.to_str().unwrap(), "-m", model]);
+    let said = stderr(&part);
+    assert!(said.contains("part.wav is not whole: 0.625 s") && !stderr(&silent).contains("whole"), "{said}");
+    assert!(said.contains("nothing was heard in 0.6 s"), "{said}");
     let text = folder("no-sound").join("text.wav");
     std::fs::write(&text, "no sound").unwrap();
     fails(&["transcribe", text.to_str().unwrap(), "-m", model], &["text.wav", "neither WAV nor FLAC"]);
