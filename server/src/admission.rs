@@ -52,8 +52,16 @@ impl Admission {
     /// A place for a request of a key with `sequences` continuations and `tokens` of prompts.
     ///
     /// # Errors
-    /// 429, with the seconds after which there will be room at the present rate.
+    /// 429, with the seconds after which there will be room at the present rate; 400 for more sequences than
+    /// ever have room.
     pub fn enter(self: &Arc<Self>, key: &str, sequences: usize, tokens: usize) -> Result<Permit, ApiError> {
+        if sequences > self.most_sequences {
+            let (most, running) = (self.most_sequences, self.running);
+            let what =
+                format!("the request asks for {sequences} sequences at once; this server allows {most}");
+            let why = format!("{running} that run and {} that wait", most - running);
+            return Err(ApiError::bad(format!("{what}: {why}")));
+        }
         let mut load = self.load();
         let of_key = load.per_key.get(key).copied().unwrap_or_default();
         if let Some(most) = self.most_per_key.filter(|most| of_key >= *most) {
@@ -61,7 +69,7 @@ impl Admission {
         }
         let full = load.sequences > 0
             && (load.sequences + sequences > self.most_sequences || load.tokens + tokens > self.most_tokens);
-        if full || sequences > self.most_sequences {
+        if full {
             let (found, most) = (load.sequences, self.most_sequences);
             let message = match load.tokens + tokens {
                 // Of pictures.

@@ -29,7 +29,8 @@ impl ApiKey {
     /// lines and those behind `#` are none.
     ///
     /// # Errors
-    /// `Config` for a file without a key, an empty secret or a name that comes twice.
+    /// `Config` for a file without a key, an empty secret, one that no header can carry, and a name or a
+    /// secret that comes twice.
     ///
     /// ```
     /// use engraft_server::ApiKey;
@@ -61,10 +62,26 @@ impl ApiKey {
             }
             keys.push(Self::new(name, secret));
         }
+        Self::check(&keys, "api-key-file")?;
         match keys.is_empty() {
             true => Err(Error::config("api-key-file", "without a key", "a line with name:key at least")),
             false => Ok(keys),
         }
+    }
+
+    /// Refuses secrets that no header can carry, and two names for one; what is wrong is said without them.
+    pub(crate) fn check(keys: &[Self], field: &str) -> Result<()> {
+        for (at, key) in keys.iter().enumerate() {
+            if !key.secret.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+                let found = format!("for {} a key with other characters than visible ASCII", key.name);
+                return Err(Error::config(field, found, "visible ASCII, which a header can carry"));
+            }
+            if let Some(same) = keys[..at].iter().find(|other| other.secret == key.secret) {
+                let found = format!("one key under two names, {} and {}", same.name, key.name);
+                return Err(Error::config(field, found, "a key of its own for each name"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -93,4 +110,25 @@ pub fn key_of(headers: &HeaderMap, keys: &[ApiKey]) -> Result<String, ApiError> 
         }
     }
     found.map(|key| key.name.clone()).ok_or_else(|| ApiError::unauthorized("the key is not known"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_no_client_can_send_or_two_share_are_refused_without_their_secrets() {
+        for (text, said) in [
+            ("a:geh\u{e9}im\n", "for a a key with other characters than visible ASCII"),
+            ("sk-1\nsecr\tet\n", "for line 2 a key with"),
+            ("a:secret\nb:other\nc:secret\n", "one key under two names, a and c"),
+            ("a:secret\na:other\n", "the name a twice"),
+        ] {
+            let error = ApiKey::parse(text).unwrap_err().to_string();
+            assert!(error.contains(said) && error.contains("api-key-file"), "{error}");
+            assert!(!error.contains("secr") && !error.contains("geh"), "{error}");
+        }
+        assert_eq!(ApiKey::parse("a:of two\nb:of three").unwrap().len(), 2);
+    }
 }

@@ -1,6 +1,7 @@
 //! What a server is set up with.
 
 use crate::auth::ApiKey;
+use engraft::{Error, Result};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -115,6 +116,20 @@ impl Default for ServerConfig {
     }
 }
 
+impl ServerConfig {
+    /// Refuses settings with which no request could be served.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.max_body_bytes == 0 {
+            return Err(Error::config("max-body-bytes", 0, "1 or more: every request but GET has a body"));
+        }
+        ApiKey::check(&self.api_keys, "api-key")?;
+        match self.served_model_name.iter().any(|name| name.trim().is_empty()) {
+            true => Err(Error::config("served-model-name", "an empty name", "names that requests can write")),
+            false => Ok(()),
+        }
+    }
+}
+
 /// Samples that a second of a file may have on the mean: those of studios.
 #[cfg(feature = "speech")]
 const SAMPLES_PER_SECOND: usize = 48_000;
@@ -129,5 +144,29 @@ impl ServerConfig {
     /// Bytes that a sound takes at most while it is decoded: it grows by doubling.
     pub(crate) fn most_sound_bytes(&self) -> usize {
         self.most_samples().saturating_mul(2 * size_of::<f32>())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_no_request_fits_are_refused() {
+        let plain = ServerConfig::default();
+        plain.check().unwrap();
+        let key = |name: &str| ApiKey::new(name, "sk-1");
+        for (config, said) in [
+            (ServerConfig { max_body_bytes: 0, ..plain.clone() }, "`max-body-bytes` is 0"),
+            (
+                ServerConfig { served_model_name: vec!["a".into(), " ".into()], ..plain.clone() },
+                "an empty name",
+            ),
+            (ServerConfig { api_keys: vec![key("a"), key("b")], ..plain.clone() }, "two names, a and b"),
+        ] {
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
     }
 }

@@ -38,6 +38,19 @@ pub enum Shape {
     Any,
 }
 
+impl Shape {
+    /// What a value without effect should look like where it does not; ranges do not count.
+    fn misses(self, value: &Value) -> Option<&'static str> {
+        let (fits, allowed) = match self {
+            Shape::Text => (value.is_string(), "a string"),
+            Shape::Bool => (value.is_boolean(), "true or false"),
+            Shape::Object => (value.is_object(), "an object"),
+            _ => (true, ""),
+        };
+        (!fits).then_some(allowed)
+    }
+}
+
 /// What is done with a field.
 #[derive(Debug, Clone, Copy)]
 pub enum Rule {
@@ -138,6 +151,14 @@ impl Fields {
                     let why = format!("{}; {why}", short(&value));
                     return Err(ApiError::unsupported(&name, &why));
                 }
+                Some(Field { rule: Rule::NoEffect, shape, .. }) => {
+                    if let Some(allowed) = shape.misses(&value) {
+                        return Err(ApiError::field(
+                            &name,
+                            format!("is {}; allowed: {allowed}", short(&value)),
+                        ));
+                    }
+                }
                 Some(_) => {}
             }
             kept.insert(name, value);
@@ -208,6 +229,20 @@ impl Fields {
     /// 400 for anything else.
     pub fn ids(&self, name: &str) -> Result<Vec<u32>, ApiError> {
         Ok(self.read(name, "a list of token ids", ids)?.unwrap_or_default())
+    }
+
+    /// A list of token ids of a vocabulary of so many.
+    ///
+    /// # Errors
+    /// 400 for anything else, naming the first id that is beyond it.
+    pub fn ids_below(&self, name: &str, vocab: usize) -> Result<Vec<u32>, ApiError> {
+        let ids = self.ids(name)?;
+        match ids.iter().find(|id| **id as usize >= vocab) {
+            Some(id) => {
+                Err(ApiError::field(name, format!("has {id}; allowed: ids below {vocab}, the vocabulary")))
+            }
+            None => Ok(ids),
+        }
     }
 
     /// A string, or a list of strings.

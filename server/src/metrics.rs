@@ -7,7 +7,7 @@ use prometheus::{
     TextEncoder,
 };
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 const FIRST_TOKEN: [f64; 17] =
@@ -308,6 +308,11 @@ impl Drop for Queued {
     }
 }
 
+/// How long a prompt waited, once one of its sequences was admitted; clones share it. Those that join a prompt
+/// that has run waited as long as it did.
+#[derive(Debug, Clone, Default)]
+pub struct Waited(std::sync::Arc<OnceLock<Duration>>);
+
 /// The times of one sequence; what has not ended when it is dropped was aborted.
 #[derive(Debug)]
 pub struct Timing {
@@ -317,24 +322,32 @@ pub struct Timing {
     last: Instant,
     tokens: usize,
     reason: &'static str,
+    waited: Waited,
+    counted: bool,
 }
 
 impl Timing {
     /// A sequence whose submission began then: of `n` of a prompt of so many tokens, with so many at most.
+    /// Those of one prompt share `waited`.
     pub fn new(
         metrics: std::sync::Arc<Metrics>,
         began: Instant,
         (prompt, n, most_tokens): (usize, usize, usize),
+        waited: Waited,
     ) -> Self {
         metrics.prompts(prompt);
         metrics.choices.observe(n as f64);
         metrics.most_tokens.observe(most_tokens as f64);
-        Self { metrics, began, first: None, last: began, tokens: 0, reason: "abort" }
+        let (tokens, reason, counted) = (0, "abort", false);
+        Self { metrics, began, first: None, last: began, tokens, reason, waited, counted }
     }
 
     /// It had waited so long when it was admitted.
-    pub fn queued(&self, time: Duration) {
+    pub fn queued(&mut self, time: Duration) {
+        self.counted = true;
         self.metrics.queue.observe(time.as_secs_f64());
+        // The first one of a prompt is the one that the others join.
+        let _ = self.waited.0.set(time);
     }
 
     /// A token came.
@@ -362,6 +375,9 @@ impl Timing {
 impl Drop for Timing {
     fn drop(&mut self) {
         let metrics = &self.metrics;
+        if let Some(time) = self.waited.0.get().filter(|_| !self.counted && self.first.is_some()) {
+            metrics.queue.observe(time.as_secs_f64());
+        }
         metrics.ended.with_label_values(&[self.reason]).inc();
         metrics.whole.observe(self.began.elapsed().as_secs_f64());
         metrics.generated.observe(self.tokens as f64);

@@ -218,6 +218,10 @@ fn content(place: &str, value: &Value) -> Result<String, ApiError> {
         match (part, kind, part.get("text").and_then(Value::as_str)) {
             (Value::String(text), _, _) => texts.push(text.as_str()),
             (_, Some("text" | "input_text") | None, Some(text)) => texts.push(text),
+            (_, Some("text" | "input_text"), None) => {
+                let why = format!("has the part {}; allowed: a string as its `text`", short(part));
+                return Err(ApiError::field(place, why));
+            }
             (_, Some(kind), _) => {
                 let why = format!("parts of type {} are not read, text alone is", short(&kind.into()));
                 return Err(ApiError::unsupported(place, &why));

@@ -3,7 +3,7 @@
 use crate::choice::{Choice, Piece};
 use crate::error::{ApiError, json_response};
 use crate::group::{Group, Scope};
-use crate::metrics::Timing;
+use crate::metrics::{Timing, Waited};
 use crate::openai::{Frames, Generation, Kind};
 use crate::sse;
 use crate::state::{Call, State, fresh_id, now};
@@ -84,7 +84,8 @@ pub async fn run(
         false => gather(group, &mut frames).await?,
     };
     if let Some(seed) = generation.sampling.seed.filter(|_| !generation.sampling.is_greedy()) {
-        response.headers_mut().insert("x-engraft-seed", HeaderValue::from(seed));
+        // As the field has it, which may be negative.
+        response.headers_mut().insert("x-engraft-seed", HeaderValue::from(seed.cast_signed()));
     }
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert("x-request-id", id);
@@ -102,10 +103,11 @@ fn room(
 ) -> Result<usize, ApiError> {
     let most = served.generator.info().max_context;
     let room = most.saturating_sub(len);
+    let limit = generation.limit.unwrap_or(usize::MAX);
     let asked = match (generation.max_tokens, kind) {
         (Some(asked), _) => asked,
-        (None, Kind::Chat) => room.max(1),
-        (None, Kind::Text) => COMPLETION_TOKENS.min(room.max(1)),
+        (None, Kind::Chat) => room.max(1).min(limit),
+        (None, Kind::Text) => COMPLETION_TOKENS.min(room.max(1)).min(limit),
     };
     if len > most || asked > room {
         let message = format!(
@@ -154,8 +156,10 @@ fn submit(
             state.models.report(&call.served, &error, call.fingerprint);
             ApiError::from(error)
         })?;
+        let waited = Waited::default();
         for tokens in several {
-            let timing = Timing::new(Arc::clone(&state.metrics), began, (ids.len(), generation.n, *room));
+            let counts = (ids.len(), generation.n, *room);
+            let timing = Timing::new(Arc::clone(&state.metrics), began, counts, waited.clone());
             let stops = generation.stops.clone();
             choices.push(Choice::new(tokens.into_stream(), detokenizer.clone(), stops, timing)?);
         }

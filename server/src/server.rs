@@ -66,13 +66,14 @@ impl Server {
     /// is a `TextGenerator`, or (feature `images`) an `ImageHandle`.
     ///
     /// # Errors
-    /// Those of `load`; `Io` for an address that cannot be had; `Text` for a chat template that does not
+    /// Those of `load`; `Config` for settings with which no request could be served; `Io` for an address that cannot be had; `Text` for a chat template that does not
     /// compile; `Format` for certificates; of a pipeline `Config` for a chat template, and `Architecture`
     /// where it needs more than a text.
     pub fn bind<M: Into<Model>>(
         config: ServerConfig,
         load: impl Fn() -> Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
+        config.check()?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let runtime = Builder::new_multi_thread()
             .worker_threads(cores.div_ceil(CORES_PER_THREAD))

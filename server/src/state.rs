@@ -7,6 +7,7 @@ use crate::error::ApiError;
 use crate::fields::{Field, Fields, clipped};
 use crate::metrics::{Load, Metrics};
 use crate::supervise::{Models, Served};
+use crate::unique;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Request, StatusCode, header};
 use engraft::{Caller, CancelToken};
@@ -165,9 +166,12 @@ impl State {
             return Err(ApiError::content_type(&clipped(kind), "application/json"));
         }
         let (bytes, room) = self.body(request).await?;
-        let given = match serde_json::from_slice(&bytes) {
+        let given = match unique::from_slice(&bytes) {
             Ok(Value::Object(given)) => given,
             Ok(_) => return Err(ApiError::bad("the body is JSON, but no object")),
+            Err(error) if error.is_data() => {
+                return Err(ApiError::bad(format!("the body cannot be taken: {error}")));
+            }
             Err(error) => return Err(ApiError::bad(format!("the body is no JSON: {error}"))),
         };
         self.call(given, tables, key, fingerprint(&[&bytes]), room, served)
@@ -208,9 +212,14 @@ impl State {
     /// The bytes of a body, and the room that they take.
     ///
     /// # Errors
-    /// 413, 408, 429, 400.
+    /// 415 for a body that is compressed, 413, 408, 429, 400.
     pub async fn body(&self, request: Request<Body>) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
         let headers = request.headers();
+        let codings = headers.get_all(header::CONTENT_ENCODING).iter().map(|value| value.to_str());
+        if let Some(other) = codings.map(Result::unwrap_or_default).find(|name| !is_kind(name, "identity")) {
+            let message = format!("Content-Encoding is {}; allowed: none, or identity", clipped(other));
+            return Err(ApiError::protocol(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
         let most = self.config.max_body_bytes;
         let too_large = || {
             let message = format!("the body has more than {most} bytes");

@@ -77,7 +77,9 @@ pub async fn detokenize(
 ) -> Result<Response<Body>, ApiError> {
     let call = state.read(request, &[DETOKENIZE]).await?;
     let Some(_) = call.fields.get("tokens") else { return Err(ApiError::field("tokens", "is missing")) };
-    let ids = call.fields.ids("tokens")?;
+    let generator = &call.served.generator;
+    let vocab = generator.info().vocab.max(generator.tokenizer().vocab_size());
+    let ids = call.fields.ids_below("tokens", vocab)?;
     let text = blocking(move || Ok(call.served.generator.tokenizer().decode(&ids, false)?)).await?;
     Ok(json_response(StatusCode::OK, &json!({"prompt": text})))
 }

@@ -62,8 +62,10 @@ impl Input {
 pub struct Generation {
     /// How tokens are sampled, with the seed that was taken.
     pub sampling: SamplingParams,
-    /// Tokens at most; none: what the route takes for it.
+    /// Tokens at most; none: what the route takes for it, up to `limit`.
     pub max_tokens: Option<usize>,
+    /// Tokens that the server allows; none: the context's.
+    pub limit: Option<usize>,
     /// Continuations of each prompt.
     pub n: usize,
     /// What ends them.
@@ -127,12 +129,15 @@ impl Generation {
         let salt = fields.text("cache_salt")?.unwrap_or_default();
         let of_key = if config.share_prefixes { "" } else { key };
         let request_id = fields.text("request_id")?.map(str::to_owned);
-        if request_id.as_ref().is_some_and(|id| id.len() > 128 || !id.chars().all(|c| c.is_ascii_graphic())) {
-            return Err(ApiError::field("request_id", "has to be at most 128 visible ASCII characters"));
+        let possible =
+            |id: &String| (1..=128).contains(&id.len()) && id.chars().all(|c| c.is_ascii_graphic());
+        if request_id.as_ref().is_some_and(|id| !possible(id)) {
+            return Err(ApiError::field("request_id", "has to be 1 to 128 visible ASCII characters"));
         }
         Ok(Self {
             sampling: sampling(fields, served.generator.sampling())?,
             max_tokens,
+            limit: config.max_output_tokens,
             n,
             stops: stops(fields, served, config)?,
             skip_special: fields.flag("skip_special_tokens", true)?,
@@ -178,7 +183,8 @@ fn stops(fields: &Fields, served: &Served, config: &ServerConfig) -> Result<Stop
         false => served.generator.stop_ids().to_vec(),
     };
     let keep = fields.flag("include_stop_str_in_output", false)?;
-    Ok(Stops { strings, keep, ids: fields.ids("stop_token_ids")?, own_ids })
+    let ids = fields.ids_below("stop_token_ids", served.generator.info().vocab)?;
+    Ok(Stops { strings, keep, ids, own_ids })
 }
 
 /// Whether the usage comes at the end of a stream, and with every chunk.

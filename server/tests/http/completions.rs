@@ -14,6 +14,18 @@ fn sampled(seed: u64) -> Value {
     json!({"model": "demo", "prompt": PROMPT, "max_tokens": 24, "temperature": 0.9, "top_k": 50, "top_p": 0.95, "seed": seed})
 }
 
+/// The header has what the field takes.
+#[test]
+fn a_seed_comes_back_as_it_was_given() {
+    let server = start(config());
+    let mut body = sampled(0);
+    for seed in [-1_i64, -(1 << 53) + 1, (1 << 53) - 1] {
+        body["seed"] = json!(seed);
+        let answer = server.post("/v1/completions", &body);
+        assert_eq!(answer.header("x-engraft-seed"), Some(seed.to_string()), "{}", answer.text());
+    }
+}
+
 #[test]
 fn a_completion_is_the_librarys_text_streamed_or_not() {
     let server = start(config());

@@ -143,10 +143,13 @@ fn wrong_values_name_the_field_the_value_and_what_is_allowed() {
         ("stop", json!(vec!["x"; 17]), "17"),
         ("stop", json!(7), "7"),
         ("stop_token_ids", json!([-1]), "-1"),
+        ("stop_token_ids", json!([2, 4_000_000_000_u32]), "has 4000000000; allowed: ids below"),
         ("stream", json!("yes"), "\"yes\""),
         ("stream_options", json!({}), "stream"),
         ("best_of", json!(2), "2"),
         ("request_id", json!("a b"), "ASCII"),
+        ("request_id", json!(""), "1 to 128"),
+        ("user", json!(5), "5; allowed: a string"),
         ("prompt", json!([]), "not understood"),
         ("prompt", json!([[]]), "not understood"),
         ("prompt", json!({"a": 1}), "not understood"),
@@ -174,6 +177,14 @@ fn wrong_values_name_the_field_the_value_and_what_is_allowed() {
     ] {
         refused(&server, "/v1/chat/completions", &json!({"messages": messages}), param);
     }
+    for part in [json!({"type": "text"}), json!({"type": "text", "text": 5})] {
+        let body = json!({"messages": [{"role": "user", "content": [part]}]});
+        let message = refused(&server, "/v1/chat/completions", &body, "messages[0].content");
+        assert!(message.contains("has the part {\"") && message.contains("`text`"), "{message}");
+    }
+    for (name, value) in [("metadata", json!("m")), ("parallel_tool_calls", json!(0))] {
+        refused(&server, "/v1/chat/completions", &chat((name, value)), name);
+    }
 }
 
 #[test]
@@ -188,6 +199,16 @@ fn statuses_are_those_of_the_protocol() {
     server.post_text("/v1/completions", "Content-Type: text/plain\r\n", "{}").error(415);
     for body in ["", "{", "[1]", "{\"prompt\": \"\\ud800\"}", &"[".repeat(100_000)] {
         server.post_text("/v1/completions", json_type, body).error(400);
+    }
+    // A field that stands twice has no value that counts.
+    let twice = r#"{"prompt": "a", "max_tokens": 1, "max_tokens": 2}"#;
+    let error = server.post_text("/v1/completions", json_type, twice).error(400);
+    assert!(error["message"].as_str().unwrap().contains("`max_tokens` stands twice"), "{error}");
+    let plain = completion(("n", json!(1))).to_string();
+    for (coding, status) in [("gzip", 415), ("identity, br", 415), ("identity", 200)] {
+        let headers = format!("{json_type}Content-Encoding: {coding}\r\n");
+        let answer = server.post_text("/v1/completions", &headers, &plain);
+        assert_eq!(answer.status, status, "{coding}: {}", answer.text());
     }
     let small = start(ServerConfig { max_body_bytes: 1000, ..config() });
     let large = format!("{{\"prompt\": \"{}\"}}", "x".repeat(1000));

@@ -53,10 +53,42 @@ fn a_full_queue_is_answered_with_429() {
     first.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("[DONE]"));
     assert_eq!(server.post("/v1/completions", &json!({"prompt": "x", "max_tokens": 1})).status, 200);
+    // More than ever has room: to come again is of no use.
+    let answer = server.post("/v1/completions", &json!({"prompt": "x", "max_tokens": 1, "n": 11}));
+    let error = answer.error(400);
+    assert!(
+        error["message"].as_str().unwrap().contains("11 sequences at once; this server allows 10"),
+        "{error}"
+    );
+    assert!(answer.header("retry-after").is_none(), "{}", answer.head);
     let tokens = start(ServerConfig { max_queued_tokens: 40, ..config() });
     let _running = tokens.open("/v1/completions", &long(1));
     let many = json!({"prompt": "This package provides ".repeat(20), "max_tokens": 1});
     tokens.post("/v1/completions", &many).error(429);
+}
+
+/// Also of requests that ask for no number of tokens.
+#[test]
+fn tokens_of_an_answer_have_a_limit() {
+    let server = start(ServerConfig { max_output_tokens: Some(5), ..config() });
+    let chat = json!({"messages": [{"role": "user", "content": "This package"}], "ignore_eos": true});
+    let text = json!({"prompt": "This package", "ignore_eos": true});
+    for (path, body) in [("/v1/chat/completions", chat), ("/v1/completions", text)] {
+        let with = |most: Value| {
+            let mut body = body.clone();
+            body["max_tokens"] = most;
+            server.post(path, &body)
+        };
+        for (most, count) in [(Value::Null, 5), (json!(3), 3)] {
+            let answer = with(most).json();
+            assert_eq!(answer["usage"]["completion_tokens"], count, "{path}: {answer}");
+        }
+        assert_eq!(with(json!(6)).error(400)["param"], "max_tokens", "{path}");
+    }
+    // A larger one changes nothing.
+    let server = start(ServerConfig { max_output_tokens: Some(100), ..config() });
+    let text = json!({"prompt": "This package", "ignore_eos": true});
+    assert_eq!(server.post("/v1/completions", &text).json()["usage"]["completion_tokens"], 16);
 }
 
 #[test]
@@ -346,6 +378,12 @@ fn metrics_are_those_that_routers_read() {
     }
     let ended = text.lines().find(|l| l.starts_with("vllm:request_success_total")).unwrap();
     assert!(ended.contains("finished_reason=\"length\"") && ended.ends_with(" 1"), "{ended}");
+    // Sequences that join a prompt waited as long as it did.
+    let several = json!({"prompt": "This package", "max_tokens": 5, "n": 3, "seed": 1, "temperature": 1});
+    assert_eq!(server.post("/v1/completions", &several).status, 200);
+    for name in ["request_queue_time_seconds", "time_to_first_token_seconds", "e2e_request_latency_seconds"] {
+        assert_eq!(metric(&server, &format!("vllm:{name}_count")), 4.0, "{name}");
+    }
 }
 
 #[test]

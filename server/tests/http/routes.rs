@@ -159,6 +159,9 @@ fn tokenize_reads_conversations_as_chat_does() {
     assert_eq!(choice["prompt_token_ids"], tokens["tokens"]);
     server.post("/tokenize", &json!({"prompt": "a", "messages": messages})).error(400);
     server.post("/detokenize", &json!({"tokens": ["a"]})).error(400);
+    let beyond = server.post("/detokenize", &json!({"tokens": [65, 4_000_000_000_u32]})).error(400);
+    let said = beyond["message"].as_str().unwrap();
+    assert!(said.contains("`tokens` has 4000000000; allowed: ids below"), "{said}");
 }
 
 #[test]
