@@ -6,7 +6,7 @@ use std::any::Any;
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use symphonia::core::audio::SampleBuffer;
-use symphonia::core::codecs::DecoderOptions;
+use symphonia::core::codecs::{CODEC_TYPE_FLAC, DecoderOptions};
 use symphonia::core::errors::Error as Symphonia;
 use symphonia::core::formats::FormatOptions;
 use symphonia::core::io::MediaSourceStream;
@@ -58,9 +58,9 @@ impl Sound {
 }
 
 /// Decodes a WAV file (integers of 8 to 32 bits, floats) or a FLAC file; several channels become their mean.
-/// Memory grows with what is there, not with what a header announces. A file that ends before its header says
-/// is decoded as far as it goes, and [`Sound::missing`] says what is not there; lengths of writers that do not
-/// know them (0, 2 GiB and more of WAV) announce nothing.
+/// Memory grows with what is there, not with what a header announces. A file that ends before its header
+/// says is decoded as far as it goes, and [`Sound::missing`] says what is not there; lengths of writers that
+/// do not know them (0, 2 GiB and more of WAV) announce nothing.
 ///
 /// # Errors
 /// `Decode` for what is neither, is damaged, or has no samples; `Limit` for a sound that is too long, of a
@@ -139,7 +139,8 @@ fn read(bytes: Vec<u8>, limits: Limits) -> Result<(Vec<f32>, u32, Option<u64>)> 
         samples.extend(frames.map(|frame| frame.iter().sum::<f32>() / channels as f32));
         check_length(samples.len(), rate, limits)?;
     }
-    Ok((samples, rate, params.n_frames))
+    // That of WAV is read from the header, which knows lengths that mean none.
+    Ok((samples, rate, params.n_frames.filter(|_| params.codec == CODEC_TYPE_FLAC)))
 }
 
 fn check_length(samples: usize, rate: u32, limits: Limits) -> Result<()> {

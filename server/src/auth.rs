@@ -73,7 +73,7 @@ impl ApiKey {
     pub(crate) fn check(keys: &[Self], field: &str) -> Result<()> {
         for (at, key) in keys.iter().enumerate() {
             if !key.secret.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
-                let found = format!("for {} a key with other characters than visible ASCII", key.name);
+                let found = format!("a key with other characters than visible ASCII, that of {}", key.name);
                 return Err(Error::config(field, found, "visible ASCII, which a header can carry"));
             }
             if let Some(same) = keys[..at].iter().find(|other| other.secret == key.secret) {
@@ -120,8 +120,8 @@ mod tests {
     #[test]
     fn keys_that_no_client_can_send_or_two_share_are_refused_without_their_secrets() {
         for (text, said) in [
-            ("a:geh\u{e9}im\n", "for a a key with other characters than visible ASCII"),
-            ("sk-1\nsecr\tet\n", "for line 2 a key with"),
+            ("a:geh\u{e9}im\n", "other characters than visible ASCII, that of a;"),
+            ("sk-1\nsecr\tet\n", "that of line 2;"),
             ("a:secret\nb:other\nc:secret\n", "one key under two names, a and c"),
             ("a:secret\na:other\n", "the name a twice"),
         ] {

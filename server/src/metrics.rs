@@ -308,8 +308,8 @@ impl Drop for Queued {
     }
 }
 
-/// How long a prompt waited, once one of its sequences was admitted; clones share it. Those that join a prompt
-/// that has run waited as long as it did.
+/// How long a prompt waited, once one of its sequences was admitted; clones share it. Those that join a
+/// prompt that has run waited as long as it did.
 #[derive(Debug, Clone, Default)]
 pub struct Waited(std::sync::Arc<OnceLock<Duration>>);
 

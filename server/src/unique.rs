@@ -105,7 +105,7 @@ mod tests {
         }
         let deep = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
         for text in [&b"{"[..], b"1 2", b"\xff", &deep] {
-            assert!(from_slice(text).unwrap_err().classify() != serde_json::error::Category::Data);
+            assert_ne!(from_slice(text).unwrap_err().classify(), serde_json::error::Category::Data);
         }
     }
 }

@@ -164,6 +164,11 @@ fn wrong_values_name_the_field_the_value_and_what_is_allowed() {
     refused(&server, "/v1/chat/completions", &both, "max_tokens");
     both["max_tokens"] = json!(3);
     assert_eq!(server.post("/v1/chat/completions", &both).status, 200);
+}
+
+#[test]
+fn wrong_messages_name_their_place() {
+    let server = start(config());
     for (messages, param) in [
         (json!([]), "messages"),
         (json!("hello"), "messages"),
