@@ -6,6 +6,7 @@ use super::failure::Outcome;
 use super::generate::introduce;
 use super::lines::Lines;
 use super::output::{Loading, json};
+use engraft::engraft_core::config::unique;
 use engraft::engraft_core::policy::{HeadSpec, TokenHead};
 use engraft::{Answer, AnswerOptions, Error};
 use serde_json::{Map, Value, json};
@@ -79,7 +80,7 @@ fn report(context: &str, found: &[Answer], all: bool) -> Map<String, Value> {
 /// The question of a line, or what is wrong with it, and what its answer begins with.
 fn parse(line: &str) -> (Result<Question, String>, Map<String, Value>) {
     let expected = "an object with `question` and `context` is expected";
-    let mut fields = match serde_json::from_str(line) {
+    let mut fields = match unique::from_str(line) {
         Ok(Value::Object(fields)) => fields,
         Ok(_) => return (Err(expected.into()), Map::new()),
         Err(e) => return (Err(format!("{e}; {expected}")), Map::new()),
@@ -97,5 +98,19 @@ fn question(mut fields: Map<String, Value>) -> Result<Question, String> {
     match fields.keys().next() {
         Some(other) => Err(format!("`{other}` is no field of a line; allowed: question, context, id")),
         None => Ok(Question { question, context }),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_stands_once() {
+        let line = r#"{"question": "a", "context": "b", "context": "c"}"#;
+        let error = parse(line).0.map(drop).unwrap_err();
+        assert!(error.contains("`context` stands twice"), "{error}");
+        assert!(parse(r#"{"question": "a", "context": "b"}"#).0.is_ok());
     }
 }

@@ -7,6 +7,8 @@ mod image;
 mod model;
 #[cfg(feature = "serve")]
 mod serve;
+#[cfg(feature = "serve")]
+mod settings;
 mod texts;
 #[cfg(feature = "speech")]
 mod transcribe;
@@ -17,7 +19,7 @@ pub use group::{GroupArgs, Led};
 pub use image::ImageArgs;
 pub use model::{DeviceArgs, ModelArgs, PolicyArgs, named, warn_of_coarse_groups};
 #[cfg(feature = "serve")]
-pub use serve::ServeArgs;
+pub use serve::{LimitArgs, ServeArgs};
 pub use texts::{AnswerArgs, ClassifyArgs, EmbedArgs, LinesArgs, ScoreArgs};
 #[cfg(feature = "speech")]
 pub use transcribe::{Threshold, TranscribeArgs, TranscribeTask};
@@ -51,22 +53,23 @@ pub struct Args {
 impl Args {
     /// The arguments of this process, or a message and the end of it.
     pub fn of_process() -> Self {
-        // A negative number is a value, so that a flag can say which are allowed.
-        let command = Self::command().mut_subcommands(|command| {
-            command.mut_args(|arg| match arg.is_positional() {
+        #[cfg(feature = "serve")]
+        let matches = settings::matches(Self::whole(), std::env::args_os());
+        #[cfg(not(feature = "serve"))]
+        let matches = Self::whole().try_get_matches_from(std::env::args_os());
+        matches.and_then(|matches| Self::from_arg_matches(&matches)).unwrap_or_else(|e| e.exit())
+    }
+
+    /// All commands, as the program takes them.
+    fn whole() -> clap::Command {
+        Self::command().mut_subcommands(|command| {
+            // `engraft serve -V` names the program. A negative number is a value, so that a flag can say
+            // which are allowed.
+            command.display_name("engraft").mut_args(|arg| match arg.is_positional() {
                 false if arg.get_action().takes_values() => arg.allow_negative_numbers(true),
                 _ => arg,
             })
-        });
-        #[cfg(feature = "serve")]
-        let command = command.mut_subcommand("serve", |serve| serve.args_override_self(true));
-        #[cfg(feature = "serve")]
-        let given = serve::with_settings(std::env::args_os()).unwrap_or_else(|what| {
-            Self::command().error(clap::error::ErrorKind::ValueValidation, what).exit()
-        });
-        #[cfg(not(feature = "serve"))]
-        let given = std::env::args_os();
-        Self::from_arg_matches(&command.get_matches_from(given)).unwrap_or_else(|e| e.exit())
+        })
     }
 }
 
@@ -309,9 +312,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "model", value_parser = super::bench::shape)]
     pub shape: Option<super::bench::Shape>,
     /// Format of a shape's weights: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k,
-    /// q6_k
-    #[arg(long, value_name = "FORMAT", default_value = "f32", value_parser = super::bench::weights)]
-    pub weights: engraft::engraft_core::mem::Stored,
+    /// q6_k; default: f32
+    #[arg(long, value_name = "FORMAT", requires = "shape", value_parser = super::bench::weights)]
+    pub weights: Option<engraft::engraft_core::mem::Stored>,
     /// Sequences at once, a list
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = positive)]
     pub batch: Vec<usize>,

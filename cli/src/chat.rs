@@ -9,7 +9,7 @@ use super::args::ChatArgs;
 use super::failure::{Failure, Outcome, one_line};
 use super::generate::introduce;
 use super::input;
-use super::output::{bold, dim, emit, note, note_inline, summary};
+use super::output::{bold, dim, emit, note, note_inline, plural, summary};
 use engraft::{Error, GenerateOptions, Message, TextGenerator, TextStream};
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
@@ -26,10 +26,16 @@ const HELP: &str = "\
 /quit         leave (also Ctrl-D)
 A line that ends in \\ goes on in the next. Ctrl-C ends an answer.";
 
+/// Why a model without a template has no system message.
+const NO_SYSTEM: &str = "the model has no chat template, so it reads no system message";
+
 pub fn run(args: &ChatArgs) -> Outcome {
     let model = args.model.open()?;
     introduce(&model, args.model.is_demo());
     if !model.has_chat_template() {
+        if args.system.is_some() {
+            return Err(Failure::Usage(format!("--system: {NO_SYSTEM}")));
+        }
         note("This model has no chat template: it is no assistant, so it just continues what you type.");
         if args.model.is_demo() {
             note("It writes package descriptions; try: This package provides");
@@ -49,19 +55,29 @@ pub fn run(args: &ChatArgs) -> Outcome {
     if lines.is_terminal() {
         note(&dim("/help lists commands, /quit leaves"));
     }
-    let mut talk = Talk::new(model, args, interrupted);
+    converse(&mut lines, Talk::new(model, args, interrupted))
+}
+
+/// Answers all lines. A script that pipes messages in learns from the status that one failed.
+fn converse(lines: &mut Lines, mut talk: Talk) -> Outcome {
+    let mut failed = 0;
     while let Some(line) = lines.next()? {
         match talk.line(&line) {
             Ok(true) => {}
             Ok(false) => break,
             // What is wrong with one message (too long, say) does not end the conversation.
             Err(Failure::Run(error)) if !matches!(error, Error::Io { .. } | Error::DeviceLost { .. }) => {
+                failed += 1;
                 note(&format!("error: {}", one_line(&error.to_string())));
             }
             Err(failure) => return Err(failure),
         }
     }
-    Ok(())
+    match failed {
+        0 => Ok(()),
+        _ if lines.is_terminal() => Ok(()),
+        _ => Err(Error::text(format!("{} could not be answered", plural(failed, "message"))).into()),
+    }
 }
 
 /// What was typed.
@@ -179,6 +195,7 @@ impl Talk {
                 self.reset();
                 note("the conversation starts over");
             }
+            "/system" if !self.model.has_chat_template() => note(&format!("warning: {NO_SYSTEM}")),
             "/system" => {
                 self.system = Some(rest.trim()).filter(|t| !t.is_empty()).map(str::to_owned);
                 self.reset();

@@ -6,6 +6,7 @@
 use super::args::GroupArgs;
 use super::failure::Failure;
 use engraft::engraft_ranks::{Meeting, Place};
+use std::ops::RangeInclusive;
 
 /// Port of rank 0 where neither flags nor the launcher name one.
 const PORT: u16 = 29_511;
@@ -153,14 +154,25 @@ fn meeting(
     let known = match found.launcher {
         "engraft" => env("ENGRAFT_MEETING"),
         // The port itself may be that of torchrun's own store.
-        "torchrun" => env("MASTER_ADDR").map(|host| {
-            let port = env("MASTER_PORT").and_then(|port| port.parse::<u16>().ok());
-            format!("{host}:{}", port.map_or(PORT, |port| port.saturating_add(1)))
-        }),
-        "Slurm" => env("SLURM_STEP_NODELIST").map(|nodes| {
-            let job: u64 = env("SLURM_JOB_ID").and_then(|job| job.parse().ok()).unwrap_or(0);
-            format!("{}:{}", first_node(&nodes), 20_000 + job % 10_000)
-        }),
+        "torchrun" => match env("MASTER_ADDR") {
+            Some(host) => {
+                let port = number(env, "MASTER_PORT", "torchrun", 1..=u64::from(u16::MAX) - 1)?;
+                Some(format!("{host}:{}", port.map_or(u64::from(PORT), |port| port + 1)))
+            }
+            None => None,
+        },
+        "Slurm" => match env("SLURM_STEP_NODELIST") {
+            Some(nodes) => {
+                // Without it all jobs would meet at one port.
+                let job = number(env, "SLURM_JOB_ID", "Slurm", 0..=u64::MAX)?.ok_or_else(|| {
+                    Failure::Usage(
+                        "Slurm says no SLURM_JOB_ID: --leader host:port says where ranks meet".into(),
+                    )
+                })?;
+                Some(format!("{}:{}", first_node(&nodes), 20_000 + job % 10_000))
+            }
+            None => None,
+        },
         "LeaderWorkerSet" => env("LWS_LEADER_ADDRESS").map(|host| format!("{host}:{PORT}")),
         _ => None,
     };
@@ -176,6 +188,23 @@ fn meeting(
             found.launcher, found.rank, found.world
         ))),
     }
+}
+
+/// A number that a launcher has set; none where it is not set.
+fn number(
+    env: &dyn Fn(&str) -> Option<String>,
+    name: &str,
+    launcher: &str,
+    range: RangeInclusive<u64>,
+) -> Result<Option<u64>, Failure> {
+    let Some(text) = env(name) else { return Ok(None) };
+    let value = text.parse().ok().filter(|value| range.contains(value));
+    value.map(Some).ok_or_else(|| {
+        let (least, most) = range.into_inner();
+        Failure::Usage(format!(
+            "{name} is {text:?}, a number from {least} to {most} was expected ({launcher})"
+        ))
+    })
 }
 
 /// The first of Slurm's nodes: `gpu[07-09,12],login1` begins with `gpu07`.
@@ -281,6 +310,25 @@ mod tests {
             found(Some(2), &alone, &[]).unwrap_err(),
             "--rank goes with --tp, the number of ranks, and --leader"
         );
+    }
+
+    /// All ranks would go to one port that none of them was given.
+    #[test]
+    fn ports_and_jobs_that_are_none_are_refused() {
+        let torchrun =
+            |port| [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", port)];
+        for port in ["70000", "65535", "0", "abc", "-1", ""] {
+            let error = found(None, &args(), &torchrun(port)).unwrap_err();
+            let said = format!("MASTER_PORT is {port:?}, a number from 1 to 65534 was expected (torchrun)");
+            assert_eq!(error, said);
+        }
+        assert_eq!(found(None, &args(), &torchrun("29500")).unwrap(), "torchrun 0/2/1 a:29501");
+        assert_eq!(found(None, &args(), &torchrun("x")[..3]).unwrap(), "torchrun 0/2/1 a:29511");
+        let slurm = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_STEP_NODELIST", "a")];
+        let job = |id| [&slurm[..], &[("SLURM_JOB_ID", id)]].concat();
+        let error = |env: &[(&str, &str)]| found(None, &args(), env).unwrap_err();
+        assert!(error(&job("7a")).starts_with("SLURM_JOB_ID is \"7a\", a number"), "{}", error(&job("7a")));
+        assert!(error(&slurm).contains("no SLURM_JOB_ID: --leader"), "{}", error(&slurm));
     }
 
     #[test]

@@ -44,6 +44,8 @@ use std::fmt;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
@@ -115,18 +117,30 @@ fn completions(args: &args::CompletionsArgs) -> Result<(), Failure> {
 /// Warnings, or what `ENGRAFT_LOG` asks for (`debug`, `engraft_core=trace`), to standard error.
 fn logging() {
     let wanted = std::env::var("ENGRAFT_LOG").ok().filter(|text| !text.is_empty());
-    let (filter, refused) = match wanted.as_deref().unwrap_or("warn").parse::<tracing_subscriber::EnvFilter>()
-    {
+    let (filter, refused) = match filter(wanted.as_deref().unwrap_or("warn")) {
         Ok(filter) => (filter, None),
-        Err(e) => (tracing_subscriber::EnvFilter::new("warn"), Some(e)),
+        Err(what) => (EnvFilter::new("warn"), Some(what)),
     };
     let lines = tracing_subscriber::fmt().event_format(LogLines).with_env_filter(filter);
     lines.with_writer(std::io::stderr).init();
-    if let Some(e) = refused {
+    if let Some(what) = refused {
         output::note(&format!(
-            "warning: ENGRAFT_LOG is not understood ({e}); allowed: error, warn, info, debug, trace, TARGET=LEVEL"
+            "warning: ENGRAFT_LOG is not understood ({what}), so warnings are shown; \
+             allowed: off, error, warn, info, debug, trace, TARGET=LEVEL"
         ));
     }
+}
+
+/// What is logged, or what is wrong with it. A word alone is a level: as the name of a target, which the
+/// parser takes any other word for, it would switch all warnings off.
+fn filter(wanted: &str) -> Result<EnvFilter, String> {
+    let is_level = |word: &&str| word.trim().parse::<LevelFilter>().is_ok();
+    // Of spans, names of fields stand alone.
+    let words = wanted.split(',').filter(|part| !part.contains('=') && !wanted.contains('['));
+    if let Some(word) = words.filter(|word| !is_level(word)).map(str::trim).next() {
+        return Err(format!("`{}` is no level", one_line(word)));
+    }
+    wanted.parse().map_err(|e: tracing_subscriber::filter::ParseError| e.to_string())
 }
 
 /// A warning reads like one of the program's own; other lines name their level and module. What a file made
@@ -169,4 +183,22 @@ fn hint(error: &Error) -> &'static str {
 fn report(text: &str) {
     // When standard error is closed, the exit status is all that is left.
     let _ = writeln!(std::io::stderr(), "error: {text}");
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_of_a_filter_is_a_level() {
+        for word in ["warning", "verbose", "engraft_core", "warn,loud", "engraft=debug, all"] {
+            let wrong = word.rsplit(',').next().unwrap().trim();
+            assert_eq!(filter(word).unwrap_err(), format!("`{wrong}` is no level"));
+        }
+        assert!(filter("engraft=loud").is_err());
+        for word in ["warn", "OFF", "3", "debug,", "warn, engraft_core=trace", "engraft[load{a,b}]=info"] {
+            assert!(filter(word).is_ok(), "{word}");
+        }
+    }
 }

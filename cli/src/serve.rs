@@ -1,6 +1,6 @@
 //! `engraft serve`: a model behind HTTP.
 
-use super::args::{ModelArgs, ServeArgs};
+use super::args::{LimitArgs, ModelArgs, ServeArgs};
 use super::failure::{Failure, Outcome};
 use super::output::{Loading, dim, note};
 use engraft::{Error, Result, TextGenerator};
@@ -10,6 +10,7 @@ use engraft_server::{Model, Server};
 use std::path::Path;
 #[cfg(feature = "image")]
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The demo model has no chat template: as in `engraft chat`, it continues what was said last.
@@ -32,16 +33,20 @@ pub fn run(args: &ServeArgs) -> Outcome {
         return Err(Failure::Usage(what.into()));
     }
     let (path, model, seqs) = (args.path.clone(), args.model.clone(), config.max_num_seqs);
-    let first = AtomicBool::new(true);
+    let (first, reads_sound) = (AtomicBool::new(true), Arc::new(AtomicBool::new(false)));
+    let sound = reads_sound.clone();
     let load = move || -> Result<Model> {
         #[cfg(feature = "image")]
         if let Some((folder, options)) = &pipeline {
             return ImageHandle::open(folder, options).map(Model::from);
         }
-        open(&model, path.as_deref(), seqs, first.swap(false, Ordering::Relaxed)).map(Model::from)
+        let opened = open(&model, path.as_deref(), seqs, first.swap(false, Ordering::Relaxed))?;
+        sound.store(opened.info().sound.is_some(), Ordering::Relaxed);
+        Ok(opened.into())
     };
     let server = Server::bind(config, load)?;
     let name = server.names().join(", ");
+    warn_of_limits(&args.limits, &name, [reads_sound.load(Ordering::Relaxed), server.makes_pictures()]);
     if demo {
         note(&dim("demo model (embedded; --model takes another): it writes package descriptions"));
     }
@@ -57,6 +62,16 @@ pub fn run(args: &ServeArgs) -> Outcome {
     note(&format!("{name} answers at {}/v1 (Ctrl-C to end)", server.address()));
     server.run_until_signal()?;
     Ok(())
+}
+
+/// Names limits that say nothing to the model.
+fn warn_of_limits(limits: &LimitArgs, name: &str, [reads_sound, makes_pictures]: [bool; 2]) {
+    for (of_sound, counts) in [(true, reads_sound), (false, makes_pictures)] {
+        let what = if of_sound { "reads no sound" } else { "makes no pictures" };
+        for flag in limits.of(of_sound).into_iter().filter(|_| !counts) {
+            note(&format!("warning: {flag} counts for nothing: {name} {what}"));
+        }
+    }
 }
 
 /// The folder of a pipeline, where one is named, and how it is opened.

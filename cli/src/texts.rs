@@ -10,6 +10,7 @@ use super::failure::{Failure, Outcome};
 use super::generate::{introduce, shown};
 use super::lines::Lines;
 use super::output::{Loading, json_with_first, note};
+use engraft::engraft_core::config::unique;
 use engraft::engraft_core::policy::HeadSpec;
 use engraft::{Classification, EmbedOptions, EncoderInput, Error, Options, TextGenerator};
 use serde_json::{Map, Value, json};
@@ -123,7 +124,8 @@ fn numbers(values: &[f32]) -> Result<Vec<f64>, String> {
 
 /// Log-probabilities of a text's tokens behind those that are given.
 fn scores(logprobs: &[f32], given: usize) -> Result<Value, String> {
-    let sum: f64 = logprobs.iter().map(|p| f64::from(*p)).sum();
+    // The sum of none is -0.0.
+    let sum = logprobs.iter().map(|p| f64::from(*p)).sum::<f64>() + 0.0;
     let perplexity = (!logprobs.is_empty()).then(|| (-sum / logprobs.len() as f64).exp());
     let all = numbers(logprobs)?;
     Ok(json!({ "tokens": logprobs.len() + given, "logprob": sum, "perplexity": perplexity, "logprobs": all }))
@@ -236,7 +238,7 @@ fn parse(line: &str, plain: bool, pairs: bool) -> (Read, Map<String, Value>) {
         true => ("`text` and `target`, strings", "text, target, id"),
         false => ("`text`, a string", "text, id"),
     };
-    let text = match serde_json::from_str(line) {
+    let text = match unique::from_str(line) {
         Ok(Value::String(text)) if !pairs => Ok((text, None)),
         Ok(Value::Object(mut fields)) => {
             answer.extend(fields.remove("id").map(|id| ("id".into(), id)));
@@ -277,5 +279,23 @@ mod tests {
         assert!(wrong(r#"{"text": "a", "target": "b", "more": 1}"#, true).contains("`more` is no field"));
         assert!(wrong(r#"{"text": "a", "target": "b"}"#, false).contains("`target` is no field of a line"));
         assert_eq!(parse(r#""a""#, false, false).0.unwrap(), ("a".into(), None));
+    }
+
+    #[test]
+    fn a_field_stands_once() {
+        for (line, pairs) in
+            [(r#"{"text": "a", "text": "b"}"#, false), (r#"{"target": "a", "target": "b"}"#, true)]
+        {
+            let error = parse(line, false, pairs).0.unwrap_err();
+            assert!(error.contains("stands twice") && error.contains("expected"), "{error}");
+        }
+        let nested = parse(r#"{"text": "a", "id": {"b": 1, "b": 2}}"#, false, false).0.unwrap_err();
+        assert!(nested.contains("`b` stands twice"), "{nested}");
+    }
+
+    #[test]
+    fn the_score_of_nothing_is_no_negative_zero() {
+        assert_eq!(scores(&[], 1).unwrap()["logprob"].to_string(), "0.0");
+        assert_eq!(scores(&[-1.5], 1).unwrap()["logprob"].to_string(), "-1.5");
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn positive(text: &str) -> Result<usize, String> {
 }
 
 /// Bytes, one at least.
-#[cfg(all(feature = "serve", feature = "image"))]
+#[cfg(feature = "serve")]
 pub(super) fn bytes(text: &str) -> Result<usize, String> {
     whole(text, 1..=1 << 40)
 }

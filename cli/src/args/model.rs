@@ -118,7 +118,7 @@ pub struct DeviceArgs {
     #[arg(long)]
     pub no_prefix_cache: bool,
     /// MiB of host memory for keys and values that the cache has no room for
-    #[arg(long, value_name = "MIB", value_parser = positive)]
+    #[arg(long, value_name = "MIB", value_parser = positive, conflicts_with = "no_prefix_cache")]
     pub host_cache: Option<usize>,
     /// Milliseconds that a step may take while texts are generated: prompts of others are read in shorter
     /// chunks where it would take longer; default: 60 on the CPU, any on GPUs
@@ -300,6 +300,13 @@ impl DeviceArgs {
             (_, None) => {}
         }
         Ok(name)
+    }
+
+    /// A flag that was given and says nothing to `bench`.
+    pub fn not_of_bench(&self) -> Option<&'static str> {
+        let flags =
+            [("--host-cache", self.host_cache.is_some()), ("--max-step-ms", self.max_step_ms.is_some())];
+        flags.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
     }
 
     /// The flag that says what ranks exchange by, where one was given.

@@ -2,24 +2,21 @@
 
 use super::super::failure::Failure;
 use super::super::input;
-use super::super::values::positive;
+use super::super::values::{bytes, positive};
 #[cfg(feature = "image")]
-use super::super::values::{bytes, lora, pixels};
+use super::super::values::{lora, pixels};
 use super::ModelArgs;
 use clap::Args as ClapArgs;
+use clap::builder::NonEmptyStringValueParser;
 use engraft::engraft_core::file;
 #[cfg(feature = "image")]
 use engraft::engraft_diffusion::Lora;
 use engraft_server::{ApiKey, ServerConfig};
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// Bytes of a file of flags, keys or a template.
+/// Bytes of a file of keys or a template.
 const MOST: u64 = 4 << 20;
-
-/// The flag whose file holds others.
-const SETTINGS: &str = "--settings";
 
 /// What stands below the flags of `serve`.
 const EXAMPLES: &str = "Examples:\n  engraft serve
@@ -59,7 +56,7 @@ pub struct HttpArgs {
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     pub port: u16,
     /// Listen on this Unix socket instead
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"])]
     pub uds: Option<PathBuf>,
     /// Certificate chain, PEM, in builds with the cargo feature `tls`
     #[arg(long, value_name = "FILE", requires = "ssl_keyfile")]
@@ -69,7 +66,7 @@ pub struct HttpArgs {
     pub ssl_keyfile: Option<PathBuf>,
     /// Names that requests may call the model by (can be given several times); default: as it was named,
     /// and the last part of that
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub served_model_name: Vec<String>,
     /// Keys of clients, a line each: name:key; a pipe will do
     #[arg(long, value_name = "FILE")]
@@ -88,7 +85,8 @@ pub struct HttpArgs {
     pub allow_unknown_fields: bool,
     /// Whose requests find the beginnings of each other's prompts in the prefix cache: those of one key, or
     /// all
-    #[arg(long, value_name = "SCOPE", default_value = "key", value_parser = ["key", "all"])]
+    #[arg(long, value_name = "SCOPE", default_value = "key", value_parser = ["key", "all"],
+        conflicts_with = "no_prefix_cache")]
     pub prefix_cache_scope: String,
 }
 
@@ -111,23 +109,25 @@ pub struct LimitArgs {
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_output_tokens: Option<usize>,
     /// Bytes of a request's body
-    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20, value_parser = bytes)]
     pub max_body_bytes: usize,
-    /// Seconds of a sound that is transcribed
-    #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = positive)]
-    pub max_audio_seconds: usize,
-    /// Pixels of a picture; pictures of a request that have so many together are made at once
+    /// Seconds of a sound that is transcribed; default: 1800
+    #[arg(long, value_name = "SECONDS", value_parser = positive)]
+    pub max_audio_seconds: Option<usize>,
+    /// Pixels of a picture; pictures of a request that have so many together are made at once; default:
+    /// 4194304
     #[cfg(feature = "image")]
-    #[arg(long, value_name = "N", default_value_t = 4 << 20, value_parser = pixels)]
-    pub max_image_pixels: usize,
-    /// Steps of a picture
+    #[arg(long, value_name = "N", value_parser = pixels)]
+    pub max_image_pixels: Option<usize>,
+    /// Steps of a picture; default: 200
     #[cfg(feature = "image")]
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = positive)]
-    pub max_image_steps: usize,
-    /// Bytes of answers with pictures that are not read yet; beyond, requests for pictures wait
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub max_image_steps: Option<usize>,
+    /// Bytes of answers with pictures that are not read yet; beyond, requests for pictures wait; default:
+    /// 268435456
     #[cfg(feature = "image")]
-    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = bytes)]
-    pub max_unsent_bytes: usize,
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub max_unsent_bytes: Option<usize>,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub max_connections: usize,
@@ -152,6 +152,21 @@ fn seconds(seconds: usize) -> Duration {
     Duration::from_secs(seconds as u64)
 }
 
+impl LimitArgs {
+    /// Limits that were given, of models that read sound, or else of those that make pictures.
+    pub fn of(&self, sound: bool) -> Vec<&'static str> {
+        let mut flags = vec![("--max-audio-seconds", true, self.max_audio_seconds)];
+        #[cfg(feature = "image")]
+        flags.extend([
+            ("--max-image-pixels", false, self.max_image_pixels),
+            ("--max-image-steps", false, self.max_image_steps),
+            ("--max-unsent-bytes", false, self.max_unsent_bytes),
+        ]);
+        let given = flags.into_iter().filter(|(_, of, given)| *of == sound && given.is_some());
+        given.map(|(flag, ..)| flag).collect()
+    }
+}
+
 impl ServeArgs {
     /// The model as it was named.
     pub fn name(&self) -> Option<&str> {
@@ -171,6 +186,7 @@ impl ServeArgs {
             }
             api_keys.push(ApiKey::new(format!("--api-key {}", number + 1), key));
         }
+        let usual = ServerConfig::default();
         Ok(ServerConfig {
             host: http.host.clone(),
             port: http.port,
@@ -188,61 +204,20 @@ impl ServeArgs {
             max_per_key: limits.max_per_key,
             max_output_tokens: limits.max_output_tokens,
             max_body_bytes: limits.max_body_bytes,
-            max_audio_seconds: limits.max_audio_seconds,
+            max_audio_seconds: limits.max_audio_seconds.unwrap_or(usual.max_audio_seconds),
             #[cfg(feature = "image")]
-            max_image_pixels: limits.max_image_pixels,
+            max_image_pixels: limits.max_image_pixels.unwrap_or(usual.max_image_pixels),
             #[cfg(feature = "image")]
-            max_image_steps: limits.max_image_steps,
+            max_image_steps: limits.max_image_steps.unwrap_or(usual.max_image_steps),
             #[cfg(feature = "image")]
-            max_unsent_bytes: limits.max_unsent_bytes,
+            max_unsent_bytes: limits.max_unsent_bytes.unwrap_or(usual.max_unsent_bytes),
             max_connections: limits.max_connections,
             request_timeout: limits.request_timeout.map(seconds),
             header_timeout: seconds(limits.header_timeout),
             body_timeout: seconds(limits.body_timeout),
             write_timeout: seconds(limits.write_timeout),
             drain_timeout: seconds(limits.drain_timeout),
-            ..ServerConfig::default()
+            ..usual
         })
     }
-}
-
-/// The arguments of the process, with those of the file that `serve --settings` names in front of its own.
-///
-/// # Errors
-/// What is wrong with the file.
-pub fn with_settings(given: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, String> {
-    let mut given: Vec<OsString> = given.collect();
-    if given.get(1).is_none_or(|command| command != "serve") {
-        return Ok(given);
-    }
-    let texts: Vec<&str> = given.iter().map(|arg| arg.to_str().unwrap_or_default()).collect();
-    let file = texts.iter().enumerate().find_map(|(at, arg)| match arg.strip_prefix(SETTINGS)? {
-        "" => given.get(at + 1).cloned(),
-        rest => rest.strip_prefix('=').map(OsString::from),
-    });
-    let Some(file) = file else { return Ok(given) };
-    let shown = Path::new(&file).display().to_string();
-    let text = file::text(Path::new(&file), MOST).map_err(|e| e.to_string())?;
-    let table: toml::Table = text.parse().map_err(|e| format!("{shown}: {e}"))?;
-    let mut flags = Vec::new();
-    for (name, value) in table {
-        let flag = format!("--{}", name.replace('_', "-"));
-        let one = |value: &toml::Value| match value {
-            toml::Value::String(text) => Ok(vec![format!("{flag}={text}")]),
-            toml::Value::Integer(n) => Ok(vec![format!("{flag}={n}")]),
-            toml::Value::Float(x) => Ok(vec![format!("{flag}={x}")]),
-            toml::Value::Boolean(true) => Ok(vec![flag.clone()]),
-            toml::Value::Boolean(false) => Ok(Vec::new()),
-            _ => Err(format!(
-                "{shown}: `{name}` is neither a string, a number, true, false, nor a list of these"
-            )),
-        };
-        let values = match &value {
-            toml::Value::Array(all) => all.iter().map(one).collect::<Result<Vec<_>, _>>()?.concat(),
-            value => one(value)?,
-        };
-        flags.extend(values.into_iter().map(OsString::from));
-    }
-    given.splice(2..2, flags);
-    Ok(given)
 }

@@ -221,9 +221,19 @@ impl Job {
     /// Shrinks the sizes that were left open until everything fits the context that there is.
     ///
     /// # Errors
-    /// `Usage` where what was given does not fit; those of reading the headers of the model's files.
-    pub fn fit(&mut self, (own_prompt, own_decode): (bool, bool)) -> Result<(), Failure> {
+    /// `Usage` where what was given does not fit, or says nothing to an encoder; those of reading the headers
+    /// of the model's files.
+    pub fn fit(&mut self, [own_prompt, own_decode, own_context]: [bool; 3]) -> Result<(), Failure> {
         let (spec, ..) = describe(&self.files()?, &self.registry)?;
+        let of_decoders = [("--decode", own_decode), ("--context", own_context)];
+        if let Some((flag, _)) =
+            of_decoders.iter().find(|(_, given)| *given && spec.family == Family::Encoder)
+        {
+            let what = "the model is an encoder, which generates no tokens";
+            return Err(Failure::Usage(format!(
+                "{flag}: {what}; --prompt-tokens is the length of its texts"
+            )));
+        }
         self.hear(&spec, own_prompt)?;
         let limit = spec.context().min(self.max_context.unwrap_or(usize::MAX));
         let fits = |job: &Self| job.positions(&spec) <= limit;

@@ -17,6 +17,7 @@ use super::args::{BenchArgs, WriteShapeArgs, named};
 use super::failure::{Failure, Outcome};
 use super::output::{bytes, count, emit, json, note, plural, rate, table};
 use engraft::backends::with_backend;
+use engraft::engraft_core::mem::Stored;
 use engraft::engraft_core::policy::Family;
 use engraft::engraft_core::profile::Profile;
 use engraft::{Error, Float, ModelSource};
@@ -33,9 +34,14 @@ pub fn run(args: &BenchArgs) -> Outcome {
     if args.model.config.is_some() {
         return Err(Failure::Usage("bench takes no --config: name --dtype and --quantize".into()));
     }
+    if let Some(flag) = args.model.device.not_of_bench() {
+        let what = "bench computes every prompt anew, in steps of --max-step-tokens";
+        return Err(Failure::Usage(format!("{flag} says nothing to bench: {what}")));
+    }
+    let weights = args.weights.unwrap_or(Stored::F32);
     let folder = args.shape.map(|_| Folder::new()).transpose()?;
     let model = match (args.shape, &folder, &args.model.model) {
-        (Some(shape), Some(folder), _) => Some(written(args, shape, &folder.0)?),
+        (Some(shape), Some(folder), _) => Some(written(weights, shape, &folder.0)?),
         (_, _, Some(text)) => match named(text)? {
             ModelSource::Path(path) => Some(path),
             other => Some(other.open()?.path),
@@ -63,10 +69,10 @@ pub fn run(args: &BenchArgs) -> Outcome {
         context: args.context,
         max_context: device.max_context,
     };
-    job.fit((args.prompt_tokens.is_some(), args.decode.is_some()))?;
+    job.fit([args.prompt_tokens.is_some(), args.decode.is_some(), args.context.is_some()])?;
     let mut report = with_backend(&backend, device.threads, job)?;
     if let Some(shape) = args.shape {
-        report.model = format!("shape {} in {}", shape.name, args.weights);
+        report.model = format!("shape {} in {weights}", shape.name);
     }
     if let (Some(path), Some((prefill, decode))) = (&args.trace, &report.profiles) {
         let mut both = prefill.clone();
@@ -109,12 +115,12 @@ impl Drop for Folder {
     }
 }
 
-fn written(args: &BenchArgs, shape: Shape, folder: &Path) -> Result<PathBuf, Failure> {
-    note(&format!("writing random weights of shape {} in {}", shape.name, args.weights));
+fn written(weights: Stored, shape: Shape, folder: &Path) -> Result<PathBuf, Failure> {
+    note(&format!("writing random weights of shape {} in {weights}", shape.name));
     let program = std::env::current_exe().map_err(|e| Error::io("this program", e))?;
     let status = Command::new(&program)
         .args(["write-shape", "--shape", shape.name, "--weights"])
-        .arg(args.weights.name().to_ascii_lowercase())
+        .arg(weights.name().to_ascii_lowercase())
         .arg("--out")
         .arg(folder)
         .status()
@@ -122,7 +128,7 @@ fn written(args: &BenchArgs, shape: Shape, folder: &Path) -> Result<PathBuf, Fai
     if !status.success() {
         return Err(Error::io(folder, std::io::Error::other("random weights could not be written")).into());
     }
-    Ok(shape.model(args.weights, folder))
+    Ok(shape.model(weights, folder))
 }
 
 fn median_of(values: impl IntoIterator<Item = f64>) -> f64 {

@@ -22,6 +22,7 @@ mod support;
 mod texts;
 #[cfg(feature = "speech")]
 mod transcribe;
+mod usage;
 #[cfg(feature = "speech")]
 #[path = "../../../engraft/tests/whisper/mod.rs"]
 mod whisper;

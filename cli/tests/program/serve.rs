@@ -84,7 +84,13 @@ fn a_file_holds_flags_and_the_command_line_counts_before_it() {
     assert!(ask(&serving.address, "GET /v1/models", "").starts_with("HTTP/1.1 401"));
     assert!(ask(&serving.address, "GET /ready", "").starts_with("HTTP/1.1 200"));
     drop(serving);
-    for (text, said) in [("prot = 1\n", "--prot"), ("port = [[1]]\n", "port"), ("port =\n", "engraft.toml")] {
+    for (text, said) in [
+        ("prot = 1\n", "engraft.toml: unexpected argument '--prot'"),
+        ("port = [[1]]\n", "engraft.toml: `port`"),
+        ("port =\n", "engraft.toml: "),
+        ("settings = \"none.toml\"\n", "engraft.toml: `settings`"),
+        ("max-seqs = 2\nmax-num-seqs = 3\n", "engraft.toml: the argument '--max-num-seqs"),
+    ] {
         std::fs::write(folder.join("engraft.toml"), text).unwrap();
         let output = program().args(["--settings", &file]).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
@@ -157,6 +163,21 @@ fn pictures_over_http_have_the_lora_files_of_the_flag() {
     }
 }
 
+#[cfg(feature = "image")]
+#[test]
+fn limits_of_other_models_are_warned_of() {
+    let limits = ["--max-audio-seconds", "9", "--max-image-steps", "3", "--max-unsent-bytes", "4096"];
+    let warned = |model: &[&str]| {
+        let said = serve(&[model, &["--port", "0"], &limits].concat()).said.clone();
+        ["--max-audio-seconds", "--max-image-steps", "--max-unsent-bytes"]
+            .map(|flag| said.contains(&format!("warning: {flag} counts for nothing")))
+    };
+    let pipeline = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden-image/pipelines/sd1");
+    assert_eq!(warned(&[]), [true; 3]);
+    assert_eq!(warned(&[pipeline]), [true, false, false]);
+    assert!(!serve(&["--port", "0"]).said.contains("counts for nothing"));
+}
+
 #[test]
 fn what_cannot_be_is_refused_before_anything_is_served() {
     for (args, said) in [
@@ -165,6 +186,11 @@ fn what_cannot_be_is_refused_before_anything_is_served() {
         (&["--prefix-cache-scope", "none"], "key, all"),
         (&["path/to/nothing", "--port", "0"], "path/to/nothing"),
         (&["--host", "256.0.0.1", "--port", "0"], "256.0.0.1"),
+        (&["--uds", "s", "--host", "0.0.0.0", "--port", "9"], "cannot be used with"),
+        (&["--no-prefix-cache", "--prefix-cache-scope", "all"], "--prefix-cache-scope"),
+        (&["--max-seqs", "2", "--max-num-seqs", "3"], "--max-num-seqs <N>' cannot be used multiple times"),
+        (&["--served-model-name", ""], "--served-model-name"),
+        (&["--max-body-bytes", "0"], "--max-body-bytes"),
     ] {
         let output = program().args(args).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);

@@ -95,6 +95,7 @@ fn wrong_lines_are_named() {
         assert_eq!(answer["id"], 3);
         wrong(&[command], "{\"text\": \"a\", \"label\": 1}\n", (1, 0), 1, &["`label`", "text, id"]);
         wrong(&[command], "17\n", (1, 0), 1, &["JSON string"]);
+        wrong(&[command], "{\"text\": \"a\", \"text\": \"b\"}\n", (1, 0), 1, &["`text` stands twice"]);
         for (file, hint) in [("/no/such/file", "--plain"), ("/", "is a folder")] {
             let output = with_input(&[command, file], "");
             let said = String::from_utf8_lossy(&output.stderr);

@@ -7,7 +7,7 @@
 pub mod deepspeed;
 mod engine;
 mod model;
-pub(crate) mod unique;
+pub mod unique;
 
 pub use engine::{EngineConfig, element_types};
 pub use model::ModelConfig;

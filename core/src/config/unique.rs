@@ -8,7 +8,7 @@ use std::fmt;
 ///
 /// # Errors
 /// What is wrong, with its line and column; for an object that has a key twice, the key.
-pub(crate) fn from_str(text: &str) -> serde_json::Result<Value> {
+pub fn from_str(text: &str) -> serde_json::Result<Value> {
     serde_json::from_str::<Unique>(text).map(|unique| unique.0)
 }
 
