@@ -34,7 +34,7 @@ pub fn run(args: &AnswerArgs) -> Outcome {
         .handle_impossible_answer(args.handle_impossible_answer)
         .max_seq_len(args.max_seq_len);
     how.doc_stride = args.doc_stride;
-    introduce(&model, args.model.is_demo());
+    introduce(&model, &args.model);
     let mut lines = Lines::open(args.file.as_deref())?;
     while let Some((number, text)) = lines.next()? {
         let (asked, mut answer) = parse(&text);

@@ -17,7 +17,7 @@ mod transcribe;
 pub use group::{GroupArgs, Led};
 #[cfg(feature = "image")]
 pub use image::ImageArgs;
-pub use model::{DeviceArgs, ModelArgs, PolicyArgs, named, warn_of_coarse_groups};
+pub use model::{DeviceArgs, ModelArgs, PolicyArgs, named, named_text, warn_of_coarse_groups};
 #[cfg(feature = "serve")]
 pub use serve::{LimitArgs, ServeArgs};
 pub use texts::{AnswerArgs, ClassifyArgs, EmbedArgs, LinesArgs, ScoreArgs};

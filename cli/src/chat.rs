@@ -31,7 +31,7 @@ const NO_SYSTEM: &str = "the model has no chat template, so it reads no system m
 
 pub fn run(args: &ChatArgs) -> Outcome {
     let model = args.model.open()?;
-    introduce(&model, args.model.is_demo());
+    introduce(&model, &args.model);
     if !model.has_chat_template() {
         if args.system.is_some() {
             return Err(Failure::Usage(format!("--system: {NO_SYSTEM}")));

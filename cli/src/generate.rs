@@ -1,6 +1,6 @@
 //! `engraft generate`: one prompt, one continuation.
 
-use super::args::GenerateArgs;
+use super::args::{GenerateArgs, ModelArgs};
 use super::failure::{Failure, Outcome, one_line};
 use super::input::{self, MOST_TEXT};
 use super::output::{bold, bytes, count, dim, emit, json, note, note_inline, summary};
@@ -19,9 +19,10 @@ pub fn run(args: &GenerateArgs) -> Outcome {
     if args.json {
         let mut stream = model.generate(&prompt, &options)?;
         let text = stream.text()?;
-        return json(&report(&model, &prompt, &text, &stream));
+        let name = args.model.hub_id().unwrap_or_else(|| model.info().name.clone());
+        return json(&report((&model, &name), &prompt, &text, &stream));
     }
-    introduce(&model, args.model.is_demo());
+    introduce(&model, &args.model);
     let mut stream = model.generate(&prompt, &options)?;
     let on_screen = stdout().is_terminal() && stderr().is_terminal();
     if on_screen {
@@ -67,10 +68,14 @@ fn prompt(args: &GenerateArgs) -> Result<String, Failure> {
 }
 
 /// One line about who answers.
-pub(super) fn introduce(model: &TextGenerator, demo: bool) {
-    let info = model.info();
+pub(super) fn introduce(model: &TextGenerator, args: &ModelArgs) {
+    let (info, demo) = (model.info(), args.is_demo());
     let file = Path::new(&info.name).file_name().map_or(info.name.as_str().into(), |f| f.to_string_lossy());
-    let name = if demo { "demo model (embedded; --model takes another)".into() } else { file };
+    let name = match args.hub_id() {
+        Some(id) => id,
+        None if demo => "demo model (embedded; --model takes another)".into(),
+        None => file.into_owned(),
+    };
     let line = format!(
         "{name}: {}, {} parameters, {} of weights, {} on {}, loaded in {:.2} s",
         info.arch,
@@ -103,10 +108,15 @@ fn device(info: &ModelInfo) -> String {
     }
 }
 
-fn report(model: &TextGenerator, prompt: &str, text: &str, stream: &TextStream) -> serde_json::Value {
+fn report(
+    (model, name): (&TextGenerator, &str),
+    prompt: &str,
+    text: &str,
+    stream: &TextStream,
+) -> serde_json::Value {
     let (info, stats, sampling) = (model.info(), stream.stats(), stream.sampling());
     json!({
-        "model": info.name,
+        "model": name,
         "backend": info.plan.backend,
         "dtype": info.plan.dtype,
         "kv_dtype": info.plan.kv_dtype,

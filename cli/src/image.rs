@@ -2,9 +2,11 @@
 
 use super::args::ImageArgs;
 use super::failure::{Failure, Outcome};
-use super::output::{emit, note};
+use super::output::{emit, emit_bytes, note, plural};
 use engraft::engraft_core::{checkpoint::Access, file};
-use engraft::engraft_diffusion::engraft_image::{self, Mask, Picture, PictureLimits, SchedulerConfig};
+use engraft::engraft_diffusion::engraft_image::{
+    self, Class, Mask, Picture, PictureLimits, SchedulerConfig, skipped_steps,
+};
 use engraft::engraft_diffusion::{Control, ImageRequest, Init};
 use engraft::{DeepSpeedConfigBuilder, Error, Float, ImageGenerator, ImageOptions, named_scheduler};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,7 +18,11 @@ use std::time::Instant;
 /// The side of pictures of a model whose files say none.
 const SIDE: usize = 512;
 
+/// Standard output as a place.
+const STDOUT: &str = "-";
+
 pub fn run(args: &ImageArgs) -> Outcome {
+    check_name(args)?;
     // What is wrong with a picture or a place is said before the model is read.
     let init = args.init.as_deref().map(read).transpose()?;
     let mask = args.mask.as_deref().map(|path| read_by(path, engraft_image::decode_mask)).transpose()?;
@@ -43,12 +49,11 @@ pub fn run(args: &ImageArgs) -> Outcome {
     let ImageRequest { width, height, .. } = request;
     for (i, rgb) in images.rgb.iter().enumerate() {
         let place = place(&args.out, i, images.rgb.len());
-        let png = engraft_image::encode_png(rgb, width, height).map_err(|e| in_file(&place, &e))?;
-        std::fs::write(&place, png).map_err(|e| Error::io(&place, e))?;
-        emit(&format!("{}\n", place.display()))?;
+        write(&place, &engraft_image::encode_png(rgb, width, height).map_err(|e| in_file(&place, &e))?)?;
     }
     let seconds = began.elapsed().as_secs_f64();
-    note(&format!("{width} x {height}, {steps} steps, seed {seed}, {seconds:.1} s"));
+    let steps = plural(steps_asked(&request, &model, steps)?, "step");
+    note(&format!("{width} x {height}, {steps}, seed {seed}, {seconds:.1} s"));
     Ok(())
 }
 
@@ -68,6 +73,45 @@ fn options(args: &ImageArgs) -> Result<ImageOptions, Failure> {
     let mut options = configured(args, options)?;
     options.graphs &= !args.no_graphs;
     Ok(options)
+}
+
+/// The steps that were asked for, of a run that called the model so many times: PNDM's first step calls it
+/// more often.
+fn steps_asked(request: &ImageRequest, model: &ImageGenerator, calls: usize) -> Result<usize, Failure> {
+    if request.scheduler.as_ref().unwrap_or(model.scheduler()).class() != Class::Pndm {
+        return Ok(calls);
+    }
+    let steps = request.steps.unwrap_or(model.defaults().steps);
+    let skipped = request.init.as_ref().map(|init| skipped_steps(steps, init.strength)).transpose();
+    let skipped = skipped.map_err(|e| Error::internal(e.to_string()))?.unwrap_or(0);
+    Ok(calls.min(steps - skipped))
+}
+
+/// Writes a picture, and where it is.
+fn write(place: &Path, png: &[u8]) -> Outcome {
+    if place == Path::new(STDOUT) {
+        return emit_bytes(png);
+    }
+    std::fs::write(place, png).map_err(|e| Error::io(place, e))?;
+    emit(&format!("{}\n", place.display()))
+}
+
+/// Refuses several pictures on standard output, and warns of a name that a PNG file has not.
+fn check_name(args: &ImageArgs) -> Outcome {
+    let (out, count) = (&args.out, args.prompt.len());
+    match (out == Path::new(STDOUT), count) {
+        (true, 1) => Ok(()),
+        (true, _) => {
+            let what = format!("--out -: standard output takes one picture, and there are {count}");
+            Err(Failure::Usage(format!("{what}: name a file, which becomes NAME-1.png, NAME-2.png, ...")))
+        }
+        // Of several pictures names end so anyway.
+        (false, 1) if !out.extension().is_some_and(|end| end.eq_ignore_ascii_case("png")) => {
+            note(&format!("warning: {} does not end in .png; a PNG file is written", out.display()));
+            Ok(())
+        }
+        (false, _) => Ok(()),
+    }
 }
 
 /// What a DeepSpeed configuration makes of the options; a type on the command line counts before.

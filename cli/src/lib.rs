@@ -34,6 +34,7 @@ mod shrunk;
 mod texts;
 #[cfg(feature = "speech")]
 mod transcribe;
+mod unfinished;
 mod values;
 
 use args::Command;

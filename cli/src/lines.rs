@@ -55,6 +55,9 @@ impl Lines {
                     continue;
                 }
             };
+            // A file may begin with a byte-order mark, which is no part of its text.
+            let text =
+                if number == 1 { text.strip_prefix('\u{feff}').unwrap_or(&text) } else { text.as_str() };
             let text = text.trim_end_matches(['\n', '\r']);
             if !text.trim().is_empty() {
                 self.asked += 1;

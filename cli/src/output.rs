@@ -50,8 +50,13 @@ impl Loading {
 
 /// Writes to standard output at once.
 pub fn emit(text: &str) -> Outcome {
+    emit_bytes(text.as_bytes())
+}
+
+/// The same of what is no text.
+pub fn emit_bytes(bytes: &[u8]) -> Outcome {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(stdout_error)
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(stdout_error)
 }
 
 /// Writes a line to standard error.

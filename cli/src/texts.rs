@@ -87,7 +87,7 @@ pub fn classify(args: &ClassifyArgs) -> Outcome {
     let mut loading = Loading::default();
     let options = options.max_seqs(SEQS).truncate_texts(args.lines.truncate);
     let model = options.progress(move |done, total| loading.show(done, total)).open(files)?;
-    introduce(&model, args.model.is_demo());
+    introduce(&model, &args.model);
     each_group(
         &args.lines,
         (GROUP, false),
@@ -110,7 +110,7 @@ fn open(
     let (source, options) = model.read(None)?;
     let options = with(options.truncate_texts(lines.truncate));
     let opened = options.progress(move |done, total| loading.show(done, total)).open(source)?;
-    introduce(&opened, model.is_demo());
+    introduce(&opened, model);
     Ok(opened)
 }
 

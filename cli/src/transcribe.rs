@@ -19,7 +19,7 @@ pub fn run(args: &TranscribeArgs) -> Outcome {
     // What is wrong with the file is said before the model is read.
     let sound = read(&args.file)?;
     let model = Transcriber::new(args.model.open()?)?;
-    introduce(model.model(), false);
+    introduce(model.model(), &args.model);
     let options = options(args);
     let duration = sound.seconds();
     let mut heard = model.transcribe(sound, &options)?;

@@ -19,7 +19,8 @@ pub struct ImageArgs {
     /// What is not to be seen
     #[arg(long, value_name = "TEXT", alias = "negative-prompt")]
     pub negative: Option<String>,
-    /// A PNG file to write; of several pictures NAME-1.png, NAME-2.png, ...
+    /// A PNG file to write; of several pictures NAME-1.png, NAME-2.png, ...; - writes one picture to standard
+    /// output
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
     /// Width and height in pixels; default: those that the model was trained with, of --init and --control

@@ -141,6 +141,14 @@ impl ModelArgs {
         self.model.is_none() && self.config.is_none()
     }
 
+    /// The id of a model of the hub, whose files' own folder is named by a hash.
+    pub fn hub_id(&self) -> Option<String> {
+        match ModelSource::parse(self.model.as_deref()?) {
+            ModelSource::Hub(id) => Some(id),
+            _ => None,
+        }
+    }
+
     /// How files are read.
     pub fn access(&self) -> Access {
         if self.no_mmap { Access::Read } else { Access::default() }
@@ -150,7 +158,7 @@ impl ModelArgs {
     /// policies that were named.
     pub fn read(&self, path: Option<&str>) -> Result<(ModelSource, Options), Failure> {
         let mut options = self.device.options()?.registry(self.policies.registry()?);
-        let mut source = path.or(self.model.as_deref()).map(named).transpose()?;
+        let mut source = path.or(self.model.as_deref()).map(named_text).transpose()?;
         if let Some(file) = &self.config {
             (options, source) = self.configured(file, options, source)?;
         }
@@ -427,6 +435,22 @@ impl PolicyArgs {
         registry.ignore_tensors(self.ignore_tensors.iter().cloned());
         Ok(registry)
     }
+}
+
+/// The same of a model of texts.
+///
+/// # Errors
+/// `Usage` for a pipeline of diffusers, and those of [`named`].
+pub fn named_text(text: &str) -> Result<ModelSource, Failure> {
+    let source = named(text)?;
+    if let ModelSource::Path(folder) = &source
+        && folder.join("model_index.json").is_file()
+        && !folder.join("config.json").exists()
+    {
+        let what = "is a pipeline that makes pictures; engraft image -m and engraft serve take it";
+        return Err(Failure::Usage(format!("{text} {what}")));
+    }
+    Ok(source)
 }
 
 /// A model as users name it; what is on the hub alone is downloaded, with a progress bar.

@@ -1,5 +1,6 @@
 //! Flags of `transcribe`.
 
+use super::super::values::temperature;
 use super::model::ModelArgs;
 use clap::Args as ClapArgs;
 use engraft::engraft_audio::Format;
@@ -32,7 +33,8 @@ pub struct TranscribeArgs {
     pub no_previous_text: bool,
     /// Temperatures of a window, one after the other until its text is within the thresholds; 0 takes the
     /// likeliest tokens [default: 0,0.2,0.4,0.6,0.8,1]
-    #[arg(long, value_name = "T,T,...", value_delimiter = ',', allow_hyphen_values = true)]
+    #[arg(long, value_name = "T,T,...", value_delimiter = ',', allow_hyphen_values = true,
+        value_parser = temperature)]
     pub temperature: Vec<f32>,
     /// Sample a window anew whose text has more bytes for a byte of it compressed, or none [default: 2.4]
     #[arg(long, value_name = "RATIO|none")]

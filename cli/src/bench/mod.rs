@@ -13,7 +13,7 @@ pub use measure::median;
 pub use shape::{shape, weights};
 pub use shapes::Shape;
 
-use super::args::{BenchArgs, WriteShapeArgs, named};
+use super::args::{BenchArgs, WriteShapeArgs, named_text};
 use super::failure::{Failure, Outcome};
 use super::output::{bytes, count, emit, json, note, plural, rate, table};
 use engraft::backends::with_backend;
@@ -42,7 +42,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
     let folder = args.shape.map(|_| Folder::new()).transpose()?;
     let model = match (args.shape, &folder, &args.model.model) {
         (Some(shape), Some(folder), _) => Some(written(weights, shape, &folder.0)?),
-        (_, _, Some(text)) => match named(text)? {
+        (_, _, Some(text)) => match named_text(text)? {
             ModelSource::Path(path) => Some(path),
             other => Some(other.open()?.path),
         },
@@ -73,6 +73,8 @@ pub fn run(args: &BenchArgs) -> Outcome {
     let mut report = with_backend(&backend, device.threads, job)?;
     if let Some(shape) = args.shape {
         report.model = format!("shape {} in {weights}", shape.name);
+    } else if let Some(id) = args.model.hub_id() {
+        report.model = id;
     }
     if let (Some(path), Some((prefill, decode))) = (&args.trace, &report.profiles) {
         let mut both = prefill.clone();

@@ -531,6 +531,16 @@ fn a_hub_id_is_found_in_the_shared_cache() {
         program.stdin(Stdio::null()).output().unwrap()
     };
     assert!(stdout(&run("org/demo")).contains("llama"));
+    let generate = |more: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_engraft"));
+        program.args(["generate", PROMPT, "-n", "1", "-m", "hf:org/demo"]).args(more);
+        program.env("HF_HUB_CACHE", &cache).stdin(Stdio::null()).output().unwrap()
+    };
+    // Its name is its id, not that of the folder of the cache.
+    let said = stderr(&generate(&[]));
+    assert!(said.contains("org/demo: llama, ") && !said.contains("0a1b"), "{said}");
+    let report: Value = serde_json::from_str(&stdout(&generate(&["--json"]))).unwrap();
+    assert_eq!(report["model"], "org/demo");
     #[cfg(not(feature = "hub"))]
     assert!(stderr(&run("org/absent")).contains("cargo feature `hub`"));
 }

@@ -31,7 +31,8 @@ fn hostile_chat_templates_are_an_error_of_one_line() {
             "Hello\n/help\n",
         );
         let notes = stderr(&output);
-        assert!(output.status.success(), "{template}: {notes}");
+        assert_eq!(output.status.code(), Some(1), "{template}: {notes}");
+        assert!(notes.ends_with("error: 1 message could not be answered\n"), "{template}: {notes}");
         assert!(notes.contains("error: chat template, line 1: "), "{template}: {notes}");
         assert!(notes.contains("/retry"), "{template}: the conversation ended: {notes}");
         assert!(begin.elapsed().as_secs() < 20, "{template}: {:?}", begin.elapsed());
@@ -143,6 +144,54 @@ fn a_conversion_that_fails_leaves_nothing() {
         ]))
     };
     assert_eq!(text(&out), text(&model));
+}
+
+/// What a signal ends has time to remove its folder; what is killed has none, and is named by the next one.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_conversion_that_a_signal_ends_leaves_nothing() {
+    let place = folder("ended");
+    let (model, out) = (place.join("model"), place.join("out"));
+    fs::create_dir(&model).unwrap();
+    stdout(&engraft(&["write-shape", "--shape", "S", "--weights", "f32", "--out", model.to_str().unwrap()]));
+    let mut child = Command::new(env!("CARGO_BIN_EXE_engraft"))
+        .arg("convert")
+        .args([&model, Path::new("--out"), &out, Path::new("--quantize=int4a:32")])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let aside = place.join(format!("out.partial-{}", child.id()));
+    while !aside.exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be asked to");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    assert!(!aside.exists() && !out.exists(), "something is left");
+    let left = place.join(format!("out.partial-{}", i32::MAX));
+    fs::create_dir(&left).unwrap();
+    let demo = manifest().join("../engraft/demo-model");
+    let next = engraft(&["convert", demo.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    assert!(next.status.success() && left.exists(), "{}", stderr(&next));
+    assert!(stderr(&next).contains(&format!("warning: {} is what", left.display())), "{}", stderr(&next));
+}
+
+/// A link to an empty folder stands for it; one to nothing is no place.
+#[cfg(unix)]
+#[test]
+fn a_conversion_follows_a_link() {
+    let place = folder("linked");
+    let (real, link, lost) = (place.join("real"), place.join("link"), place.join("lost"));
+    fs::create_dir(&real).unwrap();
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    std::os::unix::fs::symlink(place.join("absent"), &lost).unwrap();
+    let demo = manifest().join("../engraft/demo-model");
+    let convert = |out: &Path| engraft(&["convert", demo.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    stdout(&convert(&link));
+    assert!(link.is_symlink() && real.join("config.json").is_file());
+    let said = stderr(&convert(&lost));
+    assert!(said.contains("a link to nothing") && said.contains("empty or new folder"), "{said}");
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 3, "something is left");
 }
 
 #[test]

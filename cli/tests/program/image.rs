@@ -45,7 +45,7 @@ fn pictures_are_written_and_are_those_that_they_are_alone() {
             vec!["image", "-m", &model, "--size", "40x32", "--steps", "3", "--seed", seed, "-o", &out];
         prompts.iter().for_each(|prompt| args.extend(["-p", prompt]));
         let output = engraft(&args);
-        assert!(stderr(&output).contains(&format!("40 x 32, 4 steps, seed {seed}, ")), "{}", stderr(&output));
+        assert!(stderr(&output).contains(&format!("40 x 32, 3 steps, seed {seed}, ")), "{}", stderr(&output));
         stdout(&output)
     };
     assert_eq!(
@@ -59,6 +59,50 @@ fn pictures_are_written_and_are_those_that_they_are_alone() {
     assert_ne!(fox.rgb, dog.rgb);
     run(&["a dog"], "7", "other.png");
     assert_ne!(dog.rgb, picture(file("other.png")).rgb, "another seed");
+}
+
+/// A picture goes to standard output, or to a file whose name says what it is.
+#[test]
+fn places_of_pictures_are_honoured_or_warned_of() {
+    let (place, model) = (folder("places"), model("sd1"));
+    let run = |out: &str, more: &[&str]| {
+        let args = ["image", "-m", &model, "-p", "a fox", "--size", "16x16", "--seed", "5", "-o", out];
+        let args: Vec<&str> = args.iter().chain(&["--steps", "1"]).chain(more).copied().collect();
+        crate::support::in_folder(&place, &args, "")
+    };
+    let piped = run("-", &[]);
+    assert!(piped.status.success() && !place.join("-").exists(), "{}", stderr(&piped));
+    assert!(
+        !stderr(&piped).contains("warning") && stderr(&piped).contains(", 1 step, "),
+        "{}",
+        stderr(&piped)
+    );
+    let named = run("x.jpg", &[]);
+    assert_eq!(stdout(&named), "x.jpg\n");
+    assert!(stderr(&named).contains("warning: x.jpg does not end in .png"), "{}", stderr(&named));
+    assert_eq!(piped.stdout, fs::read(place.join("x.jpg")).unwrap());
+    let several = run("-", &["-p", "a dog"]);
+    assert_eq!(several.status.code(), Some(2), "{}", stderr(&several));
+    assert!(stderr(&several).contains("--out -: ") && several.stdout.is_empty(), "{}", stderr(&several));
+}
+
+/// PNDM calls the model once more than there are steps, also where it begins in their middle.
+#[test]
+fn steps_are_those_that_were_asked_for() {
+    let (place, model) = (folder("steps"), model("sd1"));
+    let file = |name: &str| place.join(name).to_str().unwrap().to_string();
+    let first = file("first.png");
+    let run = |out: &str, more: &[&str]| {
+        let args = ["image", "-m", &model, "-p", "a fox", "--size", "16x16", "--seed", "5", "-o", out];
+        stderr(&engraft(&args.iter().chain(more).copied().collect::<Vec<_>>()))
+    };
+    let said = run(&first, &["--steps", "2"]);
+    assert!(said.contains(", 2 steps, "), "{said}");
+    let again = ["--steps", "4", "--init", &first, "--strength", "0.5"];
+    for scheduler in ["pndm", "ddim"] {
+        let said = run(&file("second.png"), &[&again[..], &["--scheduler", scheduler]].concat());
+        assert!(said.contains(", 2 steps, "), "{scheduler}: {said}");
+    }
 }
 
 #[test]
@@ -212,6 +256,11 @@ fn what_cannot_be_done_is_said() {
     misused(&with(&["--mask", "m.png"]), &["--init"]);
     misused(&["image", "-p", "a fox", "-m", &own, "-o", "/no/such/x.png"], &["no such folder"]);
     misused(&["image", "-m", &own, "-o", "x.png"], &["--prompt"]);
+    for args in
+        [&["generate", "a", "-m", &own][..], &["bench", "-m", &own], &["convert", &own, "--out", &out]]
+    {
+        misused(args, &[&own, "pipeline that makes pictures", "engraft image -m"]);
+    }
     assert!(!Path::new(&out).exists());
     for (name, broken, words) in [
         (

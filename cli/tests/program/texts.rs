@@ -114,6 +114,16 @@ fn wrong_lines_are_named() {
     fails(&["classify"], "\"x\"\n", &["classify", "llama", "ForSequenceClassification"]);
 }
 
+/// What some editors begin a file with is no part of its first line, whether that is JSON or not.
+#[test]
+fn a_byte_order_mark_is_left_out() {
+    for args in [&["score"][..], &["score", "--plain"]] {
+        let marked = lines(args, "\u{feff}\"a\"\n\"b\"\n");
+        assert_eq!(marked, lines(args, "\"a\"\n\"b\"\n"));
+    }
+    assert_eq!(with_input(&["score"], "\"\"\n").stdout.windows(4).filter(|w| *w == b"-0.0").count(), 0);
+}
+
 #[test]
 fn an_answers_line_begins_with_its_id() {
     for input in ["{\"text\": \"a\", \"id\": {\"n\": 1}}\n", "{\"text\": 3, \"id\": {\"n\": 1}}\n"] {

@@ -92,7 +92,10 @@ fn what_cannot_be_heard_is_said() {
     fails(&["transcribe", &sound, "-m", model, "-l", "xx"], &["\"xx\"", "vocabulary"]);
     misused(&["transcribe", &sound, "-m", model, "--format", "mp3"], &["mp3", "srt"]);
     misused(&["transcribe", &sound, "-m", model, "--no-speech-threshold", "much"], &["much", "none"]);
-    fails(&["transcribe", &sound, "-m", model, "--temperature", "-1"], &["temperature", "-1"]);
+    for wrong in ["-1", "nan", "0,inf", "warm"] {
+        let words = ["--temperature", wrong.rsplit(',').next().unwrap()];
+        misused(&["transcribe", &sound, "-m", "/no/such", "--temperature", wrong], &words);
+    }
     misused(&["transcribe", &sound], &["demo model reads no sound"]);
     misused(&["transcribe"], &["FILE"]);
     let bench = ["bench", "--model", model, "--prompt-tokens", "3"];
