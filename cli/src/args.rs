@@ -313,7 +313,8 @@ pub struct BenchArgs {
     pub shape: Option<super::bench::Shape>,
     /// Format of a shape's weights: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k,
     /// q6_k; default: f32
-    #[arg(long, value_name = "FORMAT", requires = "shape", value_parser = super::bench::weights)]
+    #[arg(long, value_name = "FORMAT", requires = "shape", conflicts_with = "model",
+        value_parser = super::bench::weights)]
     pub weights: Option<engraft::engraft_core::mem::Stored>,
     /// Sequences at once, a list
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = positive)]

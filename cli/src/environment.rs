@@ -198,7 +198,7 @@ fn number(
     range: RangeInclusive<u64>,
 ) -> Result<Option<u64>, Failure> {
     let Some(text) = env(name) else { return Ok(None) };
-    let value = text.parse().ok().filter(|value| range.contains(value));
+    let value = text.parse::<u64>().ok().filter(|value| range.contains(value));
     value.map(Some).ok_or_else(|| {
         let (least, most) = range.into_inner();
         Failure::Usage(format!(

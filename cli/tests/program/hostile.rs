@@ -156,7 +156,7 @@ fn a_conversion_that_a_signal_ends_leaves_nothing() {
     stdout(&engraft(&["write-shape", "--shape", "S", "--weights", "f32", "--out", model.to_str().unwrap()]));
     let mut child = Command::new(env!("CARGO_BIN_EXE_engraft"))
         .arg("convert")
-        .args([&model, Path::new("--out"), &out, Path::new("--quantize=int4a:32")])
+        .args([model.as_path(), Path::new("--out"), &out, Path::new("--quantize=int4a:32")])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();

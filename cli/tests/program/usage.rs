@@ -7,7 +7,11 @@ use std::process::Command;
 fn a_word_that_is_no_level_hides_no_warning() {
     let run = |filter: &str| {
         let mut program = Command::new(env!("CARGO_BIN_EXE_engraft"));
-        program.args(["generate", "a", "-n", "1", "--ep", "2"]).env("ENGRAFT_LOG", filter).output().unwrap()
+        program
+            .args(["generate", "a", "-n", "1", "--tp", "4", "--ep", "2"])
+            .env("ENGRAFT_LOG", filter)
+            .output()
+            .unwrap()
     };
     for filter in ["warning", "verbose"] {
         let said = stderr(&run(filter));
@@ -32,6 +36,7 @@ fn bench_refuses_what_says_nothing_to_it() {
     let bert = manifest().join("../tests/golden/bert");
     let bert = bert.to_str().unwrap();
     misused(&["bench", "--weights", "q4_0"], &["--shape"]);
+    misused(&["bench", "--weights", "q4_0", "-m", bert], &["--weights", "cannot be used with"]);
     misused(&["bench", "-m", bert, "--decode", "7"], &["--decode", "is an encoder"]);
     misused(&["bench", "-m", bert, "--context", "7"], &["--context", "is an encoder"]);
     misused(&["bench", "--host-cache", "3"], &["--host-cache", "bench"]);
