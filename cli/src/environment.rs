@@ -163,10 +163,10 @@ fn meeting(
         },
         "Slurm" => match env("SLURM_STEP_NODELIST") {
             Some(nodes) => {
-                // Without it all jobs would meet at one port.
+                // Without it all jobs would have one port.
                 let job = number(env, "SLURM_JOB_ID", "Slurm", 0..=u64::MAX)?.ok_or_else(|| {
                     Failure::Usage(
-                        "Slurm says no SLURM_JOB_ID: --leader host:port says where ranks meet".into(),
+                        "Slurm says no SLURM_JOB_ID: --leader host:port says where rank 0 is".into(),
                     )
                 })?;
                 Some(format!("{}:{}", first_node(&nodes), 20_000 + job % 10_000))

@@ -1,8 +1,8 @@
 //! Folders that are written aside and renamed when they are whole.
 //!
-//! What is not whole is removed, also where Ctrl-C, SIGTERM or SIGHUP ends the process: the signals are blocked
-//! and a thread waits for them, so that it may do more than a handler may. A process that is killed leaves its
-//! folder; the next one of the same name says so.
+//! What is not whole is removed, also where Ctrl-C, SIGTERM or SIGHUP ends the process: the signals are
+//! blocked and a thread waits for them, so that it may do more than a handler may. A process that is killed
+//! leaves its folder; the next one of the same name says so.
 
 use super::output::note;
 use engraft::{Error, Result};

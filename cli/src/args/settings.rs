@@ -1,7 +1,7 @@
 //! Flags of `engraft serve` that a file holds.
 //!
-//! The file and the command line are first parsed apart: what is wrong is said of the one that it is in, and a
-//! flag that one of them has twice, by whatever names, is refused. Together the command line counts before
+//! The file and the command line are first parsed apart: what is wrong is said of the one that it is in, and
+//! a flag that one of them has twice, by whatever names, is refused. Together the command line counts before
 //! the file, also where its flag excludes one of the file.
 
 use clap::error::ErrorKind;
