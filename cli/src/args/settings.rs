@@ -158,7 +158,8 @@ mod tests {
         let mut file = tempfile::Builder::new().suffix("flags.toml").tempfile().unwrap();
         file.write_all(text.as_bytes()).unwrap();
         let path = file.path().to_str().unwrap();
-        let given = ["engraft", SERVE, SETTINGS, path].into_iter().chain(typed.iter().copied()).map(OsString::from);
+        let given =
+            ["engraft", SERVE, SETTINGS, path].into_iter().chain(typed.iter().copied()).map(OsString::from);
         let found = matches(Args::whole(), given).map_err(|error| error.to_string())?;
         let (_, serve) = found.subcommand().unwrap();
         let (host, port) = (serve.get_one::<String>("host").unwrap(), serve.get_one::<u16>("port").unwrap());

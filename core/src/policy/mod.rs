@@ -86,11 +86,11 @@ pub use resolve::{Resolved, resolve};
 pub use rope_spec::{RopeScaling, RopeSpec};
 pub use shares::{Grains, Shares, expert_parts};
 pub use slot::Slot;
-pub(crate) use stated::stated_tensors;
 pub use spec::{
     BlockSpec, EmbedSpec, EncoderSpec, Family, FilterSpec, HeadGate, HeadSpec, HeadTransform, LatentSpec,
     MlpSpec, ModelSpec, PatchSpec, Placement, PoolSource, PoolSpec, Project, TokenHead,
 };
+pub(crate) use stated::stated_tensors;
 pub use stem::{ConvNorm, ConvSpec, PositionConv, StemSpec};
 pub use table::TablePolicy;
 

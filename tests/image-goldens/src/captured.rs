@@ -8,6 +8,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+/// What is asked for at a size.
+pub type Request<'a> = &'a dyn Fn((usize, usize)) -> ImageRequest;
+
 /// What changes from one run of a pipeline to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
@@ -36,11 +39,7 @@ impl Change {
     }
 
     /// A request, `of` so many pixels, with this change.
-    fn request(
-        self,
-        of: &dyn Fn((usize, usize)) -> ImageRequest,
-        (width, height): (usize, usize),
-    ) -> ImageRequest {
+    fn request(self, of: Request<'_>, (width, height): (usize, usize)) -> ImageRequest {
         let request = of(if self == Self::Size { (width, 2 * height) } else { (width, height) });
         let text = |text: &str| vec![text.to_string()];
         match self {
@@ -108,7 +107,7 @@ impl<B: Backend> Both<B> {
 pub fn captured_steps<B: Backend>(
     backend: &Arc<B>,
     folder: &Path,
-    (of, size): (&dyn Fn((usize, usize)) -> ImageRequest, (usize, usize)),
+    (of, size): (Request<'_>, (usize, usize)),
     changes: &[Change],
 ) -> Result<(u64, u64)> {
     let load = |graphs| {
