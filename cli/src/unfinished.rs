@@ -183,7 +183,7 @@ mod tests {
         }
         fs::create_dir(place.path().join(format!("other{MARK}{}", i32::MAX))).unwrap();
         let want = place.path().join(format!("model{MARK}{}", i32::MAX));
-        assert_eq!(others(&out), [want.clone()]);
+        assert_eq!(others(&out), std::slice::from_ref(&want));
         assert_eq!(others(&out.join("")), [want]);
     }
 }
