@@ -9,6 +9,8 @@ mod model;
 mod serve;
 #[cfg(feature = "serve")]
 mod settings;
+#[cfg(all(test, feature = "serve"))]
+mod settings_tests;
 mod texts;
 #[cfg(feature = "speech")]
 mod transcribe;

@@ -167,7 +167,8 @@ mod signals {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;

@@ -87,8 +87,8 @@ fn sharded_merged_and_sharded_again() {
     }
 }
 
-/// What a model was converted for opens at that degree: tables whose first rows are no positions and matrices of
-/// one row among them.
+/// What a model was converted for opens at that degree: tables whose first rows are no positions and matrices
+/// of one row among them.
 #[test]
 fn every_model_opens_at_the_degree_it_was_converted_for() {
     let entries = fs::read_dir(GOLDEN).unwrap().map(|entry| entry.unwrap().path());

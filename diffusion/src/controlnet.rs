@@ -52,8 +52,8 @@ impl<B: Backend> ControlNet<B> {
         &self.spec
     }
 
-    /// Whether steps are captured and replayed, where the backend can; they are unless this says otherwise. No
-    /// bit depends on it.
+    /// Whether steps are captured and replayed, where the backend can; they are unless this says otherwise.
+    /// No bit depends on it.
     pub fn set_graphs(&mut self, on: bool) {
         self.graphs.set(self.loaded.backend().as_ref(), on);
     }

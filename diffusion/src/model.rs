@@ -1,7 +1,7 @@
 //! Models with their weights on a backend, at any size of pictures.
 //!
-//! A graph is built for every size that is asked for and kept until another is, and so is a step of it that was
-//! captured; weights are loaded once.
+//! A graph is built for every size that is asked for and kept until another is, and so is a step of it that
+//! was captured; weights are loaded once.
 
 use crate::graph::{Graph, Grid, Tensors};
 use crate::load::Loaded;
@@ -116,8 +116,8 @@ impl<B: Backend> Unet<B> {
         (self.loaded.bytes(), self.current.as_ref().map_or(0, |(_, run)| run.bytes()))
     }
 
-    /// Whether steps are captured and replayed, where the backend can; they are unless this says otherwise. No
-    /// bit depends on it.
+    /// Whether steps are captured and replayed, where the backend can; they are unless this says otherwise.
+    /// No bit depends on it.
     pub fn set_graphs(&mut self, on: bool) {
         self.graphs.set(self.loaded.backend().as_ref(), on);
     }

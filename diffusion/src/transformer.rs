@@ -85,8 +85,8 @@ impl<B: Backend> Transformer<B> {
         (self.loaded.bytes(), self.current.as_ref().map_or(0, |(_, run)| run.bytes()))
     }
 
-    /// Whether steps are captured and replayed, where the backend can; they are unless this says otherwise. No
-    /// bit depends on it.
+    /// Whether steps are captured and replayed, where the backend can; they are unless this says otherwise.
+    /// No bit depends on it.
     pub fn set_graphs(&mut self, on: bool) {
         self.graphs.set(self.loaded.backend().as_ref(), on);
     }

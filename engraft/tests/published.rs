@@ -25,7 +25,7 @@ struct Runs {
 }
 
 const fn runs(name: &'static str, policy: &'static str, billions: f64, kv_bytes: usize) -> Runs {
-    Runs { name, policy, billions, kv_bytes, composed: &[], format: "bf16" }
+    Runs { name, policy, billions, kv_bytes, composed: &["qkv_rope_append"], format: "bf16" }
 }
 
 /// A row of latent attention is kept as a key and, without its rotated columns, as a value.

@@ -58,7 +58,6 @@ mod supervise;
 #[cfg_attr(not(feature = "tls"), path = "tls/disabled.rs")]
 mod tls;
 mod tokens;
-mod unique;
 #[cfg(any(feature = "speech", feature = "images"))]
 mod watch;
 

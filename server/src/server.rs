@@ -66,9 +66,9 @@ impl Server {
     /// is a `TextGenerator`, or (feature `images`) an `ImageHandle`.
     ///
     /// # Errors
-    /// Those of `load`; `Config` for settings with which no request could be served; `Io` for an address that cannot be had; `Text` for a chat template that does not
-    /// compile; `Format` for certificates; of a pipeline `Config` for a chat template, and `Architecture`
-    /// where it needs more than a text.
+    /// Those of `load`; `Config` for settings with which no request could be served; `Io` for an address that
+    /// cannot be had; `Text` for a chat template that does not compile; `Format` for certificates; of a
+    /// pipeline `Config` for a chat template, and `Architecture` where it needs more than a text.
     pub fn bind<M: Into<Model>>(
         config: ServerConfig,
         load: impl Fn() -> Result<M> + Send + Sync + 'static,

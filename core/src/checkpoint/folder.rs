@@ -431,7 +431,8 @@ fn unknown_ranks(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// A file's bytes, where it is there. What a link to nowhere was for is lost, which no model may lose silently.
+/// A file's bytes, where it is there. What a link to nowhere was for is lost, which no model may lose
+/// silently.
 fn read_optional(path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
     use std::io::ErrorKind::{NotADirectory, NotFound};
     match path.symlink_metadata() {

@@ -1,5 +1,6 @@
 //! JSON in which a key stands once: of a setting that is written twice, one would be ignored.
 
+use crate::error::shown;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::fmt;
@@ -9,7 +10,15 @@ use std::fmt;
 /// # Errors
 /// What is wrong, with its line and column; for an object that has a key twice, the key.
 pub fn from_str(text: &str) -> serde_json::Result<Value> {
-    serde_json::from_str::<Unique>(text).map(|unique| unique.0)
+    from_slice(text.as_bytes())
+}
+
+/// Parses JSON that may be no text.
+///
+/// # Errors
+/// As [`from_str`].
+pub fn from_slice(bytes: &[u8]) -> serde_json::Result<Value> {
+    serde_json::from_slice::<Unique>(bytes).map(|unique| unique.0)
 }
 
 struct Unique(Value);
@@ -65,7 +74,8 @@ impl<'de> Visitor<'de> for Any {
         let mut all = Map::new();
         while let Some(key) = from.next_key::<String>()? {
             if all.contains_key(&key) {
-                return Err(A::Error::custom(format!("the key `{key}` stands twice in one object")));
+                let what = format!("the key `{}` stands twice in one object", shown(&key));
+                return Err(A::Error::custom(what));
             }
             let Unique(value) = from.next_value()?;
             all.insert(key, value);
@@ -84,10 +94,22 @@ mod tests {
         let text =
             r#"{"a": [1, -2, 1.5, true, null, "x\n", {"b": {}}], "c": 18446744073709551615, "b": 1e9}"#;
         assert_eq!(from_str(text).unwrap(), serde_json::from_str::<Value>(text).unwrap());
-        for (text, key) in [(r#"{"a": 1, "a": 1}"#, "`a`"), ("{\"x\": [{\"b\": 1,\n\"b\": 2}]}", "`b`")] {
-            let error = from_str(text).unwrap_err().to_string();
-            assert!(error.contains(key) && error.contains("line"), "{error}");
+        for (text, key) in [
+            (r#"{"a": 1, "a": 1}"#, "`a`"),
+            ("{\"x\": [{\"b\": 1,\n\"b\": 2}]}", "`b`"),
+            // The same key, spelled in two ways.
+            (r#"{"a": null, "\u0061": null}"#, "`a`"),
+        ] {
+            let error = from_str(text).unwrap_err();
+            let said = error.to_string();
+            assert!(error.is_data() && said.contains(key) && said.contains("line"), "{said}");
         }
-        assert!(from_str("{").is_err() && from_str("1 2").is_err());
+        let long = "k".repeat(100_000);
+        let said = from_str(&format!("{{\"{long}\": 1, \"{long}\": 2}}")).unwrap_err().to_string();
+        assert!(said.len() < 4096 && said.contains("characters left out"), "{}", said.len());
+        let deep = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
+        for text in [&b"{"[..], b"1 2", b"\xff", &deep] {
+            assert!(!from_slice(text).unwrap_err().is_data());
+        }
     }
 }

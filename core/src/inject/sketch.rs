@@ -78,9 +78,10 @@ impl Sketch {
             origin: Some(origin),
         };
         let kept = spec.family == Family::Decoder;
+        let (_, bytes) = dry::bytes_by_role(source, &spec, &resolved, options)?;
         Ok(Self {
             parameters: source.tensors().iter().map(|tensor| tensor.elements() as u64).sum(),
-            weights: plan.bytes() as u64,
+            weights: bytes.values().sum::<usize>() as u64,
             kv_bytes: if kept { group::kept_columns(&spec) * kv_dtype.bytes() } else { 0 },
             context: spec.context(),
             plan,

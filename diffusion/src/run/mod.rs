@@ -9,6 +9,7 @@ mod dry;
 mod groups;
 mod nodes;
 mod ops;
+mod steps;
 mod tokens;
 mod values;
 

@@ -1,5 +1,5 @@
-//! Steps that are captured and replayed against the same steps op by op: equal bits, whatever changes from one run
-//! to the next, and a step captured anew where steps change.
+//! Steps that are captured and replayed against the same steps op by op: equal bits, whatever changes from
+//! one run to the next, and a step captured anew where steps change.
 
 use super::golden::Result;
 use engraft_core::backend::{Backend, block_on};
@@ -98,8 +98,8 @@ impl<B: Backend> Both<B> {
     }
 }
 
-/// Runs a pipeline with captured steps and op by op: what `of` asks for, and that with each change, and at last
-/// again as it was; gives how many steps there were, and how many of them were captured.
+/// Runs a pipeline with captured steps and op by op: what `of` asks for, and that with each change, and at
+/// last again as it was; gives how many steps there were, and how many of them were captured.
 ///
 /// # Errors
 /// For other bits, a step that is captured too often, not at all or run op by op; what loading and running

@@ -52,8 +52,8 @@ pub fn component<B: Backend>(backend: &Arc<B>, folder: &Path, dtype: Float) -> R
     }
 }
 
-/// Whether a step has the bits of a second one and of one that ran op by op, and was captured where the backend
-/// can.
+/// Whether a step has the bits of a second one and of one that ran op by op, and was captured where the
+/// backend can.
 fn held_together(
     got: &[f32],
     [again, op_by_op]: [&[f32]; 2],

@@ -1,9 +1,8 @@
 //! What has run: launches and traffic by kernel, bytes that the driver itself copied and set.
 //!
-//! Counted when an operation runs, not when it is submitted (graphs are both): synchronise before asking. Traffic of kernels is
-//! measured only while
-//! `settings.machine.count_traffic` is on; everything else always. By address range the machine's memory
-//! knows it.
+//! Counted when an operation runs, not when it is submitted (graphs are both): synchronise before asking.
+//! Traffic of kernels is measured only while `settings.machine.count_traffic` is on; everything else always.
+//! By address range the machine's memory knows it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! The file has 128,000 ranks and nothing else. 256 special tokens follow them, whose names stand in Meta's
 //! code, in two layouts: that of Llama 3, and that of 3.1, which later models keep. The file is the same, so
 //! the model says which: 3.1 is the one whose rotation is stretched (`use_scaled_rope` of Meta's
-//! `params.json`, `rope_type` `llama3` of a `config.json`). Both have the marks of texts, headers and turns at
-//! the same ids; only what is reserved in 3 became tokens for calls of tools, for padding and for steps in
+//! `params.json`, `rope_type` `llama3` of a `config.json`). Both have the marks of texts, headers and turns
+//! at the same ids; only what is reserved in 3 became tokens for calls of tools, for padding and for steps in
 //! 3.1. Names in `added_tokens_decoder` go before both.
 //!
 //! Meta's code refuses a model whose vocabulary is not as large as that of its tokenizer. Here it is the
