@@ -35,11 +35,11 @@ fn captured_steps_of_pictures_have_the_bits_of_those_op_by_op() {
     counting_driver();
     for name in &cuda_names() {
         let gpu = cuda(name, Mode::Invariant).unwrap();
-        for (case, changes) in [
+        for (case, changes) in sample::some([
             ("sd1", &[Change::Texts, Change::Unguided][..]),
             ("flux", &[Change::Texts, Change::Scale][..]),
             ("sdxl", &[Change::Texts][..]),
-        ] {
+        ]) {
             let of = |size| request(case, size);
             let ran = captured_steps(&gpu, &folder("pipelines").join(case), (&of, (16, 16)), changes);
             let (steps, captured) = ran.unwrap_or_else(|e| panic!("{name}: {case}: {e}"));
