@@ -13,8 +13,8 @@ use cudarc::driver::{CudaContext, CudaStream, result};
 use soft_cuda::preload::{Order, SoftCuda};
 
 /// `saturate` sets one bit 20,000 times, `highest` takes a maximum as often that stays; `bounded` gives up
-/// after 5000 looks; `poll` has a pause of `pause` times three instructions between its looks, `together` a
-/// barrier of its block; `raise` is their partner.
+/// after 5000 looks; `poll` has a pause of `pause` times three instructions between its looks; `raise` is its
+/// partner.
 const KERNELS: &str = "
 .version 8.7
 .target sm_90
@@ -43,11 +43,6 @@ L: ld.acquire.sys.global.u32 %r2, [%rd1]; setp.ne.u32 %p1, %r2, 0; @%p1 bra DONE
 PAUSE: add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, %r3; @%p2 bra PAUSE;
   bra L;
 DONE: st.global.u32 [%rd2], %r2; ret; }
-.visible .entry together(.param .u64 flag, .param .u64 out)
-{ .reg .pred %p<4>; .reg .b32 %r<4>; .reg .b64 %rd<3>;
-  ld.param.u64 %rd1, [flag]; ld.param.u64 %rd2, [out]; mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; mov.u32 %r2, 1;
-L: @%p1 ld.acquire.sys.global.u32 %r2, [%rd1]; setp.eq.u32 %p2, %r2, 0; bar.red.or.pred %p3, 0, %p2; @%p3 bra L;
-  @%p1 st.global.u32 [%rd2], %r2; ret; }
 .visible .entry raise(.param .u64 flag)
 { .reg .b32 %r<2>; .reg .b64 %rd<2>;
   ld.param.u64 %rd1, [flag]; mov.u32 %r1, 1; st.release.sys.global.u32 [%rd1], %r1; ret; }";
@@ -101,12 +96,6 @@ impl Bench {
         launch(&self.streams[0], function, 1, 1, 0, args([&flag, &out, &pause])).unwrap();
     }
 
-    fn together(&self, flag: usize, out: usize) {
-        let (flag, out) = (self.word(flag), self.word(out));
-        let function = self.module.function("together").unwrap();
-        launch(&self.streams[0], function, 1, 96, 0, args([&flag, &out])).unwrap();
-    }
-
     fn done(&self, soft: &SoftCuda, what: &str) {
         for stream in &self.streams {
             let outcome = stream.synchronize();
@@ -155,21 +144,6 @@ fn a_poll_with_long_pauses_lets_its_partner_run() {
         soft.set_order(order).unwrap();
         let bench = Bench::new();
         bench.poll(bench.word(0), 1, 7000);
-        bench.one(1, "raise", 0);
-        bench.done(soft, &format!("{order:?}"));
-        assert_eq!(bench.read(), [1, 1, 0, 0], "{order:?}");
-    }
-    soft.set_budget(4_000_000_000).unwrap();
-}
-
-#[test]
-fn a_poll_with_barriers_lets_its_partner_run() {
-    let (soft, _alone) = soft();
-    soft.set_budget(20_000_000).unwrap();
-    for order in ORDERS {
-        soft.set_order(order).unwrap();
-        let bench = Bench::new();
-        bench.together(0, 1);
         bench.one(1, "raise", 0);
         bench.done(soft, &format!("{order:?}"));
         assert_eq!(bench.read(), [1, 1, 0, 0], "{order:?}");

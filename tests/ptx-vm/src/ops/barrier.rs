@@ -185,6 +185,7 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, b: &Barrier, active: u32, group: u32
     barrier.clock.join(&t.warp.clock);
     barrier.dependency_done |= t.warp.dependency_done;
     t.warp.clock.tick(t.warp.id);
+    t.cluster.progress += 1;
     if let Some((combine, d, p, test)) = b.reduction {
         let yes = super::compare::truth(&t.warp.registers, test) & active;
         barrier.votes.0 += yes.count_ones();
@@ -192,13 +193,10 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, b: &Barrier, active: u32, group: u32
         t.warp.reduction = Some(Outcome { combine, d, p, lanes: active });
     }
     block.barriers_used |= 1 << id;
-    if !b.arrive {
-        block.barriers[id as usize].waiting |= me;
-    }
-    t.cluster.gathered(1);
     if b.arrive {
         return Ok(Flow::Next);
     }
+    block.barriers[id as usize].waiting |= me;
     t.warp.wait = Wait::Barrier(id as u8);
     Ok(Flow::Wait)
 }
@@ -211,7 +209,6 @@ pub(crate) fn settle(
     everybody: bool,
 ) -> Result<(), (usize, Stop)> {
     let blocks = cluster.blocks.len();
-    let mut completed = 0;
     for rank in 0..blocks {
         let block = &mut cluster.blocks[rank];
         let per = warps.len() / blocks;
@@ -246,7 +243,7 @@ pub(crate) fn settle(
             }
             let done = std::mem::take(barrier);
             block.barriers_used &= !(1 << id);
-            completed += 1;
+            cluster.progress += 1;
             for w in &mut warps[rank * per..(rank + 1) * per] {
                 if done.waiting >> w.index & 1 != 0 {
                     release(w, &done);
@@ -254,7 +251,6 @@ pub(crate) fn settle(
             }
         }
     }
-    cluster.gathered(completed);
     settle_cluster(cluster, warps);
     Ok(())
 }
@@ -293,7 +289,7 @@ pub(crate) fn cluster_arrive(t: &mut Turn<'_, '_>, release: bool, active: u32) -
         b.gathering.join(&t.warp.clock);
         t.warp.clock.tick(t.warp.id);
     }
-    t.cluster.gathered(1);
+    t.cluster.progress += 1;
     Ok(Flow::Next)
 }
 
@@ -317,7 +313,7 @@ fn settle_cluster(cluster: &mut Cluster, warps: &mut [Warp]) {
         b.phase += 1;
         let gathered = std::mem::take(&mut b.gathering);
         b.released.join(&gathered);
-        cluster.gathered(1);
+        cluster.progress += 1;
     }
     for w in warps {
         if let Wait::Cluster(phase) = w.wait

@@ -45,7 +45,6 @@ pub(crate) fn look(t: &mut Turn<'_, '_>, address: u64, found: &[u8]) {
 /// See [`acquire_global`].
 pub(crate) fn acquire_shared(t: &mut Turn<'_, '_>, at: SharedPlace) {
     t.grid.looks += 1;
-    t.grid.shared_looks += 1;
     if let Some(clock) = t.cluster.flags.get(&(at.rank, at.offset & !3)) {
         t.warp.clock.join(clock);
     }

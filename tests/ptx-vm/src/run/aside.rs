@@ -1,8 +1,8 @@
 //! A launch that waits for another one is put aside, and goes on when others have run.
 //!
-//! A launch waits when all its warps stand at barriers or look at global memory again and again, perhaps with
-//! barriers between the looks, find what they found before, and change nothing. Everything it is made of is
-//! kept; its caller runs what else there is, and comes back to it.
+//! A launch waits when all its warps stand at barriers or look at global memory again and again, find what
+//! they found before, and change nothing. Everything it is made of is kept; its caller runs what else there
+//! is, and comes back to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -46,7 +46,6 @@ struct State {
     executed: Option<Box<[u64]>>,
     longest: u64,
     looks: u64,
-    shared_looks: u64,
     global_looks: u64,
     notes: Notes,
     start: Clock,
@@ -174,8 +173,7 @@ impl State {
         if !fresh {
             (grid.written, grid.traffic, grid.executed) = (state.written, state.traffic, state.executed);
             (grid.instructions, grid.longest) = (state.instructions, state.longest);
-            (grid.looks, grid.shared_looks) = (state.looks, state.shared_looks);
-            (grid.global_looks, grid.notes) = (state.global_looks, state.notes);
+            (grid.looks, grid.global_looks, grid.notes) = (state.looks, state.global_looks, state.notes);
         }
         (grid.start, grid.learned, grid.released) = (state.start, state.learned, state.released);
         grid.flags = std::mem::take(&mut common.flags);
@@ -194,7 +192,6 @@ impl State {
             executed: grid.executed,
             longest: grid.longest,
             looks: grid.looks,
-            shared_looks: grid.shared_looks,
             global_looks: grid.global_looks,
             notes: grid.notes,
             start: grid.start,

@@ -73,8 +73,6 @@ pub(crate) struct Cluster {
     pub(crate) engine_warp: u16,
     /// Grows with everything that can let somebody else go on.
     pub(crate) progress: u64,
-    /// The part of it that warps arrived at barriers, and barriers completed.
-    pub(crate) at_barriers: u64,
     /// Released at shared addresses by strong accesses.
     pub(crate) flags: HashMap<(u8, u32), Clock>,
     /// Faults of the instruction being executed behind which it goes on.
@@ -96,17 +94,6 @@ fn index(at: SharedPlace) -> usize {
 }
 
 impl Cluster {
-    /// Notes arrivals at barriers, or barriers that are complete: progress, but no change by itself.
-    pub(crate) fn gathered(&mut self, count: u64) {
-        self.progress += count;
-        self.at_barriers += count;
-    }
-
-    /// Grows with what others can find, and with what has landed or ended: not with barriers alone.
-    pub(crate) fn changes(&self) -> u64 {
-        self.progress - self.at_barriers
-    }
-
     /// Resolves an offset of the shared window: of the own block, or of the block whose rank stands in the
     /// top bits.
     #[inline(always)]

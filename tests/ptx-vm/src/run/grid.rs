@@ -71,12 +71,10 @@ pub(crate) struct Grid<'g> {
     pub(crate) longest: u64,
     /// Accesses by which a warp can learn that others have moved: strong reads, atomics, polls of mbarriers.
     pub(crate) looks: u64,
-    /// Those at shared memory.
-    pub(crate) shared_looks: u64,
     /// Those at global memory, where other launches can be seen to move.
     pub(crate) global_looks: u64,
-    /// How it was when the turn of the warp began.
-    pub(crate) turn: Start,
+    /// Such looks, and the progress of its cluster, when the turn of the warp began.
+    pub(crate) turn: (u64, u64),
     pub(crate) warps_per_block: u32,
     /// Faults of the instruction being executed behind which it goes on.
     pub(crate) noted: Vec<Stop>,
@@ -88,14 +86,6 @@ pub(crate) struct Grid<'g> {
     pub(crate) line: u32,
     /// The allocation of the last access: the next is mostly in it too.
     pub(super) hint: (u64, u64, usize),
-}
-
-/// Looks of all warps, and what had changed in the cluster, when a turn began.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Start {
-    pub(crate) looks: u64,
-    pub(crate) global_looks: u64,
-    pub(crate) changes: u64,
 }
 
 /// Bytes of device memory that passed all checks.
@@ -133,9 +123,8 @@ impl<'g> Grid<'g> {
             executed: options.count_lines.then(|| vec![0; program.code.len()].into()),
             longest: 0,
             looks: 0,
-            shared_looks: 0,
             global_looks: 0,
-            turn: Start::default(),
+            turn: (0, 0),
             noted: Vec::new(),
             notes: Notes::default(),
             line: 0,

@@ -4,10 +4,7 @@
 //! no progress, or from the start in a cooperative launch. A round gives each warp a turn, in the order the
 //! schedule says. When a round of a cluster brings nothing forward, one asynchronous operation lands: that is
 //! the latest legal moment. When there is nothing to land and no block to admit either, and every warp waits
-//! or polls, the launch is deadlocked. Barriers that complete bring a round forward; where warps look at
-//! memory between them, and find and change nothing, round after round, they no longer do.
-
-mod stuck;
+//! or polls, the launch is deadlocked.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -26,7 +23,6 @@ use crate::memory::clock::Clock;
 use crate::memory::shadow::{LINE, Line, Readers};
 use crate::ops::{barrier, copy, wgmma};
 use crate::{Fault, FaultKind, Instance, Kernel, Launch, LineCount, Memory, Options, Report, Schedule};
-use stuck::{fault, here};
 
 /// Shared memory of a block at most, as on Hopper.
 const SHARED_LIMIT: u32 = 232_448;
@@ -47,41 +43,6 @@ struct Active {
     order: Vec<usize>,
     /// Its own, so that its schedule does not depend on what ran before.
     dice: Dice,
-    /// Rounds in which warps have looked in vain and nothing but barriers moved, since something changed.
-    vain: u32,
-}
-
-impl Active {
-    /// Brings the warps into the order of a round.
-    fn arrange(&mut self, schedule: Schedule) {
-        match schedule {
-            Schedule::Forward => {}
-            Schedule::Reverse => self.order.sort_by_key(|&i| std::cmp::Reverse(i)),
-            Schedule::Random(_) => {
-                (1..self.order.len()).rev().for_each(|i| self.order.swap(i, self.dice.below(i + 1)));
-            }
-        }
-    }
-
-    /// Whether a round has brought the cluster forward, by what it was before.
-    fn forward(&mut self, before: Before, looked: bool) -> bool {
-        let moved = self.cluster.progress != before.progress;
-        if self.cluster.changes() != before.changes {
-            self.vain = 0;
-            return true;
-        }
-        if moved && looked {
-            self.vain = self.vain.saturating_add(1);
-        }
-        moved && self.vain < IDLE_ROUNDS
-    }
-}
-
-/// The progress of a cluster before a round.
-#[derive(Clone, Copy)]
-struct Before {
-    progress: u64,
-    changes: u64,
 }
 
 /// A launch that has passed its first checks.
@@ -436,27 +397,24 @@ impl<'g> Runner<'g> {
             engine: zero,
             engine_warp: count as u16,
             progress: 0,
-            at_barriers: 0,
             flags: Default::default(),
             noted: Vec::new(),
         };
         let mixed = (self.plan.seed ^ u64::from(id) << 1).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1;
-        self.blocks.active.push(Active {
-            cluster,
-            warps,
-            order: (0..count).collect(),
-            dice: Dice(mixed),
-            vain: 0,
-        });
+        self.blocks.active.push(Active { cluster, warps, order: (0..count).collect(), dice: Dice(mixed) });
     }
 
-    /// One turn for every warp of a cluster: whether that brought it forward, and whether somebody is in a
-    /// loop.
+    /// One turn for every warp of a cluster: whether anything moved, and whether somebody is in a loop.
     fn round(&mut self, at: usize) -> Result<(bool, bool), Fault> {
         let a = &mut self.blocks.active[at];
-        a.arrange(self.grid.options.schedule);
-        let before = Before { progress: a.cluster.progress, changes: a.cluster.changes() };
-        let far = self.grid.looks - self.grid.shared_looks;
+        match self.grid.options.schedule {
+            Schedule::Forward => {}
+            Schedule::Reverse => a.order.sort_by_key(|&i| std::cmp::Reverse(i)),
+            Schedule::Random(_) => {
+                (1..a.order.len()).rev().for_each(|i| a.order.swap(i, a.dice.below(i + 1)))
+            }
+        }
+        let before = a.cluster.progress;
         let mut spinning = false;
         for i in 0..a.order.len() {
             let w = a.order[i];
@@ -471,9 +429,8 @@ impl<'g> Runner<'g> {
             let (count, looks) = (warp.count, self.grid.looks);
             let turned = Turn { grid: &mut self.grid, cluster: &mut a.cluster, warp }.run(slice);
             let ran = a.warps[w].count - count;
-            let start = self.grid.turn;
-            a.warps[w]
-                .judge(self.grid.global_looks > start.global_looks, a.cluster.changes() > start.changes);
+            let (global_looks, progress) = self.grid.turn;
+            a.warps[w].judge(self.grid.global_looks > global_looks, a.cluster.progress > progress);
             self.grid.instructions += ran;
             self.blocks.quiet += if self.grid.looks > looks { ran } else { 0 };
             match turned {
@@ -507,14 +464,10 @@ impl<'g> Runner<'g> {
                 notes::report(&mut self.grid, &mut a.cluster, &a.warps[w], line)?;
             }
         }
-        spinning |= a.cluster.progress != before.progress;
-        // Who looks at memory of its own block between barriers computes.
-        let looked = self.grid.looks - self.grid.shared_looks > far;
-        if a.forward(before, looked) {
-            return Ok((true, spinning));
+        if a.cluster.progress == before {
+            self.land_one(at)?;
         }
-        self.land_one(at)?;
-        Ok((self.blocks.active[at].forward(before, false), spinning))
+        Ok((self.blocks.active[at].cluster.progress != before, spinning))
     }
 
     /// Lets one asynchronous operation of a cluster happen.
@@ -588,4 +541,52 @@ impl<'g> Runner<'g> {
         }
         Ok(())
     }
+
+    /// The report of a launch that cannot go on.
+    fn stuck(&self, kind: FaultKind, what: &str) -> Fault {
+        let a = &self.blocks.active[0];
+        let mut lines = Vec::new();
+        let mut first = None;
+        for w in a.warps.iter().filter(|w| !w.done) {
+            let Some(g) = w.groups.first() else { continue };
+            // A waiting warp stands behind the instruction it waits at.
+            let pc = if w.wait == Wait::Nothing { g.pc } else { g.pc.saturating_sub(1) };
+            let at = &self.grid.program.lines[self.grid.program.code[pc as usize].line as usize];
+            if lines.len() < 8 {
+                let source = at.source.as_ref().map(|s| format!(" ({s})")).unwrap_or_default();
+                let looked =
+                    if w.looked == 0 { String::new() } else { format!(", looking at {:#x}", w.looked) };
+                lines.push(format!(
+                    "warp {} of block {} at line {}: {}{source}{looked}",
+                    w.index, w.rank, at.line, at.text
+                ));
+            }
+            if first.is_none_or(|(other, _): (&Warp, u32)| other.looked == 0 && w.looked != 0) {
+                first = Some((w, pc));
+            }
+        }
+        let detail = format!("{what}; {}", lines.join("; "));
+        match first {
+            Some((w, pc)) => {
+                let lane = w.groups[0].mask.trailing_zeros();
+                fault(&self.grid, &a.cluster, w, Blame { stop: Stop::new(kind, detail), pc, lane })
+            }
+            None => refuse(&self.plan.kernel.name, detail),
+        }
+    }
+}
+
+/// Blames the instruction a waiting warp waits at.
+fn here(warp: &Warp, stop: Stop) -> Blame {
+    let group = warp.groups.first();
+    Blame {
+        stop,
+        pc: group.map_or(0, |g| g.pc.saturating_sub(1)),
+        lane: group.map_or(0, |g| g.mask.trailing_zeros()),
+    }
+}
+
+fn fault(grid: &Grid<'_>, cluster: &Cluster, warp: &Warp, blame: Blame) -> Fault {
+    let line = grid.program.code[blame.pc as usize].line;
+    notes::fault(grid, cluster, warp, line, blame.lane, &blame.stop)
 }

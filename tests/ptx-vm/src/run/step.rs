@@ -1,8 +1,7 @@
 //! Runs one warp until it must wait, has ended, or has used its slice.
 
-use super::grid::Start;
 use super::warp::{Group, Wait};
-use super::{Done, Flow, Grid, Stop, Turn};
+use super::{Done, Flow, Stop, Turn};
 use crate::code::Op;
 use crate::{FaultKind, ops};
 
@@ -34,8 +33,7 @@ impl Turn<'_, '_> {
     /// Runs the warp for at most `slice` instructions.
     pub(crate) fn run(&mut self, slice: u64) -> Result<Turned, Blame> {
         let end = self.warp.count + slice;
-        let Grid { looks, global_looks, .. } = *self.grid;
-        self.grid.turn = Start { looks, global_looks, changes: self.cluster.changes() };
+        self.grid.turn = (self.grid.global_looks, self.cluster.progress);
         loop {
             self.warp.merge();
             let Some(at) = self.choose() else {
@@ -74,8 +72,8 @@ impl Turn<'_, '_> {
     /// A loop that has looked at memory often in this turn, found nothing new and changed nothing: the turn
     /// is over, as nothing can come of it before others have run.
     fn learns_nothing(&self) -> bool {
-        let start = self.grid.turn;
-        self.grid.global_looks - start.global_looks > LOOKS && self.cluster.changes() == start.changes
+        let (looks, progress) = self.grid.turn;
+        self.grid.global_looks - looks > LOOKS && self.cluster.progress == progress
     }
 
     /// Groups at different `bar.warp.sync` instructions meet as well: the manual asks for the same mask, not

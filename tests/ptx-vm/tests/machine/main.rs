@@ -21,7 +21,6 @@ mod heap;
 mod integer;
 mod kernels;
 mod options;
-mod polls;
 mod print;
 mod program;
 mod refused;
