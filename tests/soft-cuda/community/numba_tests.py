@@ -50,26 +50,34 @@ class Outcomes(unittest.TestResult):
 
 def module(name):
     """Runs one module in this process."""
-    unittest.defaultTestLoader.loadTestsFromName(f"numba.cuda.tests.{name}").run(Outcomes())
+    loader = unittest.defaultTestLoader
+    tests = loader.loadTestsFromName(f"numba.cuda.tests.{name}")
+    for error in loader.errors:
+        # The reason stands in the last line.
+        print("error", json.dumps(error.strip().splitlines()[-1]), flush=True)
+    if not loader.errors:
+        tests.run(Outcomes())
 
 
 def outcomes(name):
-    """The outcomes of a module's tests, run in a process of its own."""
+    """The outcomes of a module's tests, run in a process of its own, and why it cannot be imported, if so."""
     command = [sys.executable, "-W", "ignore", __file__, "--module", name]
     try:
         text = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=SECONDS, text=True).stdout
     except subprocess.TimeoutExpired as error:
         text = (error.stdout or b"").decode()
-    ended, started = {}, set()
+    ended, started, errors = {}, set(), []
     for line in text.splitlines():
         kind, _, rest = line.partition(" ")
         if kind == "started":
             started.add(json.loads(rest))
+        elif kind == "error":
+            errors.append(json.loads(rest))
         elif kind == "ended":
             test, how = json.loads(rest)
             ended[test] = how
     # What was running when the process ended has failed.
-    return {test: ended.get(test, "failed") for test in started}
+    return {test: ended.get(test, "failed") for test in started}, errors
 
 
 def main(words):
@@ -82,8 +90,9 @@ def main(words):
         expected = {line.split()[0] for line in open(EXPECTED) if line.strip() and not line.startswith("#")}
     counts, wrong, failed = {}, [], []
     for name in names:
-        seen = outcomes(name)
-        if not seen:
+        seen, errors = outcomes(name)
+        wrong += [f"{name}: {error}" for error in errors]
+        if not seen and not errors:
             wrong.append(f"{name}: no test has run")
         for test, how in sorted(seen.items()):
             counts[how] = counts.get(how, 0) + 1

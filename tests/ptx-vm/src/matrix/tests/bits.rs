@@ -67,7 +67,7 @@ fn every_shape_counts_the_bits_of_a_plain_matmul() {
                 .count();
             assert_eq!(d[j][lane], c[j][lane].wrapping_add(count as u32), "{shape} {op} ({row}, {column})");
         }
-        // Through the whole machine.
+        // By the whole machine.
         let arguments = [&f[0], &f[1], &c, &c].map(|rows| Argument::Buffer(bytes_of(rows)));
         let buffers = run_all(&mma_text(&mma), &Launch::new([1, 1, 1], [32, 1, 1]), &arguments);
         assert_eq!(rows_of(&buffers[3]), d, "{shape} {op}");
