@@ -13,6 +13,7 @@ use engraft_core::numerics::Mode;
 use engraft_core::policy::Registry;
 use engraft_cuda::{Cuda, CudaConfig};
 use engraft_ranks::ThreadBoard;
+use sample::some;
 use std::sync::{Arc, Barrier};
 
 fn launches(gpu: &Arc<Cuda>, entry: &str) -> u64 {
@@ -23,7 +24,7 @@ fn launches(gpu: &Arc<Cuda>, entry: &str) -> u64 {
 fn every_degree_gives_the_bits_of_one_rank() {
     let double = double();
     let gpu = reached(&double, Mode::Reference);
-    for (case, degrees) in [("llama_gqa_llama3", &[2, 4][..]), ("qwen2_moe", &[2])] {
+    for (case, degrees) in some([("llama_gqa_llama3", &[2, 4][..]), ("qwen2_moe", &[2])]) {
         let one = given(&gpu, case, Float::F32.into());
         for &tp in degrees {
             let entries = [format!("exchange_reduce_w{tp}"), "exchange_gather".into()];
@@ -62,7 +63,7 @@ fn captured_steps_exchange_and_give_the_same_tokens() {
     let double = double();
     let gpu = reached(&double, Mode::Reference);
     // Few: the driver compares every access with all that came before it.
-    for (tp, count) in [(2, 6), (4, 4)] {
+    for (tp, count) in some([(2, 6), (4, 4)]) {
         let (one, _) = tokens(&gpu, 1, count);
         assert!(one.iter().all(|list| list.len() == count));
         let (got, captured) = tokens(&gpu, tp, count);
