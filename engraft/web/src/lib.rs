@@ -96,7 +96,7 @@ impl Session {
             serde_json::from_slice(&tokenizer_config).map_err(|e| Error::text(e.to_string()))?;
         let tokenizer = Tokenizer::from_json(&tokenizer, &settings)?;
         let mut stop_ids = tokenizer.eos_ids().to_vec();
-        stop_ids.extend(ModelConfig::new(files.config.clone())?.ids("eos_token_id"));
+        stop_ids.extend(ModelConfig::new(files.config.clone())?.ids("eos_token_id")?);
         let model = inject(&gpu, &files, &Registry::default(), MOST, LoadOptions::default(), &mut |_, _| {})?;
         let sizes =
             EngineConfig { max_seqs: 1, max_step_tokens: 128, max_context: MOST, ..EngineConfig::default() };
