@@ -1,9 +1,10 @@
 //! Published configurations, without weights: which policy takes them, how large they are, what they keep of
 //! a token and what of their step has no kernel of its own on the CPU; or what they need that is not there.
 //!
-//! `published/NAME.json` is a model's `config.json` as its page has it, without fields that say nothing about
-//! the model's shape. Sizes are those that the pages state, in billions; of models that are published with
-//! blocks that predict further tokens, without those.
+//! `published/NAME.json` has the fields of a model's `config.json` that say something about its shape. They
+//! were put together from what is publicly known, not copied from the pages: those of Mistral Small 4,
+//! Nemotron 3 and Qwen 3.5 are the least certain. Sizes are the published ones, in billions; of models that
+//! come with blocks that predict further tokens, without those. They hold the configurations that plan.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use engraft::{Error, Float, Options, Sketch};

@@ -39,6 +39,25 @@ fn hostile_chat_templates_are_an_error_of_one_line() {
     }
 }
 
+/// A tokenizer of more tokens than the model has rows for is said to be another's; its own is not.
+#[test]
+fn a_tokenizer_that_does_not_fit_is_warned_of() {
+    let golden = manifest().join("../tests/golden/llama");
+    let model = folder("tokenizer-of-another");
+    for file in ["config.json", "generation_config.json", "model.safetensors"] {
+        fs::copy(golden.join(file), model.join(file)).unwrap();
+    }
+    let demo = manifest().join("../engraft/demo-model");
+    for (from, warned) in [(&golden, false), (&demo, true)] {
+        for file in ["tokenizer.json", "tokenizer_config.json"] {
+            fs::copy(from.join(file), model.join(file)).unwrap();
+        }
+        let output = engraft(&["generate", "-p", "a", "-n", "1", "--model", model.to_str().unwrap()]);
+        let notes = stderr(&output);
+        assert_eq!(notes.contains("it may be another model's tokenizer"), warned, "{notes}");
+    }
+}
+
 #[test]
 fn a_generation_file_is_followed_or_its_fields_are_named() {
     let model = demo_copy("generation-fields");
