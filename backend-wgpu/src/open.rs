@@ -12,7 +12,7 @@ use crate::{Wgpu, WgpuGraph, WgpuMem, WgpuPlan, WgpuStream, WgpuWeight, limits, 
 use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup, block_on};
 use engraft_core::mem::{HostWeight, StepShape};
 use engraft_core::numerics::{Madd, Numerics};
-use engraft_core::ops::Signature;
+use engraft_core::ops::{OpKind, PictureOpKind, Signature};
 use engraft_core::{Error, Result};
 use engraft_shaders::Dialect;
 use std::sync::Arc;
@@ -123,6 +123,9 @@ impl Backend for Wgpu {
         Ok(WgpuPlan { bound })
     }
     fn coverage(&self, signature: &Signature) -> Coverage<WgpuKernel> {
+        if let OpKind::Picture(PictureOpKind::Conv) = signature.op {
+            return Coverage::Composed("windows are gathered, then multiplied as other rows".into());
+        }
         match self.select.kernel(signature) {
             Ok(kernel) => Coverage::Native(kernel),
             Err(reason) => Coverage::Missing(reason),

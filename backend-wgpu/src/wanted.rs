@@ -53,6 +53,8 @@ pub(crate) fn shaders(key: &WgpuKernel, select: &Select) -> Vec<Kernel> {
         OpKind::Attention(kind) => attention(key, kind, select),
         OpKind::Index(IndexOpKind::IndexScores) => vec![Kernel::Index(Index::Scores, x, kv)],
         OpKind::Index(IndexOpKind::IndexChoose) => vec![Kernel::Index(Index::Choose, Elem::F32, Elem::F32)],
+        // Composed.
+        OpKind::Picture(PictureOpKind::Conv) => Vec::new(),
         OpKind::Picture(PictureOpKind::GroupedConv) => vec![Kernel::Picture(Picture::Conv, x)],
         OpKind::Picture(PictureOpKind::LinearAttend) => {
             [Picture::Sums, Picture::Read].map(|how| Kernel::Picture(how, x)).into()

@@ -53,13 +53,16 @@ pub struct Args {
 }
 
 impl Args {
-    /// The arguments of this process, or a message and the end of it.
-    pub fn of_process() -> Self {
+    /// The arguments of this process.
+    ///
+    /// # Errors
+    /// Help and versions, which are asked for in the place of a command, and what is wrong with the arguments.
+    pub fn of_process() -> Result<Self, clap::Error> {
         #[cfg(feature = "serve")]
         let matches = settings::matches(Self::whole(), std::env::args_os());
         #[cfg(not(feature = "serve"))]
         let matches = Self::whole().try_get_matches_from(std::env::args_os());
-        matches.and_then(|matches| Self::from_arg_matches(&matches)).unwrap_or_else(|e| e.exit())
+        matches.and_then(|matches| Self::from_arg_matches(&matches))
     }
 
     /// All commands, as the program takes them.

@@ -6,6 +6,9 @@ use engraft::Error;
 pub(crate) enum Failure {
     /// The command line makes no sense: exit status 2.
     Usage(String),
+    /// A second signal ended what the first one let go on: exit status 130.
+    #[cfg(feature = "serve")]
+    Interrupted,
     /// All else: exit status 1.
     Run(Error),
 }
@@ -14,6 +17,8 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Usage(what) => f.write_str(what),
+            #[cfg(feature = "serve")]
+            Failure::Interrupted => f.write_str("interrupted"),
             // A command has one request: its number says nothing.
             Failure::Run(Error::Request { what, .. }) => f.write_str(what),
             Failure::Run(error) => error.fmt(f),

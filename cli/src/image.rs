@@ -32,12 +32,13 @@ pub fn run(args: &ImageArgs) -> Outcome {
     let mut model = ImageGenerator::open(&args.model, &options)?;
     let request = request(args, &model, Given { init, mask, control })?;
     let (seed, began, bar) = (args.seed.unwrap_or_else(fresh_seed), Instant::now(), bar());
-    let mut steps = 0;
+    let mut pace = Pace { steps: 0, ended: None };
     let images = model.generate(&request, seed, |progress| {
-        steps = progress.of;
+        pace.step(progress.of);
         bar.set_length(progress.of as u64);
         bar.set_position(progress.done as u64);
     })?;
+    let pace_said = pace.text();
     bar.finish_and_clear();
     for (text, tokens) in &images.shortened {
         let begin: String = text.chars().take(40).collect();
@@ -52,9 +53,38 @@ pub fn run(args: &ImageArgs) -> Outcome {
         write(&place, &engraft_image::encode_png(rgb, width, height).map_err(|e| in_file(&place, &e))?)?;
     }
     let seconds = began.elapsed().as_secs_f64();
-    let steps = plural(steps_asked(&request, &model, steps)?, "step");
-    note(&format!("{width} x {height}, {steps}, seed {seed}, {seconds:.1} s"));
+    let steps = plural(steps_asked(&request, &model, pace.steps)?, "step");
+    note(&format!("{width} x {height}, {steps}, seed {seed}, {seconds:.1} s{pace_said}"));
     Ok(())
+}
+
+/// How long the parts of a run take. Its first step is left out: texts are read, and on GPUs steps captured,
+/// before it ends.
+struct Pace {
+    /// How often the model is called in all.
+    steps: usize,
+    /// When the first call and the last one so far ended, and how many came between them.
+    ended: Option<(Instant, Instant, u32)>,
+}
+
+impl Pace {
+    /// A step has ended, of so many.
+    fn step(&mut self, of: usize) {
+        let now = Instant::now();
+        self.steps = of;
+        self.ended = Some(self.ended.map_or((now, now, 0), |(first, _, more)| (first, now, more + 1)));
+    }
+
+    /// What is said when the pictures are there.
+    fn text(&self) -> String {
+        let Some((first, last, more)) = self.ended else { return String::new() };
+        let decode = last.elapsed().as_secs_f64();
+        let step = match more {
+            0 => String::new(),
+            _ => format!("{:.3} s a step, ", (last - first).as_secs_f64() / f64::from(more)),
+        };
+        format!(" ({step}{decode:.3} s to decode)")
+    }
 }
 
 /// What the flags say of where and how pictures are computed.

@@ -53,7 +53,10 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// The program: reads the arguments of the process, and gives its exit status.
 pub fn main() -> ExitCode {
-    let args = args::Args::of_process();
+    let args = match args::Args::of_process() {
+        Ok(args) => args,
+        Err(said) => return parsed(&said),
+    };
     logging();
     shrunk::install();
     #[cfg(unix)]
@@ -73,6 +76,11 @@ pub fn main() -> ExitCode {
         Err(Failure::Run(Error::Io { source, .. })) if source.kind() == ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
+        #[cfg(feature = "serve")]
+        Err(Failure::Interrupted) => {
+            report("a second signal ended the requests that ran");
+            ExitCode::from(130)
+        }
         Err(Failure::Run(error)) => {
             report(&format!("{}{}", one_line(&error.to_string()), hint(&error)));
             // A launcher that sees it may start the group anew.
@@ -82,6 +90,17 @@ pub fn main() -> ExitCode {
             report(&format!("{}\n\nFor more information, try '--help'.", one_line(&text)));
             ExitCode::from(2)
         }
+    }
+}
+
+/// Prints what clap says in the place of arguments: help, a version, or what is wrong with them.
+fn parsed(said: &clap::Error) -> ExitCode {
+    match said.print() {
+        Err(e) if !said.use_stderr() && e.kind() != ErrorKind::BrokenPipe => {
+            report(&format!("cannot write: {e}"));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(said.exit_code().try_into().unwrap_or(2)),
     }
 }
 

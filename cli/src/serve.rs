@@ -60,8 +60,7 @@ pub fn run(args: &ServeArgs) -> Outcome {
         note("This model has no chat template: /v1/chat/completions refuses; --chat-template gives one.");
     }
     note(&format!("{name} answers at {}/v1 (Ctrl-C to end)", server.address()));
-    server.run_until_signal()?;
-    Ok(())
+    if server.run_until_signal()? { Ok(()) } else { Err(Failure::Interrupted) }
 }
 
 /// Names limits that say nothing to the model.
@@ -112,7 +111,7 @@ fn names(given: Option<&str>) -> Vec<String> {
 fn open(model: &ModelArgs, path: Option<&str>, seqs: usize, shown: bool) -> Result<TextGenerator> {
     let (source, options) = model.read(path).map_err(|failure| match failure {
         Failure::Run(error) => error,
-        Failure::Usage(what) => Error::text(what),
+        other => Error::text(other.to_string()),
     })?;
     let options = options.max_seqs(seqs);
     let mut loading = Loading::default();

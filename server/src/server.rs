@@ -131,29 +131,30 @@ impl Server {
         Ok(())
     }
 
-    /// Serves until a signal to end comes: the first one drains, a second one ends at once.
+    /// Serves until a signal to end comes: the first one drains, a second one ends at once. Gives whether it
+    /// was drained: whether every request had its answer, or its error when the time to drain was over.
     ///
     /// # Errors
     /// `Io` where signals cannot be waited for.
-    pub fn run_until_signal(self) -> Result<()> {
+    pub fn run_until_signal(self) -> Result<bool> {
         let Self { runtime, listener, state } = self;
         let life = state.life.clone();
-        runtime.block_on(async {
+        let drained = runtime.block_on(async {
             let mut signals = Signals::new()?;
-            tokio::select! {
-                () = serve(&listener, state) => {}
+            let drained = tokio::select! {
+                () = serve(&listener, state) => true,
                 () = async {
                     signals.next().await;
                     tracing::warn!("no more requests are taken; those that run go on; a second signal ends them");
                     life.advance(Phase::Draining);
                     signals.next().await;
-                } => {}
-            }
-            Ok::<(), Error>(())
+                } => false,
+            };
+            Ok::<bool, Error>(drained)
         })?;
         listener.address.leave();
         runtime.shutdown_background();
-        Ok(())
+        Ok(drained)
     }
 }
 

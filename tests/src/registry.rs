@@ -109,6 +109,7 @@ macro_rules! stems {
 stems!(
     norm,
     linear,
+    conv,
     int8,
     embed,
     packed,

@@ -256,6 +256,12 @@ impl RawMatMut {
         RawMatMut { ptr: v.as_mut_ptr().cast(), dtype: Float::F32, rows, cols, pitch: cols }
     }
 
+    /// Some of its rows, which it has.
+    fn row_range(&self, rows: std::ops::Range<usize>) -> RawMatMut {
+        debug_assert!(rows.end <= self.rows);
+        RawMatMut { ptr: self.row(rows.start), rows: rows.len(), ..*self }
+    }
+
     /// The same memory, to read.
     pub(crate) fn as_raw(&self) -> RawMat {
         RawMat { ptr: self.ptr, dtype: self.dtype, rows: self.rows, cols: self.cols, pitch: self.pitch }

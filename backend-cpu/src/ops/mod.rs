@@ -29,7 +29,8 @@ use engraft_core::ops::{Checked, Op, OpKind, Run, Signature};
 pub(crate) fn select(signature: &Signature, isa: Isa) -> Choice {
     match signature.op {
         OpKind::Linear(_) => linear::select(signature, isa),
-        OpKind::Norm(_) | OpKind::Picture(_) => Choice::sixteen(signature, isa),
+        OpKind::Norm(_) => Choice::sixteen(signature, isa),
+        OpKind::Picture(_) => picture::select(signature, isa),
         OpKind::Moe(kind) => moe::select(kind, signature, isa),
         OpKind::Rope(kind) => rope::select(kind, signature, isa),
         OpKind::Attention(_) => attention::select(signature, isa),

@@ -1,16 +1,43 @@
-//! Convolutions in groups, attention without a softmax.
+//! Convolutions, attention without a softmax.
 
+use super::elementwise::activation;
+use crate::kernels::linear::{After, Epilogue, Windows, conv as kernel_of_all};
 use crate::kernels::picture::{self as kernel, Grouped, Linear};
 use crate::mem::{SharedMat, Words};
+use crate::select::Choice;
+use crate::simd::Isa;
 use crate::{Cpu, CpuStream};
 use engraft_core::Result;
-use engraft_core::ops::{GroupedConv, LinearAttend, PictureOp};
+use engraft_core::mem::WeightFormat;
+use engraft_core::ops::{Conv, GroupedConv, LinearAttend, PictureOp, Signature};
+
+pub(super) fn select(signature: &Signature, isa: Isa) -> Choice {
+    match signature.weight {
+        Some(WeightFormat::W8A8) => Choice::Composed("windows become bytes before they are multiplied"),
+        _ => Choice::sixteen(signature, isa),
+    }
+}
 
 pub(super) fn run(stream: &mut CpuStream, op: PictureOp<'_, Cpu>) -> Result<()> {
     match op {
+        PictureOp::Conv(op) => conv(stream, op),
         PictureOp::GroupedConv(op) => grouped_conv(stream, op),
         PictureOp::LinearAttend(op) => linear_attend(stream, op),
     }
+}
+
+fn conv(stream: &mut CpuStream, op: Conv<'_, Cpu>) -> Result<()> {
+    let Conv { x, rows, taps, weight, bias, act, scratch: _, out } = op;
+    let (x, rows, out) = (SharedMat::from(x), Words::from(rows), SharedMat::from(out));
+    let (w, bias) = (weight.panels()?, bias.map(|bias| bias.vector()).transpose()?);
+    let act = act.map(activation).transpose()?;
+    stream.enqueue(move |cpu| {
+        // SAFETY: the stream runs one op at a time.
+        let windows = Windows { rows: unsafe { rows.slice() }, taps };
+        let after = act.map_or(After::Nothing, After::Activate);
+        let epilogue = Epilogue { bias: bias.as_deref(), after };
+        kernel_of_all(cpu.machine(), x.read(), windows, &w, (out.write(), &epilogue))
+    })
 }
 
 fn grouped_conv(stream: &mut CpuStream, op: GroupedConv<'_, Cpu>) -> Result<()> {

@@ -27,12 +27,15 @@ use crate::{Cuda, CudaMem, CudaStream, CudaWeight, Kernel};
 use engraft_core::Result;
 use engraft_core::backend::Coverage;
 use engraft_core::mem::{BufMut, BufRef, MatMut, MatRef};
-use engraft_core::ops::{Checked, Op, OpKind, Run, Signature};
+use engraft_core::ops::{Checked, Op, OpKind, PictureOpKind, Run, Signature};
 use engraft_kernels::params::MatView;
 
 impl Run<Cuda> for CudaStream {
     fn run(&mut self, op: Checked<'_, Cuda>) -> Result<()> {
         let signature = op.op().signature();
+        if let OpKind::Picture(PictureOpKind::Conv) = signature.op {
+            return op.compose(self);
+        }
         match op.into_op() {
             Op::Embed(op) => embed::run(self, op),
             Op::Linear(op) => linear::run(self, op, &signature),
@@ -62,7 +65,7 @@ pub(crate) fn coverage(terms: Terms, signature: &Signature) -> Coverage<Kernel> 
         OpKind::Kv(op) => Ok(kv::kernel(op)),
         OpKind::Attention(op) => attention::kernel(terms, op, signature),
         OpKind::Index(op) => index::kernel(op, signature),
-        OpKind::Picture(op) => Ok(picture::kernel(op, signature)),
+        OpKind::Picture(op) => return picture::coverage(op, signature),
         OpKind::Rows(op) => Ok(rows::kernel(op, signature)),
         OpKind::Sample(_) => Ok(sample::kernel()),
     };

@@ -1,25 +1,31 @@
-//! Convolutions in groups, attention without a softmax.
+//! Convolutions, attention without a softmax.
 
 use super::names::elem;
 use crate::weight::word;
 use crate::{Cuda, CudaStream, Kernel};
-use engraft_core::Result;
+use engraft_core::backend::Coverage;
 use engraft_core::ops::{GroupedConv, LinearAttend, PictureOp, PictureOpKind, Signature};
+use engraft_core::{Error, Result};
 use engraft_kernels::params::picture as kernels;
 
+/// Why convolutions of all columns are composed.
+const GATHERED: &str = "windows are gathered, then multiplied as other rows";
+
 /// Which kernel.
-pub(super) fn kernel(op: PictureOpKind, signature: &Signature) -> Kernel {
+pub(super) fn coverage(op: PictureOpKind, signature: &Signature) -> Coverage<Kernel> {
     let elem = elem(signature.x);
-    match op {
+    Coverage::Native(match op {
+        PictureOpKind::Conv => return Coverage::Composed(GATHERED.into()),
         PictureOpKind::GroupedConv => Kernel::Entry(kernels::Conv::entry(elem)),
         PictureOpKind::LinearAttend => {
             Kernel::Several { name: "picture_sums_read_*", entries: kernels::Linear::entries(elem) }
         }
-    }
+    })
 }
 
 pub(super) fn run(stream: &mut CudaStream, op: PictureOp<'_, Cuda>) -> Result<()> {
     match op {
+        PictureOp::Conv(_) => Err(Error::internal("conv is composed")),
         PictureOp::GroupedConv(op) => grouped_conv(stream, op),
         PictureOp::LinearAttend(op) => linear_attend(stream, op),
     }

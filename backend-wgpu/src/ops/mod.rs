@@ -17,12 +17,15 @@ mod sample;
 mod tests;
 
 use crate::{Wgpu, WgpuStream};
-use engraft_core::ops::{Checked, Op, Run};
+use engraft_core::ops::{Checked, Op, OpKind, PictureOpKind, Run};
 use engraft_core::{Error, Result};
 
 impl Run<Wgpu> for WgpuStream {
     /// Every op has a kernel, or the same choice that `coverage` reports says why not.
     fn run(&mut self, op: Checked<'_, Wgpu>) -> Result<()> {
+        if let OpKind::Picture(PictureOpKind::Conv) = op.op().kind() {
+            return op.compose(self);
+        }
         let variant = self.gpu().select.choose(&op.op().signature()).map_err(|reason| {
             let backend = self.gpu().gpu.name.clone();
             Error::Unsupported { op: op.op().kind().name().into(), backend, reason }

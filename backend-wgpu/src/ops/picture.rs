@@ -1,13 +1,14 @@
-//! Convolutions in groups, attention without a softmax: the variants of `picture.wgsl`.
+//! Convolutions, attention without a softmax: the variants of `picture.wgsl`.
 
 use crate::command::{Call, FLAT, Slot, buffer, elem, groups, matrix, word};
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
-use engraft_core::Result;
 use engraft_core::ops::{GroupedConv, LinearAttend, PictureOp};
+use engraft_core::{Error, Result};
 use engraft_shaders::{Kernel, Picture as Entry};
 
 pub(super) fn run(stream: &mut WgpuStream, op: PictureOp<'_, Wgpu>) -> Result<()> {
     match op {
+        PictureOp::Conv(_) => Err(Error::internal("conv is composed")),
         PictureOp::GroupedConv(op) => grouped_conv(stream, op),
         PictureOp::LinearAttend(op) => linear_attend(stream, op),
     }

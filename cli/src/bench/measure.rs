@@ -3,12 +3,13 @@
 
 use super::super::failure::Failure;
 use super::super::output::note;
+use super::work::Work;
 use engraft::backends::{BackendName, Limits, Visitor, measure_limits};
 use engraft::engraft_core::backend::Backend;
 use engraft::engraft_core::checkpoint::{Access, ModelFiles, open, stored_float};
 use engraft::engraft_core::config::{EngineConfig, element_types};
 use engraft::engraft_core::engine::{EncoderInput, Engine, Layers, Output, Request};
-use engraft::engraft_core::inject::{InjectionPlan, describe};
+use engraft::engraft_core::inject::describe;
 use engraft::engraft_core::policy::{Family, ModelSpec, Registry};
 use engraft::engraft_core::profile::Profile;
 use engraft::engraft_core::weights::LoadOptions;
@@ -75,32 +76,6 @@ pub struct Times {
     pub steps: Vec<f64>,
 }
 
-/// Floating-point operations and bytes, from the plan.
-pub struct Work {
-    pub parameters: u64,
-    /// Ranks that share the model: bytes and operations are rank 0's, whose plan is known.
-    pub ranks: usize,
-    /// Bytes that every step reads.
-    pub weight_bytes: u64,
-    /// Of the KV cache, when full.
-    pub kv_bytes: u64,
-    pub prefill_flops: f64,
-    /// Of one token.
-    pub decode_flops: f64,
-}
-
-impl Work {
-    /// What all ranks do: not known where there are several, as other ranks' parts are not rank 0's.
-    pub fn known(&self, of_rank_0: f64) -> f64 {
-        if self.ranks == 1 { of_rank_0 } else { f64::NAN }
-    }
-
-    /// Whose bytes are meant.
-    pub fn whose(&self) -> &'static str {
-        if self.ranks == 1 { "" } else { " by rank 0" }
-    }
-}
-
 /// All figures of a job.
 pub struct Report {
     pub model: String,
@@ -150,7 +125,8 @@ impl Visitor for Job {
         let Some((mut engine, parameters)) = last else {
             return Err(Error::config("repeat", 0, "at least 1"));
         };
-        let work = self.work(&engine, parameters)?;
+        let sizes = [self.prompt, self.context() + self.decode / 2];
+        let work = Work::new(&engine, self.load.world, parameters, sizes)?;
         let profiles = if self.profile { Some(self.profiled(&mut engine)?) } else { None };
         for (_, times) in &mut batches {
             times.steps.sort_by(f64::total_cmp);
@@ -468,66 +444,6 @@ impl Job {
         engine.set_profiling(false);
         Ok((prefill, decode))
     }
-
-    fn work<B: Backend>(&self, engine: &Engine<B>, parameters: u64) -> Result<Work> {
-        let model = engine.model();
-        let plan = InjectionPlan::new(
-            engine.backend().as_ref(),
-            model,
-            engine.config().dtype,
-            engine.config().kv_dtype,
-        )?;
-        let (mut body, mut head, mut source, mut weight_bytes) = (0.0, 0.0, 0.0, 0);
-        let tied = plan.rows.iter().any(|r| r.slot == "head (tied)");
-        for row in &plan.rows {
-            let Some([rows, cols]) = row.shape else { continue };
-            let flops = 2.0 * rows as f64 * cols as f64;
-            // What an encoder reads, and what is made of its rows: once for a text.
-            if row.slot.starts_with("encoder_") || row.slot == "cross_key_value" {
-                source += flops;
-                continue;
-            }
-            match row.slot.as_str() {
-                "token_embed" if tied => weight_bytes += row.bytes as u64,
-                // Of these a step reads only the rows that it looks up.
-                "token_embed" | "position_embed" | "token_type_embed" => continue,
-                _ => weight_bytes += row.bytes as u64,
-            }
-            match row.slot.as_str() {
-                "token_embed" => {}
-                "head" | "head (tied)" => head += flops,
-                _ => body += flops,
-            }
-        }
-        let (prompt, own) = (self.prompt as f64, attention(&model.spec));
-        let at = (self.context() + self.decode / 2) as f64;
-        let decodes = body + head + own * at;
-        let (prefill_flops, decode_flops) = match (&model.spec.encoder, model.spec.family) {
-            (_, Family::Encoder) => (prompt * (body + own * prompt), 0.0),
-            // The decoder's first token, behind all of the text.
-            (Some(encoder), _) => {
-                let text = prompt * (source + attention(&encoder.stack) * prompt);
-                (text + body + head + own * (prompt + 1.0), decodes)
-            }
-            (None, _) => (prompt * body + head + own * prompt * (prompt + 1.0) / 2.0, decodes),
-        };
-        let kv_bytes = if model.spec.family == Family::Encoder { 0 } else { kv_bytes(engine) };
-        Ok(Work { parameters, ranks: self.load.world, weight_bytes, kv_bytes, prefill_flops, decode_flops })
-    }
-}
-
-fn kv_bytes<B: Backend>(engine: &Engine<B>) -> u64 {
-    let config = engine.config();
-    let keeping = engine.model().spec.blocks.iter().filter(|b| b.kv_from.is_none());
-    let heads = keeping.map(|b| b.heads);
-    let columns: usize = heads.map(|h| h.kv_heads * (h.k_dim + h.v_dim)).sum();
-    (config.pool_pages() * config.page_size * columns * config.kv_dtype.bytes()) as u64
-}
-
-/// Operations of one query per key, all layers: two for the score and two for the sum, per column and head.
-fn attention(spec: &ModelSpec) -> f64 {
-    let layer = |h: &engraft::engraft_core::params::Heads| 2.0 * (h.heads * (h.k_dim + h.v_dim)) as f64;
-    spec.blocks.iter().map(|b| layer(&b.heads)).sum()
 }
 
 /// The process's peak resident memory in bytes, where the system tells.

@@ -8,6 +8,7 @@
 mod measure;
 mod shape;
 mod shapes;
+mod work;
 
 pub use measure::median;
 pub use shape::{shape, weights};
@@ -163,7 +164,7 @@ impl Figures {
             prefill_gflops: rows * work.known(work.prefill_flops) / prefill_s / 1e9,
             decode: rows / step,
             best: rows / times.best_step_s,
-            decode_gbs: work.known(work.weight_bytes as f64) / step / 1e9,
+            decode_gbs: work.known(work.read_by(batch)) / step / 1e9,
             decode_gflops: rows * work.known(work.decode_flops) / step / 1e9,
         }
     }
@@ -196,7 +197,7 @@ fn as_text(args: &BenchArgs, report: &Report) -> String {
         "{}: {} parameters, {} read per step{}\n{} on {}, activations {}, keys and values {}\n",
         report.model,
         count(report.work.parameters),
-        bytes(report.work.weight_bytes),
+        bytes(report.work.read_by(1) as u64),
         report.work.whose(),
         args.model.device.backend,
         report.device,
@@ -330,7 +331,9 @@ fn as_json(args: &BenchArgs, report: &Report) -> Value {
         "parameters": report.work.parameters,
         "ranks": report.work.ranks,
         // Rank 0's, where there are several.
-        "weight_bytes_per_step": report.work.weight_bytes,
+        "weight_bytes": report.work.weight_bytes,
+        // Of one token: expected, where experts are chosen.
+        "weight_bytes_per_step": report.work.read_by(1) as u64,
         "backend": args.model.device.backend.to_string(),
         "device": report.device,
         "dtype": report.dtype,

@@ -402,6 +402,24 @@ fn bench_measures_a_random_shape() {
     }
 }
 
+/// Of experts a step reads those that its tokens choose: two of four here, by one token.
+#[test]
+fn bench_counts_the_experts_that_are_chosen() {
+    let sizes = ["--prompt-tokens", "8", "--decode", "4", "--batch", "1,4", "--repeat", "1", "--json"];
+    let mixtral = manifest().join("../tests/golden/mixtral");
+    let report = json(&[&["bench", "--model", mixtral.to_str().unwrap()][..], &sizes[..]].concat());
+    let [all, step] = ["weight_bytes", "weight_bytes_per_step"].map(|key| report[key].as_u64().unwrap());
+    // Gate, up and down of four experts in two layers, 64 by 72, in bf16.
+    let experts = 2 * 4 * 3 * 64 * 72 * 2;
+    assert_eq!(all - step, experts / 2);
+    let read = |batch: usize| {
+        let batch = &report["batches"][batch];
+        batch["decode_gb_per_second"].as_f64().unwrap() * batch["step_seconds"][0].as_f64().unwrap() * 1e9
+    };
+    assert!((read(0) / step as f64 - 1.0).abs() < 1e-6);
+    assert!((read(1) / (all as f64 - experts as f64 / 16.0) - 1.0).abs() < 1e-6);
+}
+
 /// Sizes that were not named shrink to what the model takes; those that were named are refused by name.
 #[test]
 fn bench_fits_the_model() {

@@ -45,7 +45,9 @@ fn pictures_are_written_and_are_those_that_they_are_alone() {
             vec!["image", "-m", &model, "--size", "40x32", "--steps", "3", "--seed", seed, "-o", &out];
         prompts.iter().for_each(|prompt| args.extend(["-p", prompt]));
         let output = engraft(&args);
-        assert!(stderr(&output).contains(&format!("40 x 32, 3 steps, seed {seed}, ")), "{}", stderr(&output));
+        let said = stderr(&output);
+        assert!(said.contains(&format!("40 x 32, 3 steps, seed {seed}, ")), "{said}");
+        assert!(said.contains(" s a step, ") && said.ends_with(" s to decode)\n"), "{said}");
         stdout(&output)
     };
     assert_eq!(

@@ -151,3 +151,12 @@ fn a_sound_may_come_from_a_pipe_and_from_no_device() {
     refused(&["transcribe", &sound, "-m", "no/such/model"], &[&sound, "WAV"]);
     refused(&["transcribe", "/dev/zero", "-m", "no/such/model"], &["/dev/zero", "is a device"]);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn help_that_cannot_be_written_is_an_error() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_engraft")).arg("--help").stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).starts_with("error: cannot write: "), "{}", stderr(&output));
+}

@@ -68,6 +68,27 @@ fn the_demo_model_chats_over_http_and_a_signal_ends_it() {
 }
 
 #[test]
+fn a_second_signal_ends_what_still_runs_and_the_status_says_so() {
+    let mut serving = serve(&["--port", "0"]);
+    let prompts = vec!["\"This package\""; 16].join(",");
+    let length = "\"n\": 8, \"max_tokens\": 480, \"ignore_eos\": true, \"stream\": true";
+    let body = format!("{{\"prompt\": [{prompts}], {length}}}");
+    let mut stream = TcpStream::connect(&serving.address).unwrap();
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+    write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+    let pid = serving.child.id().to_string();
+    let signal = || assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    signal();
+    // Two signals that wait for the process at once are one.
+    while ask(&serving.address, "GET /ready", "").starts_with("HTTP/1.1 200") {}
+    signal();
+    assert_eq!(serving.child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
 fn a_file_holds_flags_and_the_command_line_counts_before_it() {
     let folder = std::env::temp_dir().join(format!("engraft-serve-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -1,10 +1,36 @@
-//! What models of pictures have besides: convolutions in groups of columns, attention without a softmax.
+//! What models of pictures have besides: convolutions, of all columns or in groups of them, attention without a
+//! softmax.
 
 use super::check::Check;
 use super::stem::stem;
-use super::{Rules, Signature, rules};
+use super::{GatherRows, Linear, Rules, Run, Signature, SumPart, rules, send};
 use crate::Result;
-use crate::mem::{BufRef, Device, Float, MatMut, MatRef};
+use crate::mem::{BufRef, Device, Float, MatLayout, MatMut, MatRef, Weight};
+use crate::params::Act;
+
+/// `out[r] = act(weight [x[rows[r taps]], ..., x[rows[r taps + taps - 1]]] + bias)`: a convolution whose kernel
+/// has `taps` places, each of which reads a row of `x`. A row number beyond `x` is a row of zeros.
+///
+/// It gives the bits of its composition: rows are gathered into windows `[rows, taps * cols]`, as many at once
+/// as `scratch` has room for, and multiplied.
+pub struct Conv<'a, D: Device> {
+    /// `[any, cols]`.
+    pub x: MatRef<'a, D::Mem>,
+    /// `[rows * taps]`: which rows of `x` an output row reads.
+    pub rows: BufRef<'a, D::Mem, u32>,
+    /// Rows of `x` that an output row reads.
+    pub taps: usize,
+    /// `[n, taps * cols]`.
+    pub weight: &'a D::Weight,
+    /// `[n]`.
+    pub bias: Option<&'a D::Weight>,
+    /// What follows.
+    pub act: Option<Act>,
+    /// `[any, taps * cols]` without gaps, at least one row: for the composition.
+    pub scratch: MatMut<'a, D::Mem>,
+    /// `[rows, n]`.
+    pub out: MatMut<'a, D::Mem>,
+}
 
 /// `out[r, c] = bias[c] + sum over taps t and i of x[rows[r taps + t], g inputs + i] * weight[t, i, c]`, `g`
 /// the group of `c`: the first `outputs` columns belong to group 0, the next ones to group 1, and behind the
@@ -69,9 +95,51 @@ pub struct LinearAttend<'a, D: Device> {
 stem!(
     Picture,
     PictureOp,
-    PictureOpKind: GroupedConv = "grouped_conv",
+    PictureOpKind: Conv = "conv": fused,
+    GroupedConv = "grouped_conv",
     LinearAttend = "linear_attend",
 );
+
+impl<'a, D: Device> Rules<'a, D> for Conv<'a, D> {
+    rules!(PictureOpKind::Conv: x, rows, taps, weight, bias, scratch, out; act);
+
+    fn check(&self, check: &Check) -> Result<()> {
+        let w = self.weight.info();
+        check.linear(self.weight, self.bias)?;
+        check.absent("a rank's part of a sum", SumPart::of(w.used_for) != SumPart::Whole)?;
+        check.at_least("rows of x that an output reads", self.taps, 1)?;
+        check.factors("columns of the weight", w.cols, &[self.taps, self.x.cols()])?;
+        check.same("columns of the output", self.out.cols(), w.rows)?;
+        check.factors("row numbers", self.rows.len(), &[self.out.rows(), self.taps])?;
+        check.dtype("element type", self.out.dtype(), self.x.dtype())?;
+        check.at_least("rows of the windows", self.scratch.rows(), 1)?;
+        check.same("columns of the windows", self.scratch.cols(), w.cols)?;
+        check.same("columns from one window to the next", self.scratch.pitch(), w.cols)?;
+        check.dtype("element type of the windows", self.scratch.dtype(), self.x.dtype())
+    }
+
+    fn signature(&self) -> Signature {
+        let w = self.weight.info();
+        let plain = Signature::new(self.kind(), self.x.dtype(), w.cols, w.rows);
+        Signature { weight: Some(w.format), bias: self.bias.is_some(), ..plain }
+    }
+
+    fn compose(self, to: &mut dyn Run<D>) -> Result<()> {
+        let Conv { x, rows, taps, weight, bias, act, mut scratch, mut out } = self;
+        let (count, most) = (out.rows(), scratch.rows().max(1));
+        for start in (0..count).step_by(most) {
+            let part = start..(start + most).min(count);
+            let windows = MatLayout { rows: part.len(), ..scratch.layout() };
+            let each = MatLayout { rows: part.len() * taps, cols: x.cols(), pitch: x.cols(), ..windows };
+            let read = rows.slice(part.start * taps..part.end * taps)?;
+            send(to, GatherRows { x, rows: read, out: scratch.reborrow().at(each)? })?;
+            let windows = scratch.reborrow().at(windows)?.into_ref();
+            let linear = Linear::new(windows, weight, bias, out.reborrow().row_range(part)?);
+            send(to, if let Some(act) = act { linear.act(act) } else { linear })?;
+        }
+        Ok(())
+    }
+}
 
 impl<D: Device> GroupedConv<'_, D> {
     /// Groups of columns; a check has seen that they are whole ones.

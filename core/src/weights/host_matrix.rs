@@ -79,17 +79,8 @@ impl<'a> HostMatrix<'a> {
             let what = format!("{} blocks cannot be transposed", self.format);
             return Err(Error::tensor(&self.name, what));
         };
-        let (size, rows, cols) = (dtype.bytes(), self.rows / matrices.max(1), self.cols);
-        let from = self.joined();
-        let mut to = vec![0u8; from.len()];
-        let matrix = (rows * cols * size).max(1);
-        for (from, to) in from.chunks_exact(matrix).zip(to.chunks_exact_mut(matrix)) {
-            match size {
-                2 => transpose::<2>(from, to, rows, cols),
-                _ => transpose::<4>(from, to, rows, cols),
-            }
-        }
-        drop(from);
+        let (rows, cols) = (self.rows / matrices.max(1), self.cols);
+        let to = transposed_each(&self.joined(), dtype, [rows, cols]);
         Ok(self.with(cols * matrices, rows, to))
     }
 
@@ -102,19 +93,8 @@ impl<'a> HostMatrix<'a> {
         if taps == 0 || !self.cols.is_multiple_of(taps) {
             return Err(Error::tensor(&self.name, format!("{} columns; {taps} taps expected", self.cols)));
         }
-        let (size, inputs) = (dtype.bytes(), self.cols / taps);
-        let from = self.joined();
-        let mut to = Vec::with_capacity(from.len());
-        for row in from.chunks_exact(self.cols.max(1) * size) {
-            for tap in 0..taps {
-                for input in 0..inputs {
-                    let at = (input * taps + tap) * size;
-                    to.extend_from_slice(&row[at..at + size]);
-                }
-            }
-        }
-        drop(from);
         let (rows, cols) = (self.rows, self.cols);
+        let to = transposed_each(&self.joined(), dtype, [cols / taps, taps]);
         Ok(self.with(rows, cols, to))
     }
 
@@ -233,7 +213,8 @@ impl<'a> HostMatrix<'a> {
             _ => self.row_bytes(),
         };
         let all = self.joined();
-        let bytes = ranges.iter().flat_map(|r| all[r.start * size..r.end * size].to_vec()).collect();
+        let mut bytes = Vec::with_capacity(count * size);
+        ranges.iter().for_each(|r| bytes.extend_from_slice(&all[r.start * size..r.end * size]));
         drop(all);
         let (rows, cols) = if self.rows == 1 { (1, count) } else { (count, self.cols) };
         Ok(self.with(rows, cols, bytes))
@@ -468,6 +449,19 @@ pub(crate) fn format_of(tensor: &str, stored: Stored) -> Result<WeightFormat> {
 }
 
 /// Elements of `N` bytes `[rows, cols]` as `[cols, rows]`, tile by tile: lines of both stay in a cache.
+/// Matrices of a size, one behind the other, each transposed.
+fn transposed_each(from: &[u8], dtype: Float, [rows, cols]: [usize; 2]) -> Vec<u8> {
+    let mut to = vec![0u8; from.len()];
+    let matrix = (rows * cols * dtype.bytes()).max(1);
+    for (from, to) in from.chunks_exact(matrix).zip(to.chunks_exact_mut(matrix)) {
+        match dtype.bytes() {
+            2 => transpose::<2>(from, to, rows, cols),
+            _ => transpose::<4>(from, to, rows, cols),
+        }
+    }
+    to
+}
+
 fn transpose<const N: usize>(from: &[u8], to: &mut [u8], rows: usize, cols: usize) {
     const TILE: usize = 32;
     let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);

@@ -9,8 +9,8 @@ use engraft_core::Result;
 use engraft_core::backend::{Backend, Mem};
 use engraft_core::mem::{BufRef, MatMut, MatRef};
 use engraft_core::ops::{
-    Activate, Add, AttendDense, Checked, Convert, GatherRows, GroupNorm, Linear, Norm, NormWeights, Run as _,
-    Scale,
+    Activate, Add, AttendDense, Checked, Conv, Convert, GatherRows, GroupNorm, Linear, Norm, NormWeights,
+    Run as _, Scale,
 };
 use engraft_core::params::{Act, Heads, NormKind};
 
@@ -127,32 +127,19 @@ impl<B: Backend> Ops<'_, B> {
         stream.run(Checked::new(linear.gate(act, scratch))?)
     }
 
-    /// Gathers what some outputs read, and multiplies it, until all are done.
     fn conv(
         &mut self,
         read: &Taps<'_, Mem<B>>,
         weights: Weights,
         act: Option<Act>,
-        mut out: MatMut<'_, Mem<B>>,
+        out: MatMut<'_, Mem<B>>,
     ) -> Result<()> {
         let loaded = self.loaded;
         let bias = weights.bias.map(|bias| loaded.operand(bias)).transpose()?;
-        let (weight, window, rows) = (loaded.operand(weights.weight)?, read.taps * read.x.cols(), out.rows());
-        let step = rows_at_once(window);
-        for start in (0..rows).step_by(step) {
-            let part = start..(start + step).min(rows);
-            let of_rows = read.rows.slice(part.start * read.taps..part.end * read.taps)?;
-            let (count, cols) = (part.len(), read.x.cols());
-            let gathered = self.scratch.shaped_mut(count * read.taps, cols)?;
-            self.stream.run(Checked::new(GatherRows { x: read.x, rows: of_rows, out: gathered })?)?;
-            let x = self.scratch.shaped(count, window)?;
-            let linear = Linear::new(x, weight, bias, out.reborrow().row_range(part)?);
-            self.stream.run(Checked::new(match act {
-                Some(act) => linear.act(act),
-                None => linear,
-            })?)?;
-        }
-        Ok(())
+        let Taps { x, rows, taps } = *read;
+        let (weight, window) = (loaded.operand(weights.weight)?, taps * x.cols());
+        let scratch = self.scratch.shaped_mut(rows_at_once(window).min(out.rows()).max(1), window)?;
+        self.stream.run(Checked::new(Conv { x, rows, taps, weight, bias, act, scratch, out })?)
     }
 
     fn group_norm(

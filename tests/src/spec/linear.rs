@@ -64,7 +64,8 @@ fn generate(dtype: Float, dice: &mut Dice, first: usize, tame: bool, even: bool)
     case(dtype, dice, tame, format, n, k)
 }
 
-fn case(dtype: Float, dice: &mut Dice, tame: bool, format: WeightFormat, n: usize, k: usize) -> Case {
+/// A matmul with this weight.
+pub fn case(dtype: Float, dice: &mut Dice, tame: bool, format: WeightFormat, n: usize, k: usize) -> Case {
     let scale = if tame { 1.0 } else { dice.scale(dtype) };
     let x = {
         let rows = dice.rows();
@@ -140,7 +141,11 @@ fn relaid(case: &Case, dice: &mut Dice) -> Option<Case> {
 }
 
 impl Case {
-    fn weights<B: Backend>(&self, dev: &mut Device<B>) -> Result<(Weight<B>, Option<Weight<B>>)> {
+    /// The weight and the bias.
+    ///
+    /// # Errors
+    /// What the backend raises.
+    pub fn weights<B: Backend>(&self, dev: &mut Device<B>) -> Result<(Weight<B>, Option<Weight<B>>)> {
         // A tied table has no grain of its own: it multiplies with grain 1.
         let used_for = match self.tied && self.grain == 1 && self.group == 1 {
             true => WeightUse::EmbeddingAndLinear,

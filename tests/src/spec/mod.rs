@@ -1,6 +1,7 @@
 //! Cases of every op, one file per stem: how one is generated from dice, how it runs, which laws hold for it.
 
 pub mod attention;
+pub mod conv;
 pub mod disentangled;
 pub mod elementwise;
 pub mod embed;

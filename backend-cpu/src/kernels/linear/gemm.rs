@@ -27,6 +27,8 @@ const DIRECT: usize = 2048;
 const WIDENED: usize = 512;
 /// Most rows of a block.
 const BLOCK_ROWS: usize = 132;
+/// Bytes ahead of which a row that is packed is asked for.
+const PACK_AHEAD: usize = 4 * TRANSPOSE * size_of::<f32>();
 /// Rows that are turned into columns at a time.
 const TRANSPOSE: usize = 2 * WIDTH;
 
@@ -53,6 +55,16 @@ impl Tiling {
         self.tiles.div_ceil(self.block.max(1))
     }
 
+    /// The tiles of a block.
+    pub fn tiles_of(&self, block: usize) -> Range<usize> {
+        block * self.block..((block + 1) * self.block).min(self.tiles)
+    }
+
+    /// Most rows of a block.
+    pub fn block_rows(&self) -> usize {
+        self.block * self.tile.rows
+    }
+
     /// First row of tile `i` (`i == tiles`: all rows).
     #[inline(always)]
     pub fn start(&self, i: usize) -> usize {
@@ -76,40 +88,82 @@ impl Tiling {
     }
 }
 
+/// Which rows of a matrix stand side by side in a row that is multiplied: `taps` of them, in the order of
+/// `rows`. A number beyond the matrix is a row of zeros.
+#[derive(Clone, Copy)]
+pub struct Windows<'a> {
+    /// `[rows * taps]`.
+    pub rows: &'a [u32],
+    /// Rows that stand side by side.
+    pub taps: usize,
+}
+
 /// Packs rows into tiles `[k][rows]`, tile i at `start(i) * k`.
-pub(super) struct PackRows {
+pub(super) struct PackRows<'a> {
     pub x: RawMat,
+    /// None: the rows of x as they are.
+    pub windows: Option<Windows<'a>>,
     pub out: Floats,
     pub tiling: Tiling,
     pub tiles: Range<usize>,
 }
 
-impl Kernel for PackRows {
+impl PackRows<'_> {
+    /// The row of x that is read, if it is one.
+    #[inline(always)]
+    fn row(&self, r: usize, tap: usize) -> Option<usize> {
+        match self.windows {
+            None => Some(r),
+            Some(of) => Some(of.rows[r * of.taps + tap] as usize).filter(|row| *row < self.x.rows),
+        }
+    }
+
+    /// Packs what the rows of a tile read at one tap.
+    #[inline(always)]
+    fn tap<V: Lanes>(&self, [r0, rows]: [usize; 2], [tap, k]: [usize; 2], part: &mut Part) {
+        let (zeros, cols) = ([0f32; TRANSPOSE], self.x.cols);
+        let mut named = [None; TRANSPOSE];
+        for r in 0..rows {
+            named[r] = self.row(r0 + r, tap);
+        }
+        for c in (0..cols).step_by(TRANSPOSE) {
+            let n = TRANSPOSE.min(cols - c);
+            // What comes of rows beyond the tile's is overwritten. A `map` of the array is a call.
+            let mut from = [zeros.as_ptr(); TRANSPOSE];
+            // SAFETY: rows and columns in range; the tile's floats belong to this call, see
+            // `transpose_rows`.
+            unsafe {
+                for r in 0..rows {
+                    let Some(row) = named[r] else { continue };
+                    if self.x.dtype == Float::F32 && n == TRANSPOSE {
+                        from[r] = self.x.row(row).cast::<f32>().add(c);
+                        // Rows lie far apart: no prefetcher follows so many.
+                        V::prefetch(from[r].cast::<u8>().wrapping_add(PACK_AHEAD));
+                    } else {
+                        self.x.widen::<V>(row, c, n, part[r].as_mut_ptr());
+                        from[r] = part[r].as_ptr();
+                    }
+                }
+                let at = tap * cols + c;
+                let room = (k - at - n) * rows >= TRANSPOSE;
+                transpose_rows::<V>(&from, rows, n, self.out.at(r0 * k + at * rows), room);
+            }
+        }
+    }
+}
+
+/// Some columns of some rows.
+type Part = [[f32; TRANSPOSE]; TRANSPOSE];
+
+impl Kernel for PackRows<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        let k = self.x.cols;
-        let mut part = [[0f32; TRANSPOSE]; TRANSPOSE];
-        for tile in self.tiles {
+        let taps = self.windows.map_or(1, |of| of.taps);
+        let (k, mut part) = (taps * self.x.cols, [[0f32; TRANSPOSE]; TRANSPOSE]);
+        for tile in self.tiles.clone() {
             let (r0, r1) = (self.tiling.start(tile), self.tiling.start(tile + 1));
-            let rows = r1 - r0;
-            for k0 in (0..k).step_by(TRANSPOSE) {
-                let n = TRANSPOSE.min(k - k0);
-                // SAFETY: rows and columns in range; the tile's floats belong to this call, see
-                // `transpose_rows`.
-                unsafe {
-                    // Rows beyond the tile's are what they are: what comes of them is overwritten.
-                    let mut from = part.each_ref().map(|row| row.as_ptr());
-                    for r in 0..rows {
-                        if self.x.dtype == Float::F32 && n == TRANSPOSE {
-                            from[r] = self.x.row(r0 + r).cast::<f32>().add(k0);
-                        } else {
-                            self.x.widen::<V>(r0 + r, k0, n, part[r].as_mut_ptr());
-                            from[r] = part[r].as_ptr();
-                        }
-                    }
-                    let room = (k - k0 - n) * rows >= TRANSPOSE;
-                    transpose_rows::<V>(&from, rows, n, self.out.at(r0 * k + k0 * rows), room);
-                }
+            for tap in 0..taps {
+                self.tap::<V>([r0, r1 - r0], [tap, k], &mut part);
             }
         }
     }
@@ -128,32 +182,48 @@ unsafe fn transpose_rows<V: Lanes>(
     out: *mut f32,
     room: bool,
 ) {
-    let mut columns = [[0f32; TRANSPOSE]; TRANSPOSE];
     // SAFETY: eight rows from r and eight columns from c lie in both; `out` as promised.
     unsafe {
+        if room && n == TRANSPOSE {
+            // Whole vectors: what is too much is overwritten by the next column.
+            for c in (0..n).step_by(WIDTH) {
+                let upper = if rows > WIDTH { square::<V>(from, [WIDTH, c]) } else { [V::splat(0.0); WIDTH] };
+                for (i, v) in square::<V>(from, [0, c]).into_iter().enumerate() {
+                    let to = out.add((c + i) * rows);
+                    v.store(to);
+                    if rows > WIDTH {
+                        upper[i].store(to.add(WIDTH));
+                    }
+                }
+            }
+            return;
+        }
+        let mut columns = [[0f32; TRANSPOSE]; TRANSPOSE];
         for r in (0..rows).step_by(WIDTH) {
             for c in (0..n).step_by(WIDTH) {
-                let mut some = [V::splat(0.0); WIDTH];
-                for (i, v) in some.iter_mut().enumerate() {
-                    *v = V::load(from[r + i].add(c));
-                }
-                for (i, v) in V::transpose(some).into_iter().enumerate() {
+                for (i, v) in square::<V>(from, [r, c]).into_iter().enumerate() {
                     v.store(columns[c + i].as_mut_ptr().add(r));
                 }
             }
         }
         for (c, column) in columns.iter().enumerate().take(n) {
-            let to = out.add(c * rows);
-            if room {
-                // Whole vectors: what is too much is overwritten by the next column.
-                for r in (0..rows).step_by(WIDTH) {
-                    V::load(column.as_ptr().add(r)).store(to.add(r));
-                }
-            } else {
-                std::ptr::copy_nonoverlapping(column.as_ptr(), to, rows);
-            }
+            std::ptr::copy_nonoverlapping(column.as_ptr(), out.add(c * rows), rows);
         }
     }
+}
+
+/// Eight columns from `c` of the eight rows from `r`.
+///
+/// # Safety
+/// They lie in the rows.
+#[inline(always)]
+unsafe fn square<V: Lanes>(from: &[*const f32; TRANSPOSE], [r, c]: [usize; 2]) -> [V; WIDTH] {
+    let mut some = [V::splat(0.0); WIDTH];
+    for (i, v) in some.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *v = unsafe { V::load(from[r + i].add(c)) };
+    }
+    V::transpose(some)
 }
 
 /// Outputs of a block of row tiles and some units of panels.

@@ -1,5 +1,6 @@
 //! Every format, variant, instruction set, row count and epilogue against `sum::dot_ref`, bit for bit.
 
+mod conv;
 mod packed;
 
 use crate::testing::{aligned, bits, bytes, loaded, machines, stored, values};

@@ -3,9 +3,9 @@
 use super::class::{Built, Entry, Size, Work, rows_of, send};
 use super::maker::Maker;
 use engraft::engraft_core::backend::Backend;
-use engraft::engraft_core::mem::{NO_ROW, Table};
+use engraft::engraft_core::mem::{NO_ROW, Table, WeightFormat, WeightUse};
 use engraft::engraft_core::ops::{
-    GroupedConv, IndexChoose, IndexOpKind, IndexScores, LinearAttend, PictureOpKind, Sequences,
+    Conv, GroupedConv, IndexChoose, IndexOpKind, IndexScores, LinearAttend, PictureOpKind, Sequences,
 };
 use engraft::{Float, Result};
 
@@ -15,6 +15,7 @@ pub enum Of {
     IndexScores,
     IndexChoose,
     Conv,
+    GroupedConv,
     LinearAttend,
 }
 
@@ -22,7 +23,8 @@ pub fn all() -> Vec<Entry<Of>> {
     vec![
         Entry::new(1, "scores of an index of keys", IndexOpKind::IndexScores, Of::IndexScores),
         Entry::new(1, "choice of keys", IndexOpKind::IndexChoose, Of::IndexChoose),
-        Entry::new(1, "depthwise convolution", PictureOpKind::GroupedConv, Of::Conv),
+        Entry::new(1, "convolution", PictureOpKind::Conv, Of::Conv),
+        Entry::new(1, "depthwise convolution", PictureOpKind::GroupedConv, Of::GroupedConv),
         Entry::new(1, "linear attention", PictureOpKind::LinearAttend, Of::LinearAttend),
     ]
 }
@@ -32,6 +34,7 @@ pub fn build<B: Backend>(of: Of, maker: &mut Maker<'_, B>, size: Size) -> Result
         Of::IndexScores => index_scores(maker, size),
         Of::IndexChoose => index_choose(maker, size),
         Of::Conv => conv(maker, size),
+        Of::GroupedConv => grouped_conv(maker, size),
         Of::LinearAttend => linear_attend(maker, size),
     }
 }
@@ -95,6 +98,22 @@ fn neighbours(side: usize) -> Vec<u32> {
 }
 
 fn conv<B: Backend>(maker: &mut Maker<'_, B>, size: Size) -> Result<Built<B>> {
+    let (side, cols, taps) = (size.pick([8, 16, 32]), size.pick([32, 128, 320]), 9);
+    let (count, window) = (side * side, taps * cols);
+    let (x, rows) = (maker.mat(count, cols, Float::F32)?, maker.words(&neighbours(side))?);
+    let weight = maker.weight(cols, window, WeightFormat::Plain(Float::F32), WeightUse::MATMUL)?;
+    let (mut scratch, mut out) =
+        (maker.blank(count, window, Float::F32)?, maker.blank(count, cols, Float::F32)?);
+    let work =
+        Work::computes(4 * (2 * count * cols + window * cols + taps * count), 2 * count * cols * window);
+    Ok(Built::new(format!("{side} x {side}, {cols} to {cols} channels, 3 x 3"), work, move |to| {
+        let (x, rows, weight) = (x.view(count)?, rows.view(), &weight);
+        let (scratch, out) = (scratch.view_mut(count)?, out.view_mut(count)?);
+        send(to, Conv { x, rows, taps, weight, bias: None, act: None, scratch, out })
+    }))
+}
+
+fn grouped_conv<B: Backend>(maker: &mut Maker<'_, B>, size: Size) -> Result<Built<B>> {
     let (side, cols, taps) = (size.pick([8, 16, 32]), size.pick([64, 256, 512]), 9);
     let count = side * side;
     let (x, rows) = (maker.mat(count, cols, Float::F32)?, maker.words(&neighbours(side))?);
