@@ -163,13 +163,22 @@ fn finish(d: &mut Driver, id: Id) {
 }
 
 /// A stream goes while it captures. Its nodes stay in the graph, and whoever waits for an event of it joins
-/// them; only without its origin a capture can never end.
+/// them. Only the origin can end a capture: with it the capture is over, and its graph with it unless that is
+/// the program's own.
 pub fn leave(d: &mut Driver, stream_id: Id, id: Id) {
     let frontier = d.streams.get(&stream_id).map(|s| s.frontier.clone()).unwrap_or_default();
     let Some(capture) = d.captures.get_mut(&id) else { return };
+    if capture.origin == stream_id {
+        let (graph, borrowed) = (capture.graph, capture.borrowed);
+        finish(d, id);
+        if !borrowed {
+            // The program may have destroyed it: it can ask a capture for its graph.
+            let _ = graph::destroy(d, graph);
+        }
+        return;
+    }
     capture.streams.remove(&stream_id);
     capture.left.extend(frontier);
-    capture.invalid |= capture.origin == stream_id;
 }
 
 /// Ends the captures of a context that goes.

@@ -95,8 +95,33 @@ fn a_side_stream_may_be_destroyed_in_the_capture() {
         assert_eq!(run(true, destroy_first), Ok(1));
         assert_eq!(run(false, destroy_first), Err(Code::STREAM_CAPTURE_UNJOINED));
     }
-    let origin = |d: &mut Held, s: Id, _: Id| stream::destroy(d, s.handle());
-    assert_eq!(spoil(mode::RELAXED, 1, origin).0, Ok(()));
+}
+
+/// With its origin a capture is over: nothing is refused any more, and its graph goes unless it is the
+/// program's.
+#[test]
+fn a_capture_ends_with_its_origin() {
+    for borrowed in [false, true] {
+        let (driver, context) = driver(Order::Latest);
+        let mut d = lock(driver);
+        let (a, b) = (free_stream(&mut d), free_stream(&mut d));
+        let x = filled(&mut d, 64, 1);
+        let fork = event::create(&mut d, 2).expect("an event");
+        let own = borrowed.then(|| graph::create(&mut d, Some(context)));
+        capture::begin(&mut d, a, mode::GLOBAL, own.map(|graph| (graph, Vec::new()))).expect("begun");
+        set(&mut d, x, 2, 64, a).expect("captured");
+        event::record(&mut d, fork, a, false).expect("captured");
+        event::wait(&mut d, b, fork, false).expect("joined");
+        stream::destroy(&mut d, a.handle()).expect("it may go");
+        memory::allocate(&mut d, 64).expect("no capture any more");
+        assert!(d.captures.is_empty());
+        assert_eq!(d.graphs.keys().copied().collect::<Vec<_>>(), Vec::from_iter(own));
+        // The other stream is an ordinary one again, and the event stands for nothing.
+        set(&mut d, x, 3, 64, b).expect("submitted");
+        stream::synchronize(&mut d, b).expect("healthy");
+        assert_eq!(peek(&d, x), 3);
+        assert_eq!(event::wait(&mut d, b, fork, false), Err(Code::CAPTURED_EVENT));
+    }
 }
 
 /// A capture in which something is tried: the answer to that, and to the end.
