@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::code::{Code, Result};
+use crate::queue::Ticket;
 use crate::state::{Driver, Held, Id};
 use crate::{memory, module, queue, stream};
 
@@ -32,6 +33,8 @@ pub struct Context {
     pub peers: BTreeSet<u32>,
     /// Its legacy default stream.
     pub legacy: Id,
+    /// The last operations of blocking streams that were destroyed, until the legacy stream is behind them.
+    pub left: Vec<Ticket>,
     /// `cuCtxSetLimit`.
     pub limits: BTreeMap<u32, usize>,
     /// A kernel that uses the heap has run.
@@ -99,6 +102,7 @@ pub fn create(d: &mut Driver, device: u32, flags: u32, primary: bool) -> Result<
             poison: None,
             peers,
             legacy,
+            left: Vec::new(),
             limits,
             heap_used: false,
             cache: 0,

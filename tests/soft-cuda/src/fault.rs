@@ -13,7 +13,8 @@ use std::sync::LazyLock;
 use ptx_vm::FaultKind;
 
 use crate::code::Code;
-use crate::state::{self, Driver, Id};
+use crate::exit;
+use crate::state::{Driver, Id};
 
 /// The code a real driver would give, or `LAUNCH_FAILED` for what it would not have noticed.
 pub fn code(kind: FaultKind) -> Code {
@@ -43,7 +44,8 @@ pub fn planted(kernel: &str) -> Option<String> {
 /// The distinct faults of the process.
 #[derive(Debug, Default)]
 pub struct Faults {
-    seen: BTreeSet<String>,
+    /// Each without what differs from one occurrence to the next.
+    pub seen: BTreeSet<String>,
     /// Where each is written down as well.
     report: Option<File>,
 }
@@ -56,7 +58,7 @@ impl Faults {
         }
         self.report = Some(File::options().create(true).append(true).open(path)?);
         // SAFETY: a function without arguments that stays where it is; the driver is never unloaded.
-        unsafe { atexit(at_exit) };
+        unsafe { atexit(exit::at_exit) };
         Ok(())
     }
 
@@ -66,15 +68,6 @@ impl Faults {
         if let Some(file) = &mut self.report {
             let _ = file.write_all(format!("{kind}\t{text}\n").as_bytes());
         }
-    }
-}
-
-/// Writes down what has run. A thread that holds the driver to the end leaves the counts out.
-extern "C" fn at_exit() {
-    if let Some(mut d) = state::try_lock() {
-        let (launches, instructions) = d.statistics.total();
-        let counts = format!("{} {launches} {instructions}", d.statistics.kernels.len());
-        d.faults.note("ran", &counts);
     }
 }
 

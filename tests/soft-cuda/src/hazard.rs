@@ -9,7 +9,8 @@
 //! The order is kept in vector clocks over chains of operations: a chain goes on while each operation is
 //! behind the one before, as those of a stream are. What the host knows is one clock for all its threads:
 //! a wait by one of them counts for all, so a race between two threads may be missed and none is invented.
-//! Reads and writes of host functions and of the program itself are not known.
+//! Reads and writes of host functions and of the program itself are not known. Of long runs the oldest
+//! operations are let go as if the host had waited for them, with the same consequence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -20,7 +21,7 @@ use ptx_vm::fault::{Instruction, demangled};
 use crate::queue::Ticket;
 use crate::state::Id;
 
-/// Operations remembered at most; older ones count as ordered.
+/// Operations remembered at most that have run; what is submitted later is ordered behind older ones.
 const REMEMBERED: usize = 4096;
 
 /// Of each chain, the last operation that is ordered before.
@@ -117,8 +118,19 @@ impl Hazards {
         clock.insert(chain, at);
         self.stamps.insert(ticket, Stamp { chain, at, clock, stream });
         self.unfinished.insert(ticket);
-        while self.stamps.len() > 2 * REMEMBERED {
-            self.stamps.pop_first();
+        if self.stamps.len().saturating_sub(self.unfinished.len()) > REMEMBERED {
+            self.let_go();
+        }
+    }
+
+    /// Lets the older half of what has run go. Whoever waits for it later has to be behind it all the same:
+    /// else what is remembered of it would be a race.
+    fn let_go(&mut self) {
+        let finished = self.stamps.keys().copied().filter(|ticket| !self.unfinished.contains(ticket));
+        let oldest: Vec<Ticket> = finished.take(REMEMBERED / 2).collect();
+        self.learn(&oldest);
+        for ticket in oldest {
+            self.stamps.remove(&ticket);
         }
     }
 
@@ -172,6 +184,14 @@ impl Hazards {
         self.forget();
     }
 
+    /// The host goes on behind what came before an operation that has yet to end.
+    pub fn learn_before(&mut self, ticket: Ticket) {
+        if let Some(Stamp { chain, at, clock, .. }) = self.stamps.get(&ticket) {
+            join(&mut self.host, clock);
+            self.host.insert(*chain, at - 1);
+        }
+    }
+
     /// Forgets what everybody is ordered behind: the host, and with it all that is submitted from now on, and
     /// what was submitted before and has yet to run.
     fn forget(&mut self) {
@@ -193,8 +213,8 @@ impl Hazards {
         let over: Vec<u64> = tips.iter().filter(|&(&c, &at)| past(c, at)).map(|(&c, _)| c).collect();
         for chain in over {
             tips.remove(&chain);
-            host.remove(&chain);
         }
+        host.retain(|chain, _| tips.contains_key(chain));
     }
 
     /// The host has waited for everything that has run.
@@ -206,19 +226,23 @@ impl Hazards {
         self.forget();
     }
 
-    /// Notes what an operation has touched; the sentence for a race, if there is one.
+    /// Notes what an operation has touched; a sentence for each race.
     pub fn touched(
         &mut self,
         ticket: Ticket,
         what: String,
         mut accesses: Vec<Access>,
         company: Option<u64>,
-    ) -> Option<String> {
-        let stamp = self.stamps.get(&ticket)?;
+    ) -> Vec<String> {
+        let Some(stamp) = self.stamps.get(&ticket) else { return Vec::new() };
         accesses.retain(|a| !a.range.is_empty());
+        if accesses.is_empty() {
+            return Vec::new();
+        }
         accesses.sort_by_key(|a| a.range.start);
         let apart = |r: &&Record| company.is_none() || r.company != company;
-        let mut found = None;
+        let line = |access: &Access| access.by.as_ref().map(|by| by.line);
+        let (mut found, mut pairs) = (Vec::new(), BTreeSet::new());
         for record in self.records.iter().filter(apart) {
             let order = [
                 (
@@ -235,25 +259,18 @@ impl Hazards {
             }
             if let Some((mine, theirs, range)) =
                 unordered(&accesses, &record.accesses, order[1].1, order[0].1)
+                && pairs.insert((&record.what, record.stream, line(mine), line(theirs)))
             {
                 let mine = party(&what, stamp.stream, mine);
                 let theirs = party(&record.what, record.stream, theirs);
-                let bytes = range.end - range.start;
-                found = Some(format!(
-                    "StreamRace: {mine} {bytes} bytes at {:#x}; {theirs} the same: no event, stream or wait of the host orders \
-                     the two",
-                    range.start
-                ));
-                break;
+                found.push(sentence(&mine, &theirs, &range));
             }
         }
         let (chain, at, stream, clock) = (stamp.chain, stamp.at, stamp.stream, stamp.clock.clone());
-        if !accesses.is_empty() {
-            if self.records.len() >= REMEMBERED {
-                self.records.remove(0);
-            }
-            self.records.push(Record { chain, at, clock, company, stream, what, accesses });
+        if self.records.len() >= REMEMBERED {
+            self.records.remove(0);
         }
+        self.records.push(Record { chain, at, clock, company, stream, what, accesses });
         found
     }
 }
@@ -263,6 +280,15 @@ fn party(what: &str, stream: Id, access: &Access) -> String {
     let by = access.by.as_ref().map(|by| format!(", {by},")).unwrap_or_default();
     let verb = if access.write { "writes" } else { "reads" };
     format!("{what}{by} in stream {:#x} {verb}", stream.0)
+}
+
+/// A race in words.
+fn sentence(mine: &str, theirs: &str, range: &Range<u64>) -> String {
+    let (start, bytes) = (range.start, range.end - range.start);
+    format!(
+        "StreamRace: {mine} {bytes} bytes at {start:#x}; {theirs} the same: no event, stream or wait of the host orders \
+         the two"
+    )
 }
 
 /// A kernel in words.
@@ -319,7 +345,7 @@ mod tests {
 
     fn write(h: &mut Hazards, ticket: Ticket, start: u64) -> bool {
         h.finished(ticket);
-        h.touched(ticket, format!("{ticket}"), vec![Access::plain(start, 16, true)], None).is_some()
+        !h.touched(ticket, format!("{ticket}"), vec![Access::plain(start, 16, true)], None).is_empty()
     }
 
     #[test]
@@ -375,20 +401,42 @@ mod tests {
             let access = |late, write| vec![Access { late, ..Access::plain(64, 8, write) }];
             // In whatever order they end.
             if race {
-                assert!(h.touched(3, "c".into(), access(true, true), None).is_none());
-                assert!(h.touched(1, "a".into(), access(late, false), None).is_some());
+                assert!(h.touched(3, "c".into(), access(true, true), None).is_empty());
+                assert_eq!(h.touched(1, "a".into(), access(late, false), None).len(), 1);
             } else {
-                assert!(h.touched(3, "c".into(), access(true, true), None).is_none());
-                assert!(h.touched(1, "a".into(), access(late, false), None).is_none());
-                assert!(h.touched(2, "b".into(), access(true, true), None).is_none());
+                assert!(h.touched(3, "c".into(), access(true, true), None).is_empty());
+                assert!(h.touched(1, "a".into(), access(late, false), None).is_empty());
+                assert!(h.touched(2, "b".into(), access(true, true), None).is_empty());
             }
             // Kernels of one company have been held against each other already.
             h.submitted(4, Id(1), &[]);
             h.submitted(5, Id(2), &[]);
             let far = || vec![Access::plain(900, 8, true)];
-            assert!(h.touched(4, "d".into(), far(), Some(7)).is_none());
-            assert!(h.touched(5, "e".into(), far(), Some(7)).is_none());
+            assert!(h.touched(4, "d".into(), far(), Some(7)).is_empty());
+            assert!(h.touched(5, "e".into(), far(), Some(7)).is_empty());
         }
+    }
+
+    /// What ran long ago without a wait of the host: whoever waits for it now is behind it, and what has yet
+    /// to run is as unordered as it was.
+    #[test]
+    fn long_runs_forget_no_order_and_nothing_that_has_yet_to_run() {
+        let mut h = Hazards::default();
+        h.submitted(1, Id(1), &[]);
+        assert!(!write(&mut h, 1, 0));
+        h.submitted(2, Id(2), &[]);
+        let many = 3 + 3 * REMEMBERED as u64;
+        for ticket in 3..many - 1 {
+            let before = if ticket > 3 { vec![ticket - 1] } else { Vec::new() };
+            h.submitted(ticket, Id(3), &before);
+            h.finished(ticket);
+        }
+        h.submitted(many - 1, Id(3), &[]);
+        assert!(!write(&mut h, many - 1, 100));
+        h.submitted(many, Id(4), &[1]);
+        assert!(!write(&mut h, many, 0), "it waited for 1");
+        assert!(h.stamps.len() <= REMEMBERED + 3);
+        assert!(write(&mut h, 2, 100), "it was submitted before all of them");
     }
 
     #[test]
@@ -398,14 +446,16 @@ mod tests {
             h.submitted(ticket, Id(ticket), &[]);
         }
         let access = |write, strong| vec![Access { strong, ..Access::plain(64, 8, write) }];
-        assert!(h.touched(1, "a".into(), access(true, true), None).is_none());
-        assert!(h.touched(2, "b".into(), access(true, true), None).is_none());
-        let text = h.touched(3, "c".into(), access(false, false), None).unwrap_or_default();
+        assert!(h.touched(1, "a".into(), access(true, true), None).is_empty());
+        assert!(h.touched(2, "b".into(), access(true, true), None).is_empty());
+        let texts = h.touched(3, "c".into(), access(false, false), None);
+        assert_eq!(texts.len(), 2, "one with each of the others");
+        let text = &texts[0];
         assert!(text.contains("c in stream 0x3 reads 8 bytes at 0x40; a in stream 0x1 writes"), "{text}");
         let mut h = Hazards::default();
         h.submitted(1, Id(1), &[]);
         h.submitted(2, Id(2), &[]);
-        assert!(h.touched(1, "a".into(), access(false, false), None).is_none());
-        assert!(h.touched(2, "b".into(), access(false, false), None).is_none());
+        assert!(h.touched(1, "a".into(), access(false, false), None).is_empty());
+        assert!(h.touched(2, "b".into(), access(false, false), None).is_empty());
     }
 }

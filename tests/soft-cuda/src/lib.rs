@@ -39,12 +39,14 @@
 struct Pages;
 
 mod abi;
+mod called;
 mod capture;
 mod code;
 mod context;
 mod copy;
 mod device;
 mod event;
+mod exit;
 mod fatbin;
 mod fault;
 mod ffi;

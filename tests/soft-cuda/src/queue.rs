@@ -13,16 +13,16 @@
 //! A kernel that waits for another one is set aside ([`Aside`]) and goes on when others have run. Where none
 //! can go on and no thread of the program has come with more work, that is a deadlock, and said to be one.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 use ptx_vm::{Aside, Company, Step};
 
+use crate::called::as_host_function;
 use crate::code::{Code, Result};
 use crate::fault;
-use crate::hazard::{Access, Hazards};
+use crate::hazard::Hazards;
 use crate::order::{Coins, Order};
 use crate::print;
 use crate::state::{self, Driver, Held, Id};
@@ -49,11 +49,6 @@ const INSIST: u64 = 100_000;
 /// How long nothing stirs before it counts that all threads sleep: another one may be about to make its first
 /// call.
 const SLEEP_COUNTS: Duration = Duration::from_secs(1);
-
-thread_local! {
-    /// This thread is inside a host function that the driver called.
-    static CALLED: Cell<bool> = const { Cell::new(false) };
-}
 
 #[derive(Debug)]
 struct Pending {
@@ -446,6 +441,21 @@ pub fn wait_all(d: &mut Held) {
     d.queue.hazards.learn_all();
 }
 
+/// Runs what may run, although no thread waits for it; how many operations are left.
+pub fn run_out(d: &mut Held, may: impl Fn(&Work) -> bool) -> usize {
+    loop {
+        let allowed = |t: &&Ticket| d.queue.pending.get(t).is_some_and(|p| may(&p.work));
+        let next = d.queue.ready.iter().find(allowed).copied();
+        let moved = match next {
+            Some(ticket) => run(d, ticket),
+            None => resume(d) || look_again(d, ptx_vm::QUIET),
+        };
+        if !moved {
+            return d.queue.len();
+        }
+    }
+}
+
 /// Waits for everything of a context, then answers with its health.
 pub fn finish_context(d: &mut Held, context: Id) -> Result {
     let all = d.queue.of_context(context);
@@ -469,7 +479,12 @@ fn run(d: &mut Held, ticket: Ticket) -> bool {
         }
         // Records complete whatever happened before them: waiting for them must end.
         (Work::Record(event), _) => crate::event::complete(d, event, ticket),
-        (_, Some(_)) => {}
+        // It is not done, and may still be what the context failed for: the other party of a race.
+        (work, Some(_)) => {
+            let touched = work::touches(d, &work);
+            let races = d.queue.hazards.touched(ticket, work.name(), touched, None);
+            wrong(d, context, None, races);
+        }
         (Work::Kernel(kernel), None) => {
             let standing = d.queue.hazards.standing(ticket);
             match work::begin(d, &kernel, standing) {
@@ -481,11 +496,11 @@ fn run(d: &mut Held, ticket: Ticket) -> bool {
             }
         }
         (work, None) => {
-            let done =
-                work::perform(d, &work).and_then(|touched| race(d, ticket, work.name(), touched, None));
-            if let Err((code, text)) = done {
-                fault::poison(d, context, code, text);
-            }
+            // A release knows its block only before it is done.
+            let touched = work::touches(d, &work);
+            let failure = work::perform(d, &work).err();
+            let races = d.queue.hazards.touched(ticket, work.name(), touched, None);
+            wrong(d, context, failure, races);
         }
     }
     d.queue.stir();
@@ -496,7 +511,7 @@ fn run(d: &mut Held, ticket: Ticket) -> bool {
 /// A kernel has ended, or waits for another one; whether anything has moved.
 fn went(d: &mut Held, ticket: Ticket, kernel: Box<KernelWork>, step: Step) -> bool {
     print::write(&d.memory.take_printed());
-    let (outcome, learned, company) = match step {
+    let (outcome, touched, learned, company) = match step {
         Step::Aside(aside) => {
             let moved = aside.moved();
             if moved {
@@ -506,16 +521,17 @@ fn went(d: &mut Held, ticket: Ticket, kernel: Box<KernelWork>, step: Step) -> bo
             d.queue.aside.insert(ticket, Waiting { kernel, aside, seen });
             return moved;
         }
-        Step::Ended { outcome, learned, company } => (outcome, learned, company),
+        Step::Ended { outcome, touched, learned, company } => (outcome, touched, learned, company),
     };
     let context = d.queue.pending.get(&ticket).map(|p| p.context);
     d.queue.hazards.learned(ticket, &learned);
-    let ended = work::end(d, &kernel, outcome);
-    let name = crate::hazard::kernel(&kernel.name);
-    let done = ended.and_then(|touched| race(d, ticket, name, touched, company));
-    if let (Err((code, text)), Some(context)) = (done, context) {
-        d.queue.failed.get_or_insert_with(|| text.clone());
-        fault::poison(d, context, code, text);
+    let (touched, failure) = work::end(d, &kernel, outcome, touched);
+    let races = d.queue.hazards.touched(ticket, crate::hazard::kernel(&kernel.name), touched, company);
+    if let Some(context) = context {
+        if let Some(text) = failure.as_ref().map(|(_, text)| text).or(races.first()) {
+            d.queue.failed.get_or_insert_with(|| text.clone());
+        }
+        wrong(d, context, failure, races);
     }
     if d.queue.aside.is_empty() {
         d.queue.failed = None;
@@ -525,17 +541,12 @@ fn went(d: &mut Held, ticket: Ticket, kernel: Box<KernelWork>, step: Step) -> bo
     true
 }
 
-/// Refuses what an operation has touched without order.
-fn race(
-    d: &mut Held,
-    ticket: Ticket,
-    name: String,
-    touched: Vec<Access>,
-    company: Option<u64>,
-) -> std::result::Result<(), work::Failure> {
-    match d.queue.hazards.touched(ticket, name, touched, company) {
-        Some(text) => Err((Code::LAUNCH_FAILED, text)),
-        None => Ok(()),
+/// Says what was wrong with an operation. Its own failure gives the code; races come last, since they may be
+/// why it failed.
+fn wrong(d: &mut Held, context: Id, failure: Option<work::Failure>, races: Vec<String>) {
+    let races = races.into_iter().map(|text| (Code::LAUNCH_FAILED, text));
+    for (code, text) in failure.into_iter().chain(races) {
+        fault::poison(d, context, code, text);
     }
 }
 
@@ -544,13 +555,14 @@ fn race(
 fn call_host(d: &mut Held, ticket: Ticket, call: HostCall, poisoned: Option<Code>) {
     let (driver, returned) = (MutexGuard::mutex(d), d.returned);
     d.queue.calls.insert(ticket, Instant::now());
+    // The function may signal the program, which goes on behind what came before it.
+    d.queue.hazards.learn_before(ticket);
     let body = move || {
         as_host_function(|| call.call(poisoned));
         let mut d = driver.lock();
         d.queue.calls.remove(&ticket);
         d.queue.stir();
         d.queue.finish(ticket);
-        // The function may tell the program, which goes on behind what came before it.
         d.queue.hazards.learn(&[ticket]);
         drop(d);
         returned.notify_all();
@@ -559,19 +571,6 @@ fn call_host(d: &mut Held, ticket: Ticket, call: HostCall, poisoned: Option<Code
         // No thread to be had: the caller's own has to do.
         MutexGuard::unlocked(d, body);
     }
-}
-
-/// Calls a function of the program, which may not call the driver.
-pub fn as_host_function<T>(function: impl FnOnce() -> T) -> T {
-    let outer = CALLED.replace(true);
-    let result = function();
-    CALLED.set(outer);
-    result
-}
-
-/// The calling thread is inside a host function: it may not call the driver.
-pub fn inside_host_function() -> bool {
-    CALLED.get()
 }
 
 impl Driver {

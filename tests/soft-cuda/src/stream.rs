@@ -3,7 +3,7 @@
 //! An operation waits for its stream's previous one. The legacy default stream and the "blocking" streams
 //! (all that were not created with `CU_STREAM_NON_BLOCKING`, the per-thread default streams among them) wait
 //! for each other: an operation in the legacy stream comes after everything submitted to blocking streams of
-//! its context, and theirs after it. Non-blocking streams wait for none without an event.
+//! its context, destroyed ones too, and theirs after it. Non-blocking streams wait for none without an event.
 
 use std::ffi::c_void;
 
@@ -64,6 +64,11 @@ impl Stream {
     pub fn blocking(&self) -> bool {
         self.kind != Kind::Legacy && self.flags & NON_BLOCKING == 0
     }
+
+    /// It waits for no other stream without an event.
+    pub fn free(&self) -> bool {
+        self.kind != Kind::Legacy && !self.blocking()
+    }
 }
 
 /// The legacy stream of a new context.
@@ -92,11 +97,23 @@ pub fn destroy(d: &mut Held, handle: *mut c_void) -> Result {
     if stream.kind != Kind::Created {
         return Err(Code::INVALID_HANDLE);
     }
+    let (context, last) = (stream.context, stream.tail.filter(|_| stream.blocking()));
     if let Some(capture) = stream.capture {
         capture::leave(d, id, capture);
     }
     d.streams.remove(&id);
+    if let Some(last) = last {
+        leave(d, context, last);
+    }
     Ok(())
+}
+
+/// The legacy stream waits for the last operation of a blocking stream that goes.
+fn leave(d: &mut Driver, context: Id, last: Ticket) {
+    let Driver { contexts, queue, .. } = d;
+    let Some(context) = contexts.get_mut(&context) else { return };
+    context.left.push(last);
+    context.left.retain(|&ticket| !queue.done(ticket) || queue.hazards.open(ticket));
 }
 
 /// The stream of a handle: 0 and 1 are the legacy stream of the current context, 2 the calling thread's.
@@ -156,13 +173,16 @@ pub fn enqueue(d: &mut Driver, id: Id, mut work: Work, extra: &[Ticket]) -> Resu
     if stream.kind == Kind::Legacy {
         let blocking = d.streams.values().filter(|s| s.context == context && s.blocking());
         after.extend(blocking.filter_map(|s| s.tail));
+        if let Some(context) = d.contexts.get_mut(&context) {
+            after.append(&mut context.left);
+        }
     } else if stream.blocking() {
         after.extend(get(d, legacy)?.tail);
     }
     let mut writes = None;
     if let Work::Kernel(kernel) = &mut work {
         if kernel.programmatic {
-            kernel.unfinished = stream.kernel.clone();
+            kernel.unfinished = get(d, id)?.kernel.clone();
         }
         writes = Some(kernel.written.clone());
     }
@@ -180,6 +200,7 @@ fn outstanding(d: &Driver, id: Id) -> Result<Vec<Ticket>> {
     if stream.kind == Kind::Legacy {
         let others = d.streams.values().filter(|s| s.context == stream.context && s.blocking());
         tickets.extend(others.filter_map(|s| s.tail));
+        tickets.extend(d.contexts.get(&stream.context).iter().flat_map(|context| &context.left));
     }
     Ok(tickets)
 }

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 
+use crate::called;
 use crate::code::{Code, Result};
-use crate::queue;
 use crate::state::{Driver, Id};
 use crate::work::HostPointer;
 
@@ -60,7 +60,7 @@ pub fn release(d: &mut Driver, id: Id, count: u64) -> Result {
         let data = data;
         // SAFETY: the program handed in the destructor with this argument, to be called once when nothing
         // refers to the object.
-        queue::as_host_function(|| unsafe { destroy(data.0.cast()) });
+        called::as_host_function(|| unsafe { destroy(data.0.cast()) });
     };
     match std::thread::Builder::new().name("user object".into()).spawn(body) {
         Ok(_) => Ok(()),

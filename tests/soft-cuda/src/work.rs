@@ -14,6 +14,7 @@ use crate::fault;
 use crate::hazard::{self, Access};
 use crate::memory;
 use crate::state::{Driver, Id, Written};
+use crate::stream::Stream;
 
 /// An operation.
 #[derive(Debug, Clone)]
@@ -28,6 +29,8 @@ pub enum Work {
     Copy(Box<Transfer>),
     /// A memset.
     Fill(Fill),
+    /// The allocation of memory in stream order, which is there for what is ordered behind it.
+    Alloc(u64),
     /// The release of memory in stream order.
     Free(u64),
     /// A function of the program.
@@ -151,13 +154,13 @@ pub type Failure = (Code, String);
 /// What the machine says of a kernel that has ended.
 pub type Outcome = Result<ptx_vm::Report, Vec<ptx_vm::Fault>>;
 
-/// Does an operation that touches nothing but the driver's own state; what it has read and written of the
-/// devices' memory, when that matters.
-pub fn perform(d: &mut Driver, work: &Work) -> Result<Vec<Access>, Failure> {
-    let touched = if watches(d) { work.touches(d) } else { Vec::new() };
+/// Does an operation that touches nothing but the driver's own state.
+pub fn perform(d: &mut Driver, work: &Work) -> Result<(), Failure> {
     match work {
         // The queue does these itself: they need the lock or the ticket, or may wait for each other.
         Work::Nothing | Work::Record(_) | Work::Call(_) | Work::Kernel(_) => Ok(()),
+        // Its address was given out when it was submitted.
+        Work::Alloc(_) => Ok(()),
         Work::Copy(transfer) => {
             d.statistics.copied += transfer.bytes();
             transfer.run(d).map_err(|e| (Code::ILLEGAL_ADDRESS, format!("copy: {e}")))
@@ -171,7 +174,11 @@ pub fn perform(d: &mut Driver, work: &Work) -> Result<Vec<Access>, Failure> {
             Ok(())
         }
     }
-    .map(|()| touched)
+}
+
+/// What an operation is about to read and write of the devices' memory, when that matters.
+pub fn touches(d: &Driver, work: &Work) -> Vec<Access> {
+    if watches(d) { work.touches(d) } else { Vec::new() }
 }
 
 impl Work {
@@ -181,6 +188,7 @@ impl Work {
             Work::Kernel(k) => hazard::kernel(&k.name),
             Work::Copy(_) => "a copy".into(),
             Work::Fill(_) => "a memset".into(),
+            Work::Alloc(_) => "the allocation".into(),
             Work::Free(_) => "the release of an allocation".into(),
             Work::Nothing | Work::Record(_) | Work::Call(_) => "an operation".into(),
         }
@@ -195,7 +203,7 @@ impl Work {
                     |y: usize| Access::plain(fill.address + (y * fill.pitch) as u64, fill.row_bytes(), true);
                 (0..fill.height).map(row).collect()
             }
-            Work::Free(address) => {
+            Work::Alloc(address) | Work::Free(address) => {
                 let place = d.memory.place(*address);
                 place.map(|p| Access::plain(p.base, p.bytes, true)).into_iter().collect()
             }
@@ -204,9 +212,13 @@ impl Work {
     }
 }
 
-/// Whether it matters what operations touch.
+/// Whether it matters what operations touch: not while all there is are the default stream of one context and
+/// a stream that waits for it.
 fn watches(d: &Driver) -> bool {
-    d.settings.stream_races && (d.queue.hazards.watch() || d.streams.len() > d.contexts.len() + 1)
+    let apart = || {
+        d.contexts.len() > 1 || d.streams.len() > d.contexts.len() + 1 || d.streams.values().any(Stream::free)
+    };
+    d.settings.stream_races && (d.queue.hazards.watch() || apart())
 }
 
 /// Begins a kernel, which ends or waits for another one.
@@ -226,18 +238,26 @@ pub fn begin(d: &mut Driver, kernel: &KernelWork, standing: Standing) -> Result<
     Ok(queue.company.begin(&kernel.instance, &kernel.name, launch, standing, memory, &options))
 }
 
-/// What a kernel that has ended has read and written.
-pub fn end(d: &mut Driver, kernel: &KernelWork, outcome: Outcome) -> Result<Vec<Access>, Failure> {
-    let report = match outcome {
-        Ok(report) => report,
-        Err(faults) => {
-            let (last, others) = faults.split_last().ok_or((Code::UNKNOWN, String::new()))?;
-            others.iter().for_each(|f| fault::report(d, f.to_string()));
-            return Err((fault::code(last.kind), last.to_string()));
+/// What a kernel that has ended has read and written, `touched` where its outcome is faults; and what was
+/// wrong with it.
+pub fn end(
+    d: &mut Driver,
+    kernel: &KernelWork,
+    outcome: Outcome,
+    touched: Vec<ptx_vm::Touched>,
+) -> (Vec<Access>, Option<Failure>) {
+    let (touched, failure) = match outcome {
+        Ok(report) => {
+            d.statistics.ran(&kernel.name, &report);
+            *kernel.written.lock() = report.written;
+            (report.accesses, None)
+        }
+        Err(mut faults) => {
+            let last = faults.pop().map(|last| (fault::code(last.kind), last.to_string()));
+            faults.iter().for_each(|f| fault::report(d, f.to_string()));
+            (touched, Some(last.unwrap_or((Code::UNKNOWN, String::new()))))
         }
     };
-    d.statistics.ran(&kernel.name, &report);
-    *kernel.written.lock() = report.written;
     let access = |t: ptx_vm::Touched| Access {
         range: t.range,
         write: t.write,
@@ -245,7 +265,7 @@ pub fn end(d: &mut Driver, kernel: &KernelWork, outcome: Outcome) -> Result<Vec<
         late: t.late,
         by: t.by,
     };
-    Ok(report.accesses.into_iter().map(access).collect())
+    (touched.into_iter().map(access).collect(), failure)
 }
 
 impl Transfer {

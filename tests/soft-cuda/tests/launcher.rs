@@ -33,6 +33,9 @@ fn child() {
     if part == "prints" {
         return prints();
     }
+    if part.starts_with("leaves") {
+        leaves(&part);
+    }
     let context = CudaContext::new(0).expect("a device");
     let stream = context.new_stream().unwrap();
     let text = std::ffi::CString::new(KERNELS).unwrap();
@@ -58,6 +61,69 @@ fn child() {
         }
         let code = sys::cuCtxSynchronize();
         println!("the program saw {code:?}");
+    }
+}
+
+/// Ends without waiting for what it has submitted.
+fn leaves(part: &str) -> ! {
+    unsafe extern "C" fn called(_: *mut std::ffi::c_void) {
+        println!("the function was called");
+    }
+    let context = CudaContext::new(0).expect("a device");
+    let stream = context.new_stream().unwrap();
+    let text = std::ffi::CString::new(KERNELS).unwrap();
+    let mut own = vec![0u8; 8192];
+    // SAFETY: a text with its NUL, kernels with the arguments they take, memory that lives to the end.
+    unsafe {
+        let module = result::module::load_data(text.as_ptr().cast()).unwrap();
+        let scale = result::module::get_function(module, c"scale".into()).unwrap();
+        let (n, a) = (64u32, 2f32);
+        let x = result::malloc_sync(256).unwrap();
+        if part != "leaves-wrong" {
+            result::memset_d8_sync(x, 0, 256).unwrap();
+            result::ctx::synchronize().unwrap();
+        }
+        match part {
+            "leaves-function" => {
+                let nothing = std::ptr::null_mut();
+                sys::cuLaunchHostFunc(stream.cu_stream(), Some(called), nothing).result().unwrap();
+            }
+            "leaves-registered" => {
+                sys::cuMemHostRegister_v2(own.as_mut_ptr().cast(), own.len(), 0).result().unwrap();
+            }
+            _ => {}
+        }
+        let mut args = [
+            (&raw const x).cast_mut().cast(),
+            (&raw const n).cast_mut().cast(),
+            (&raw const a).cast_mut().cast(),
+        ];
+        result::launch_kernel(scale, (1, 1, 1), (64, 1, 1), 0, stream.cu_stream(), &mut args).unwrap();
+    }
+    std::process::exit(0)
+}
+
+/// A GPU would have run it, or not, as it came; here it is checked, or said not to be.
+#[test]
+fn what_a_program_leaves_behind_is_checked_at_its_end() {
+    for order in ["eager", "latest", "others-first", "seeded3"] {
+        let (output, said) = run(&["--order", order], "leaves-wrong");
+        assert!(
+            output.status.code() == Some(1) && said.contains("soft-cuda: 1. Uninitialised"),
+            "{order}: {said}"
+        );
+        let (output, said) = run(&["--order", order], "leaves-right");
+        assert!(
+            output.status.code() == Some(0) && said.contains("1 launches of 1 kernels"),
+            "{order}: {said}"
+        );
+    }
+    // Its functions are not called, and memory of its own may be gone.
+    for (part, left) in [("leaves-function", 2), ("leaves-registered", 1)] {
+        let (output, said) = run(&[], part);
+        let words = format!("{left} operations had not run when the program ended");
+        assert!(output.status.code() == Some(3) && said.contains(&words), "{part}: {said}");
+        assert!(!said.contains("was called") && said.contains("0 distinct faults"), "{part}: {said}");
     }
 }
 

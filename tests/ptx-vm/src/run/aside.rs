@@ -16,7 +16,7 @@ use super::{notes, parallel, workspace};
 use crate::memory::clock::Clock;
 use crate::memory::global::GlobalShadow;
 use crate::memory::traffic::Counters;
-use crate::{Fault, Instance, Launch, Memory, Options, Report};
+use crate::{Fault, Instance, Launch, Memory, Options, Report, Touched};
 
 /// A launch that waits.
 pub struct Aside {
@@ -66,6 +66,9 @@ pub enum Step {
     Ended {
         /// Its report, or its faults.
         outcome: Result<Report, Vec<Fault>>,
+        /// Behind faults, what it has touched all the same (with [`Options::track_accesses`]); else its
+        /// report has that.
+        touched: Vec<Touched>,
         /// Of each of the caller's chains, the last operation that flags have ordered it behind.
         learned: BTreeMap<u64, u64>,
         /// The number of the company in which it was held against other launches.
@@ -156,13 +159,13 @@ impl Aside {
             // It was allocated for this launch, and kernels release nothing.
             let _ = memory.free(workspace);
         }
-        let outcome = if last.is_some() || !notes.is_empty() {
-            Err(notes.take(last))
-        } else {
-            let done = parallel::Done { written, instructions, executed, longest, traffic, touched };
-            Ok(schedule::report(plan, memory, done))
-        };
-        Step::Ended { outcome, learned, company: joined.then_some(number) }
+        let company = joined.then_some(number);
+        if last.is_some() || !notes.is_empty() {
+            return Step::Ended { outcome: Err(notes.take(last)), touched, learned, company };
+        }
+        let done = parallel::Done { written, instructions, executed, longest, traffic, touched };
+        let outcome = Ok(schedule::report(plan, memory, done));
+        Step::Ended { outcome, touched: Vec::new(), learned, company }
     }
 }
 
@@ -222,7 +225,7 @@ impl Company {
             && let Some(done) = parallel::attempt(&planned, memory)
         {
             let outcome = Ok(schedule::report(&planned, memory, done));
-            return Step::Ended { outcome, learned: BTreeMap::new(), company: None };
+            return Step::Ended { outcome, touched: Vec::new(), learned: BTreeMap::new(), company: None };
         }
         let workspace = match workspace::make(&launch, planned.program.workspace, memory) {
             Ok(workspace) => workspace,
@@ -302,5 +305,6 @@ impl Company {
 
 /// A launch that never began.
 fn failed(fault: Fault) -> Step {
-    Step::Ended { outcome: Err(vec![fault]), learned: BTreeMap::new(), company: None }
+    let (outcome, touched) = (Err(vec![fault]), Vec::new());
+    Step::Ended { outcome, touched, learned: BTreeMap::new(), company: None }
 }

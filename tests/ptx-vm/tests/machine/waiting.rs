@@ -118,7 +118,9 @@ fn a_launch_that_waits_goes_on_when_another_one_has_run() {
         assert!(why.contains(&format!("looking at {:#x}", bench.places[0][2])), "{why}");
         // Allocations come and go meanwhile, before and behind its own.
         let gone = bench.memory.allocate(1, 64).unwrap();
-        let Step::Ended { outcome, learned, company } = bench.begin(1, schedule) else { panic!("it waits") };
+        let Step::Ended { outcome, learned, company, .. } = bench.begin(1, schedule) else {
+            panic!("it waits")
+        };
         assert!(outcome.is_ok(), "{outcome:?}");
         assert!(company.is_some(), "it ran while another one waited");
         // What the first has released counts as the odd number below its own.

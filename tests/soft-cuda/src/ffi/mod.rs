@@ -35,8 +35,8 @@ mod versions;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::called;
 use crate::code::{Code, Result};
-use crate::queue;
 use crate::state::{Held, lock};
 
 /// A symbol and its address.
@@ -80,7 +80,7 @@ fn bare(name: &str, call: impl FnOnce(()) -> Result) -> Code {
 /// The wrapper of calls that need the lock but no initialised driver.
 fn early(name: &str, call: impl FnOnce(&mut Held) -> Result) -> Code {
     answer(name, || {
-        if queue::inside_host_function() {
+        if called::inside_host_function() {
             return Err(Code::NOT_PERMITTED);
         }
         call(&mut lock())

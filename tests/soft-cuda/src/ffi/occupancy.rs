@@ -5,9 +5,9 @@ use super::entries;
 use super::launch::config;
 use super::module::function;
 use crate::abi::{Handle, LaunchConfig};
+use crate::called;
 use crate::code::{Code, Result};
 use crate::occupancy;
-use crate::queue;
 use crate::state::Held;
 
 /// Dynamic shared memory as a function of the block size, if the program gives one.
@@ -30,7 +30,7 @@ fn best(
     let limit = u32::try_from(limit).map_err(|_| Code::INVALID_VALUE)?;
     let shared = |threads: u32| match by_size {
         // SAFETY: the program handed in this function to be called with block sizes.
-        Some(function) => queue::as_host_function(|| unsafe { function(threads as i32) as u64 }),
+        Some(function) => called::as_host_function(|| unsafe { function(threads as i32) as u64 }),
         None => dynamic as u64,
     };
     let (blocks, threads) = occupancy::best_block(function(d, f)?, limit, shared);

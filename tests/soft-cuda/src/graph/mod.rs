@@ -46,7 +46,7 @@ impl Job {
             Job::Work(Work::Fill(_)) => 2,
             Job::Work(Work::Call(_)) => 3,
             Job::Child(_) => 4,
-            Job::Work(Work::Nothing | Work::Free(_)) => 5,
+            Job::Work(Work::Nothing | Work::Alloc(_) | Work::Free(_)) => 5,
             Job::Wait(_) => 6,
             Job::Work(Work::Record(_)) => 7,
             Job::Alloc(_) => 10,

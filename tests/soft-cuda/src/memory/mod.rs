@@ -162,7 +162,7 @@ pub fn allocate_async(d: &mut Held, bytes: usize, pool: Option<Id>, stream_id: I
     if let Some(pool) = d.pools.get_mut(&pool) {
         pool.took(bytes as u64);
     }
-    stream::enqueue(d, stream_id, Work::Nothing, &[])?;
+    stream::enqueue(d, stream_id, Work::Alloc(address), &[])?;
     queue::pump(d);
     Ok(address)
 }

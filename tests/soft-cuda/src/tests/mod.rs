@@ -3,6 +3,7 @@
 mod capturing;
 mod graphs;
 mod order;
+mod races;
 mod resources;
 
 use parking_lot::Mutex;

@@ -139,7 +139,7 @@ fn host_functions_run_in_their_turn_on_other_threads() {
     unsafe extern "C" fn note(data: *mut std::ffi::c_void) {
         // SAFETY: the test passes its counter.
         let seen = unsafe { &*data.cast::<std::sync::atomic::AtomicU32>() };
-        assert!(crate::queue::inside_host_function());
+        assert!(crate::called::inside_host_function());
         seen.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     }
     for order in orders() {
@@ -153,7 +153,7 @@ fn host_functions_run_in_their_turn_on_other_threads() {
         });
         stream::synchronize(&mut d, stream).expect("healthy");
         assert_eq!(seen.into_inner(), 3, "{order:?}");
-        assert!(!crate::queue::inside_host_function());
+        assert!(!crate::called::inside_host_function());
     }
 }
 
