@@ -183,9 +183,10 @@ pub(crate) enum Op {
     Barrier(Box<ops::barrier::Barrier>),
     ClusterArrive {
         release: bool,
+        aligned: bool,
     },
     ClusterWait {
-        acquire: bool,
+        aligned: bool,
     },
     Mbarrier(Box<ops::mbarrier::Mbarrier>),
     CopyAsync(Box<ops::copy::CopyAsync>),

@@ -13,11 +13,16 @@ impl Lowering<'_> {
             return known.clone();
         }
         let file = self.file;
+        let name = |number: u32| Some(&file.sources.iter().find(|s| s.0 == number)?.1);
         let show = |(number, line): (u32, u32)| {
-            let name = &file.sources.iter().find(|s| s.0 == number)?.1;
+            let name = name(number)?;
             Some(format!("{}:{line}", name.rsplit(['/', '\\']).next().unwrap_or(name)))
         };
-        let shown = show(loc.at).map(|at| match loc.inlined.and_then(show) {
+        // LLVM counts the lines of inline assembly up from that of its statement. A compiler of Python has written
+        // the assembly itself: its lines are none of the source.
+        let python = name(loc.at.0).is_some_and(|name| name.ends_with(".py"));
+        let at = (loc.at.0, loc.assembly.filter(|_| python).unwrap_or(loc.at.1));
+        let shown = show(at).map(|at| match loc.inlined.and_then(show) {
             Some(call) => format!("{at}, inlined at {call}").into(),
             None => at.into(),
         });

@@ -111,12 +111,12 @@ fn cluster(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let release = !d.variant.take("relaxed");
     d.variant.take("release");
     d.variant.take("acquire");
-    d.variant.take("aligned");
+    let aligned = d.variant.take("aligned");
     d.finish()?;
     d.count(0)?;
     match arrive {
-        Some("arrive") => Ok(Op::ClusterArrive { release }),
-        Some(_) => Ok(Op::ClusterWait { acquire: true }),
+        Some("arrive") => Ok(Op::ClusterArrive { release, aligned }),
+        Some(_) => Ok(Op::ClusterWait { aligned }),
         None => d.refuse("`barrier.cluster` has .arrive and .wait"),
     }
 }
@@ -131,9 +131,30 @@ fn uniform(t: &Turn<'_, '_>, s: Slot, active: u32, what: &str) -> Done<u32> {
     Ok(row[first])
 }
 
+/// Whether all lanes of the warp are at a barrier with `.aligned`: false when some are still to come.
+fn together(t: &Turn<'_, '_>, active: u32, group: u32) -> Done<bool> {
+    if !super::warp::aligned(t, active, group)? {
+        return Ok(false);
+    }
+    let ended = t.warp.lanes & !active;
+    if ended != 0 && t.grid.options.barriers != Barriers::Ended {
+        let detail = format!(
+            "lanes {ended:#010x} of the warp have ended or went around this barrier: with `.aligned` all lanes of a warp \
+             must execute it"
+        );
+        return Err(Stop::new(FaultKind::Divergence, detail).at(active.trailing_zeros()));
+    }
+    Ok(true)
+}
+
+/// The same for a cluster's barrier, where lanes come together with or without `.aligned`.
+fn cluster_lanes(t: &Turn<'_, '_>, aligned: bool, active: u32, group: u32) -> Done<bool> {
+    if aligned { together(t, active, group) } else { Ok(active == t.warp.live()) }
+}
+
 /// Executes an arrival at a block's barrier.
 pub(crate) fn execute(t: &mut Turn<'_, '_>, b: &Barrier, active: u32, group: u32) -> Done<Flow> {
-    if b.aligned && !super::warp::aligned(t, active, group)? {
+    if b.aligned && !together(t, active, group)? {
         return Ok(Flow::Missing);
     }
     if !b.aligned && active != t.warp.live() {
@@ -143,14 +164,6 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, b: &Barrier, active: u32, group: u32
             return Err(Stop::new(FaultKind::Divergence, detail));
         }
         return Ok(Flow::Missing);
-    }
-    let ended = t.warp.lanes & !active;
-    if b.aligned && ended != 0 && t.grid.options.barriers != Barriers::Ended {
-        let detail = format!(
-            "lanes {ended:#010x} of the warp have ended or went around this barrier: with `.aligned` all lanes of a warp \
-             must execute it"
-        );
-        return Err(Stop::new(FaultKind::Divergence, detail).at(active.trailing_zeros()));
     }
     let id = uniform(t, b.id, active, "barriers")?;
     if id > 15 {
@@ -272,8 +285,14 @@ fn release(w: &mut Warp, done: &BlockBarrier) {
 }
 
 /// `barrier.cluster.arrive`.
-pub(crate) fn cluster_arrive(t: &mut Turn<'_, '_>, release: bool, active: u32) -> Done<Flow> {
-    if active != t.warp.live() {
+pub(crate) fn cluster_arrive(
+    t: &mut Turn<'_, '_>,
+    release: bool,
+    aligned: bool,
+    active: u32,
+    group: u32,
+) -> Done<Flow> {
+    if !cluster_lanes(t, aligned, active, group)? {
         return Ok(Flow::Missing);
     }
     if t.warp.cluster_phase.is_some() {
@@ -294,9 +313,8 @@ pub(crate) fn cluster_arrive(t: &mut Turn<'_, '_>, release: bool, active: u32) -
 }
 
 /// `barrier.cluster.wait`.
-pub(crate) fn cluster_wait(t: &mut Turn<'_, '_>, acquire: bool, active: u32) -> Done<Flow> {
-    let _ = acquire;
-    if active != t.warp.live() {
+pub(crate) fn cluster_wait(t: &mut Turn<'_, '_>, aligned: bool, active: u32, group: u32) -> Done<Flow> {
+    if !cluster_lanes(t, aligned, active, group)? {
         return Ok(Flow::Missing);
     }
     let Some(phase) = t.warp.cluster_phase.take() else {

@@ -259,8 +259,10 @@ pub(crate) fn execute(t: &mut Turn<'_, '_>, op: &Op, active: u32, group: u32) ->
         Op::Elect { d, p, mask } => warp::execute_elect(t, *d, *p, *mask, active, group),
         Op::WarpBarrier(mask) => warp::execute_barrier(t, *mask, active, group),
         Op::Barrier(b) => barrier::execute(t, b, active, group),
-        Op::ClusterArrive { release } => barrier::cluster_arrive(t, *release, active),
-        Op::ClusterWait { acquire } => barrier::cluster_wait(t, *acquire, active),
+        Op::ClusterArrive { release, aligned } => {
+            barrier::cluster_arrive(t, *release, *aligned, active, group)
+        }
+        Op::ClusterWait { aligned } => barrier::cluster_wait(t, *aligned, active, group),
         Op::Mbarrier(m) => mbarrier::execute(t, m, active),
         Op::CopyAsync(c) => copy::execute(t, c, active),
         Op::CopyCommit => copy::commit(t, active),

@@ -19,13 +19,17 @@ struct Parser<'a> {
     at: usize,
     /// The source line that the last `.loc` named.
     loc: Option<Loc>,
+    /// Up to where the text was searched for inline assembly, whether that is inside some, and the line of the
+    /// first `.loc` in it.
+    assembly: (usize, bool, Option<u32>),
     /// The files that `.file` directives number.
     files: Vec<(u32, String)>,
 }
 
 /// Parses a whole text.
 pub(crate) fn parse(text: &str) -> Result<File, Error> {
-    let mut p = Parser { text, tokens: tokens(text)?, at: 0, loc: None, files: Vec::new() };
+    let (tokens, assembly) = (tokens(text)?, (0, false, None));
+    let mut p = Parser { text, tokens, at: 0, loc: None, assembly, files: Vec::new() };
     let mut file = File::default();
     while p.at < p.tokens.len() {
         p.top(&mut file)?;
@@ -280,7 +284,7 @@ impl<'a> Parser<'a> {
                         self.small()?;
                     }
                 }
-                ".attribute" => self.skip_until(')'),
+                ".attribute" => self.attributes()?,
                 _ => match Type::parse(&word[1..]) {
                     Some(t) => ty = Some(t),
                     None => return self.error(format!("unknown type `{word}`")),
@@ -292,6 +296,24 @@ impl<'a> Parser<'a> {
         let mut v = self.declarator(space, ty, align)?;
         v.elements = v.elements.map(|n| n.saturating_mul(u64::from(lanes)));
         Ok(v)
+    }
+
+    /// `(.unified(19, 95))`, which changes nothing here; `.managed` would.
+    fn attributes(&mut self) -> Result<(), Error> {
+        self.expect('(')?;
+        while !self.eat(')') {
+            match self.word()? {
+                ".managed" => {
+                    let (line, text) = (self.line(), ".attribute(.managed)".into());
+                    let what = "there is no managed memory".into();
+                    return Err(Error::Unsupported { line, text, what });
+                }
+                ".unified" => self.skip_until(')'),
+                other => return self.error(format!("unknown attribute `{other}`")),
+            }
+            self.eat(',');
+        }
+        Ok(())
     }
 
     fn declarator(&mut self, space: Space, ty: Type, align: u32) -> Result<Variable, Error> {

@@ -108,6 +108,8 @@ pub(crate) struct Loc {
     pub(crate) at: (u32, u32),
     /// The same of the call that was inlined.
     pub(crate) inlined: Option<(u32, u32)>,
+    /// The line at which the inline assembly begins that this is in.
+    pub(crate) assembly: Option<u32>,
 }
 
 /// What a body is made of.

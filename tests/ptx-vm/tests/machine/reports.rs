@@ -8,7 +8,11 @@ use crate::harness::{Arg, Bench, module, schedules};
 /// A kernel of one buffer of 256 zeroed words: `%r1` is the thread, `%rd3` its word, `%r5` its shared word,
 /// `%r6` that of the thread 32 further on (around), `%p1` thread 0.
 fn kernel(body: &str) -> Bench {
-    Bench::new(&module(&format!(
+    Bench::new(&text(body))
+}
+
+fn text(body: &str) -> String {
+    module(&format!(
         ".file 1 \"/home/somebody/sum.cu\"\n.file 2 \"lib.cuh\"\n.visible .entry _Z3sumPj(.param .u64 a) {{
            .reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .pred %p<9>; .shared .align 16 .b8 sm[1024];
            ld.param.u64 %rd1, [a]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2;
@@ -16,7 +20,7 @@ fn kernel(body: &str) -> Bench {
            xor.b32 %r6, %r4, 128; add.s32 %r6, %r6, %r3; setp.eq.u32 %p1, %r1, 0;
            {body}
            ret; }}"
-    )))
+    ))
 }
 
 fn prepared(body: &str, threads: u32) -> (Bench, Launch) {
@@ -58,6 +62,18 @@ fn a_barrier_that_lanes_of_a_warp_miss() {
         assert!(fault.kind == FaultKind::Divergence && fault.detail.contains("1 of 2 warps"), "{fault}");
         assert_eq!(first("bar.sync 0; bar.sync 0;", 40, &strict), None);
     }
+    let cluster = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;";
+    let first_half =
+        "setp.ge.u32 %p2, %r1, 20; @%p2 bra X; barrier.cluster.arrive; barrier.cluster.wait.aligned; X:";
+    for body in [&format!("setp.ge.u32 %p2, %r1, 20; @%p2 bra X; {cluster} X:"), first_half] {
+        let fault = first(body, 64, &Options::default()).expect(body);
+        assert!(fault.kind == FaultKind::Divergence && fault.text.starts_with("barrier.cluster"), "{fault}");
+        assert!(fault.detail.contains("lanes 0xfff00000"), "{fault}");
+        let ended = Options { barriers: Barriers::Ended, ..Options::default() };
+        assert_eq!(first(&body.replace(".aligned", ""), 64, &Options::default()), None);
+        assert_eq!(first(body, 64, &ended), None);
+    }
+    assert_eq!(first(cluster, 40, &Options::default()), None);
     let matmul = "setp.ge.u32 %p2, %r1, 20; @%p2 ret;
         mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%r8,%r9,%r10,%r11}, {%r1,%r1,%r1,%r1}, {%r1,%r1}, {%r1,%r1,%r1,%r1};";
     let fault = first(matmul, 32, &Options::default()).expect("a matmul by 20 lanes");
@@ -93,6 +109,24 @@ fn a_read_too_early_is_a_missing_barrier_and_names_the_write() {
     let fault = bench.run("_Z3sumPj", &launch, &Options::default()).expect_err("a race");
     assert_eq!(fault.kind, FaultKind::GlobalRace, "{fault}");
     assert_eq!(fault.other.expect("the store").text, "st.global.u32 [%rd3], %r1;");
+}
+
+/// LLVM counts the lines of inline assembly up from that of the statement, which no line of a Python source is.
+#[test]
+fn inline_assembly_of_python_has_the_line_of_its_statement() {
+    let body = "// begin inline asm\n .loc 1 7 3\n mov.u32 %r7, 0;\n .loc 1 8 3\n ld.global.u32 %r7, [%rd3+4096];\n// end inline asm\n
+        // begin inline asm\n .loc 1 9 3\n mov.u32 %r8, 0;\n// end inline asm\n .loc 1 11 3\n st.global.u32 [%rd3+4096], %r8;";
+    let sources = |name: &str| {
+        let mut bench = Bench::new(&text(body).replace("sum.cu", name));
+        let a = bench.upload(&[0u32; 256]);
+        let launch = bench.launch("_Z3sumPj", [1, 1, 1], [1, 1, 1], &[Arg::U64(a)]);
+        let options = Options { faults: 5, ..Options::default() };
+        let faults = launch_all(&bench.instance, "_Z3sumPj", &launch, &mut bench.memory, &options);
+        let faults = faults.err().unwrap_or_default();
+        faults.into_iter().filter_map(|f| f.source.map(|s| s.to_string())).collect::<Vec<String>>()
+    };
+    assert_eq!(sources("k.py"), ["k.py:7", "k.py:11"]);
+    assert_eq!(sources("k.cu"), ["k.cu:8", "k.cu:11"]);
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Parser<'_> {
 
     /// `.loc 1 20 5`, perhaps with `, function_name label, inlined_at 1 33 3`.
     pub(super) fn loc_directive(&mut self) {
-        let first = self.at;
+        let (first, start) = (self.at, self.start());
         self.skip_line();
         let words: Vec<&str> = self.tokens[first..self.at]
             .iter()
@@ -37,7 +37,28 @@ impl Parser<'_> {
         };
         let pair = |at: usize| Some((number(at)?, number(at + 1)?));
         let inlined = words.iter().position(|&w| w == "inlined_at").and_then(|at| pair(at + 1));
-        self.loc = pair(1).filter(|loc| loc.1 > 0).map(|at| Loc { at, inlined });
+        let at = pair(1).filter(|loc| loc.1 > 0);
+        self.follow_assembly(start);
+        let assembly = match self.assembly {
+            (_, true, None) => {
+                self.assembly.2 = at.map(|at| at.1);
+                self.assembly.2
+            }
+            (_, true, first) => first,
+            _ => None,
+        };
+        self.loc = at.map(|at| Loc { at, inlined, assembly });
+    }
+
+    /// Looks for the marks that LLVM puts around inline assembly, up to a place in the text.
+    fn follow_assembly(&mut self, start: usize) {
+        let passed = self.text.get(self.assembly.0..start).unwrap_or("");
+        let last = |mark| passed.rfind(mark);
+        let (begin, end) = (last("// begin inline asm"), last("// end inline asm"));
+        self.assembly.0 = start;
+        if begin != end {
+            (self.assembly.1, self.assembly.2) = (begin > end, None);
+        }
     }
 
     /// `.alias name, target;`
