@@ -44,11 +44,15 @@
 //! * Conversions take and give bit patterns (`u16` for f16 and bf16, `u8` for fp8) and `f32`; rounding modes
 //!   and saturation are arguments.
 
-/// The page and the README are programs too: their examples are compiled and run.
-#[cfg(doctest)]
+/// The page is a program too: its examples are compiled and run where it is.
+#[cfg(all(doctest, in_repository))]
 #[doc = include_str!("../../../docs/cuda_without_a_gpu.md")]
+struct Page;
+
+/// So are those of the README.
+#[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Pages;
+struct Readme;
 
 mod code;
 pub mod error;

@@ -11,6 +11,7 @@ fn run(file: &str, kernel: &str, words: &str) -> Output {
 
 /// `docs/cuda_without_a_gpu.md`: the command on the page reports the race, and ends well on the correct
 /// kernel.
+#[cfg(in_repository)]
 #[test]
 fn the_page_shows_a_race() {
     let page = include_str!("../../../../docs/cuda_without_a_gpu.md");
