@@ -18,6 +18,8 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 pub const FILE: &str = "libsoft_cuda.so";
 /// The name by which CUDA programs ask.
 pub const SONAME: &str = "libcuda.so";
+/// The environment variable that names the shared object where it is in none of the usual places.
+pub const LIBRARY: &str = "SOFT_CUDA_LIBRARY";
 /// `RTLD_NOLOAD` of Linux: a handle only if the library is in the process already.
 const RTLD_NOLOAD: i32 = 4;
 
@@ -40,7 +42,8 @@ impl std::fmt::Display for LoadError {
         match self {
             LoadError::Missing(places) => {
                 write!(f, "{FILE} is not there; looked at ")?;
-                f.debug_list().entries(places).finish()
+                f.debug_list().entries(places).finish()?;
+                write!(f, "; the variable {LIBRARY} can name it")
             }
             LoadError::OtherDriver => write!(f, "another {SONAME} is loaded already"),
             LoadError::System(text) => f.write_str(text),
@@ -177,15 +180,21 @@ pub struct SoftCuda {
     path: PathBuf,
 }
 
-/// Where the shared object may be: next to the running program and one folder up (test programs live in
-/// `deps`).
+/// Where the shared object may be: where [`LIBRARY`] says; else next to the running program and one folder up
+/// (test programs live in `deps`), or in `lib` next to the folder of the program, as programs are installed.
 fn places() -> Vec<PathBuf> {
+    if let Some(path) = std::env::var_os(LIBRARY) {
+        return vec![path.into()];
+    }
     let Ok(program) = std::env::current_exe() else { return Vec::new() };
     let folders = program.ancestors().skip(1).take(2);
-    folders.flat_map(|f| [f.join(FILE), f.join("deps").join(FILE)]).collect()
+    let built = folders.flat_map(|f| [f.join(FILE), f.join("deps").join(FILE)]);
+    let installed = program.ancestors().nth(2).map(|f| f.join("lib").join(FILE));
+    built.chain(installed).collect()
 }
 
-/// The shared object that Cargo built next to the running program.
+/// The shared object: the one that [`LIBRARY`] names, that Cargo built next to the running program, or that is
+/// installed with it.
 ///
 /// # Errors
 /// [`LoadError::Missing`].

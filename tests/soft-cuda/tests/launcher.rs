@@ -2,7 +2,10 @@
 //! assembler.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::process::{Command, Output};
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
 
 use cudarc::driver::{CudaContext, result, sys};
 
@@ -36,6 +39,17 @@ fn child() {
     if part.starts_with("leaves") {
         leaves(&part);
     }
+    if part == "waits" {
+        work("wrong");
+        println!("waiting");
+        std::thread::sleep(std::time::Duration::from_secs(100));
+        return;
+    }
+    work(&part);
+}
+
+/// Three launches, with a buffer that is large enough or not.
+fn work(part: &str) {
     let context = CudaContext::new(0).expect("a device");
     let stream = context.new_stream().unwrap();
     let text = std::ffi::CString::new(KERNELS).unwrap();
@@ -178,16 +192,21 @@ fn what_kernels_print_stands_among_the_output_of_the_program() {
     assert!(output.status.code() == Some(1) && said.contains("1 distinct fault"), "{said}");
 }
 
+/// A launcher that runs a part of this program.
+fn launcher(program: impl AsRef<OsStr>, options: &[&str], part: &str) -> Command {
+    let mut command = Command::new(program);
+    command.arg("run").args(options).arg("--");
+    command.arg(std::env::current_exe().unwrap()).args(["child", "--exact", "--nocapture"]);
+    command.env("LAUNCHED_PART", part);
+    command
+}
+
 fn run(options: &[&str], part: &str) -> (Output, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_soft-cuda"))
-        .arg("run")
-        .args(options)
-        .arg("--")
-        .arg(std::env::current_exe().unwrap())
-        .args(["child", "--exact", "--nocapture"])
-        .env("LAUNCHED_PART", part)
-        .output()
-        .unwrap();
+    ended(launcher(env!("CARGO_BIN_EXE_soft-cuda"), options, part))
+}
+
+fn ended(mut command: Command) -> (Output, String) {
+    let output = command.output().unwrap();
     let said =
         String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     (output, said)
@@ -264,4 +283,93 @@ fn the_assembler_passes_ptx_on() {
     assert!(!out.exists() && assemble(&good).status.success());
     assert_eq!(std::fs::read_to_string(&out).unwrap(), KERNELS);
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A folder of a test's own, gone with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("soft-cuda-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn entries(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().path()).collect()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The launcher is stopped while the program runs: so is the program, and what was found is reported.
+#[test]
+fn a_signal_ends_the_program_and_the_summary_comes() {
+    let scratch = Scratch::new("signal");
+    let mut command = launcher(env!("CARGO_BIN_EXE_soft-cuda"), &[], "waits");
+    command.env("TMPDIR", &scratch.0).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = command.spawn().unwrap();
+    let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("waiting")));
+    assert_eq!(scratch.entries().len(), 1, "the run has its folder");
+    let killed = Command::new("kill").args(["-TERM", &running.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = running.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(128 + 15), "{said}");
+    assert!(said.contains("signal 15 has ended the program"), "{said}");
+    assert!(said.contains("was not counted; 3 distinct faults") && said.contains("soft-cuda: 3. "), "{said}");
+    assert_eq!(scratch.entries(), Vec::<PathBuf>::new(), "nothing is left");
+    // A program that ends in its own way has its own status.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_soft-cuda"));
+    command.args(["run", "--", "sh", "-c", "trap 'exit 7' TERM; echo waiting; while :; do sleep 0.1; done"]);
+    let mut running = command.stdout(Stdio::piped()).spawn().unwrap();
+    assert!(
+        BufReader::new(running.stdout.take().unwrap()).lines().any(|line| line.unwrap().contains("waiting"))
+    );
+    Command::new("kill").args(["-TERM", &running.id().to_string()]).status().unwrap();
+    assert_eq!(running.wait().unwrap().code(), Some(7));
+}
+
+/// The number of a process comes again: what another run has left is in no way of this one.
+#[test]
+fn what_a_killed_run_has_left_is_no_obstacle() {
+    let scratch = Scratch::new("left");
+    let script = "mkdir \"$TMPDIR/soft-cuda-$$\" && exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_soft-cuda"), "run", "--", "true"]);
+    let (output, said) = {
+        command.env("TMPDIR", &scratch.0);
+        ended(command)
+    };
+    assert!(output.status.code() == Some(3) && said.contains("has not started the driver"), "{said}");
+}
+
+/// As programs are installed: `bin` and `lib`, or a library that a variable names.
+#[test]
+fn an_installed_launcher_finds_its_library() {
+    let scratch = Scratch::new("installed");
+    let (bin, lib) = (scratch.0.join("bin"), scratch.0.join("lib"));
+    std::fs::create_dir(&bin).unwrap();
+    let program = bin.join("soft-cuda");
+    std::fs::copy(env!("CARGO_BIN_EXE_soft-cuda"), &program).unwrap();
+    let library = soft_cuda::preload::locate().unwrap();
+    let (output, said) = ended(launcher(&program, &[], "right"));
+    assert!(output.status.code() == Some(2) && said.contains("SOFT_CUDA_LIBRARY"), "{said}");
+    let mut named = launcher(&program, &[], "right");
+    named.env("SOFT_CUDA_LIBRARY", &library);
+    let (output, said) = ended(named);
+    assert!(output.status.code() == Some(0) && said.contains("0 distinct faults"), "{said}");
+    let mut wrong = launcher(&program, &[], "right");
+    wrong.env("SOFT_CUDA_LIBRARY", scratch.0.join("nothing.so"));
+    let (output, said) = ended(wrong);
+    assert!(output.status.code() == Some(2) && said.contains("nothing.so"), "{said}");
+    std::fs::create_dir(&lib).unwrap();
+    std::fs::copy(&library, lib.join("libsoft_cuda.so")).unwrap();
+    let (output, said) = ended(launcher(&program, &[], "right"));
+    assert!(output.status.code() == Some(0) && said.contains("0 distinct faults"), "{said}");
 }

@@ -4,17 +4,22 @@
 //! soft-cuda run [OPTION...] -- PROGRAM [ARGUMENT...]
 //! ```
 //!
-//! The program finds the driver as `libcuda.so.1`, and an assembler that passes PTX on as it is: Triton's
-//! compiler calls `ptxas` and loads what that gives. Nothing of the program is changed. It goes on behind a
-//! fault; at the end there is a summary on standard error. The exit status is the program's own if that is
+//! The driver itself, `libsoft_cuda.so`, is where Cargo built it, in `../lib` of the folder of this program, or
+//! where `SOFT_CUDA_LIBRARY` says. The program finds the driver as `libcuda.so.1`, and an assembler that
+//! passes PTX on as it is: Triton's compiler calls `ptxas` and loads what that gives. Nothing of the program is
+//! changed. It goes on behind a fault; at the end there is a summary on standard error. The exit status is the program's own if that is
 //! not 0; else 1 if there was a fault, 3 if the program has not started the driver at all or has left work
-//! behind that could not be checked, 0 otherwise.
+//! behind that could not be checked, 0 otherwise. A signal that is meant to end this program goes on to the
+//! other one, and the summary comes when that has ended.
 
-use std::ffi::OsString;
-use std::os::unix::fs::symlink;
+use std::collections::hash_map::RandomState;
+use std::ffi::{OsString, c_int, c_void};
+use std::hash::{BuildHasher, Hasher};
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use soft_cuda::{preload, settings};
 
@@ -98,8 +103,11 @@ fn command(words: &[OsString]) -> Result<ExitCode, String> {
     let folder = Folder::new()?;
     let report = folder.0.join("report");
     let outcome = folder.command(&asked, &report).and_then(|mut command| {
-        command.status().map_err(|e| format!("{}: {e}", asked.program[0].to_string_lossy()))
+        wait_for(&mut command).map_err(|e| format!("{}: {e}", asked.program[0].to_string_lossy()))
     })?;
+    if let Some(signal) = outcome.signal() {
+        eprintln!("soft-cuda: signal {signal} has ended the program");
+    }
     let text = std::fs::read_to_string(&report).unwrap_or_default();
     let (faults, whole) = summary(&text);
     // A program that a signal ended has the status that shells give it.
@@ -122,8 +130,9 @@ fn summary(report: &str) -> (usize, bool) {
         eprintln!("soft-cuda: the program has not started the driver: nothing was checked");
         return (0, false);
     }
-    let mut ran = [0u64; 3];
+    let (mut ran, mut counted) = ([0u64; 3], false);
     for line in lines("ran") {
+        counted = true;
         ran.iter_mut().zip(line.split(' ')).for_each(|(sum, n)| *sum += n.parse().unwrap_or(0));
     }
     let [kernels, launches, instructions] = ran;
@@ -133,10 +142,14 @@ fn summary(report: &str) -> (usize, bool) {
             faults.push(fault);
         }
     }
-    eprintln!(
-        "soft-cuda: {launches} launches of {kernels} kernels without a fault, {instructions} warp instructions; {} distinct faults",
-        faults.len()
-    );
+    let what = match counted {
+        true => format!(
+            "{launches} launches of {kernels} kernels without a fault, {instructions} warp instructions"
+        ),
+        // Counts are written by a program that exits.
+        false => "what has run was not counted".into(),
+    };
+    eprintln!("soft-cuda: {what}; {} distinct faults", faults.len());
     for (i, fault) in faults.iter().enumerate() {
         eprintln!("soft-cuda: {}. {fault}", i + 1);
     }
@@ -154,9 +167,16 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Self, String> {
-        let path = std::env::temp_dir().join(format!("soft-cuda-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        Ok(Folder(path))
+        loop {
+            // Numbers of processes come again, in containers at once, and a run that was killed leaves its folder.
+            let number = RandomState::new().build_hasher().finish();
+            let path = std::env::temp_dir().join(format!("soft-cuda-{number:016x}"));
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Folder(path)),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(format!("{}: {e}", path.display())),
+            }
+        }
     }
 
     /// The program with the driver in its library path, and what compilers have to be told.
@@ -164,6 +184,7 @@ impl Folder {
         let Asked { settings, names, program } = asked;
         let own = |e: std::io::Error| format!("{}: {e}", self.0.display());
         let library = preload::locate().map_err(|e| e.to_string())?;
+        let library = library.canonicalize().map_err(|e| format!("{}: {e}", library.display()))?;
         for name in names {
             symlink(&library, self.0.join(name)).map_err(own)?;
         }
@@ -191,6 +212,62 @@ impl Drop for Folder {
     fn drop(&mut self) {
         // What cannot be removed is in the folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The process that signals go on to, once there is one.
+static PROGRAM: AtomicI32 = AtomicI32::new(0);
+/// A signal that came before.
+static EARLY: AtomicI32 = AtomicI32::new(0);
+
+/// Runs the program to its end, with the signals that this one gets.
+fn wait_for(command: &mut Command) -> std::io::Result<ExitStatus> {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2] {
+        hand_on(signal);
+    }
+    let mut program = command.spawn()?;
+    PROGRAM.store(program.id() as i32, Ordering::SeqCst);
+    let early = EARLY.swap(0, Ordering::SeqCst);
+    if early != 0 {
+        // SAFETY: the process has not been waited for.
+        unsafe { libc::kill(program.id() as i32, early) };
+    }
+    let outcome = program.wait();
+    PROGRAM.store(0, Ordering::SeqCst);
+    outcome
+}
+
+/// Lets a signal go on to the program, unless it is ignored: so it is by the program then.
+fn hand_on(signal: c_int) {
+    // SAFETY: structures that the system fills or that are valid when zero; the handler only makes calls that
+    // handlers may.
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(signal, std::ptr::null(), &mut old) != 0 || old.sa_sigaction == libc::SIG_IGN {
+            return;
+        }
+        let mut new: libc::sigaction = std::mem::zeroed();
+        new.sa_sigaction = handler as *const () as usize;
+        new.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        libc::sigaction(signal, &new, std::ptr::null_mut());
+    }
+}
+
+extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    /// The system itself has sent it: a key of the terminal, which reaches the program as well.
+    const SI_KERNEL: c_int = 0x80;
+    // SAFETY: the system passes what it says of the signal; `kill` may be called in handlers, and its error
+    // number is put back.
+    unsafe {
+        if (*info).si_code == SI_KERNEL {
+            return;
+        }
+        let error = *libc::__errno_location();
+        match PROGRAM.load(Ordering::SeqCst) {
+            0 => EARLY.store(signal, Ordering::SeqCst),
+            program => _ = libc::kill(program, signal),
+        }
+        *libc::__errno_location() = error;
     }
 }
 
