@@ -137,15 +137,15 @@ fn on_host(d: &Driver, place: &Place) -> bool {
 
 /// Copies: in a stream, or synchronously (`None`).
 pub fn copy(d: &mut Held, to: Side, from: Side, extent: Extent, stream_id: Option<Id>) -> Result {
-    let here = d.here()?;
+    d.here()?;
     let synchronous = stream_id.is_none();
     let stream_id = match stream_id {
         Some(id) => id,
         None => {
-            let legacy = d.healthy(here)?.legacy;
-            capture::refuse_legacy(d, legacy)?;
+            let default = stream::resolve(d, std::ptr::null_mut())?;
+            capture::refuse_legacy(d, default)?;
             capture::refuse_unsafe(d)?;
-            legacy
+            default
         }
     };
     let Some(mut transfer) = transfer(d, to, from, extent)? else { return Ok(()) };
@@ -184,17 +184,17 @@ pub fn check_fill(d: &Driver, fill: &Fill) -> Result<bool> {
     Ok(true)
 }
 
-/// Sets memory: in a stream, or through the legacy stream (`None`), where only a host target is waited for.
+/// Sets memory: in a stream, or in the default stream (`None`), where only a host target is waited for.
 pub fn fill(d: &mut Held, fill: Fill, stream_id: Option<Id>) -> Result {
     let here = d.here()?;
     let synchronous = stream_id.is_none();
     let stream_id = match stream_id {
         Some(id) => id,
         None => {
-            let legacy = d.healthy(here)?.legacy;
-            capture::refuse_legacy(d, legacy)?;
+            let default = stream::resolve(d, std::ptr::null_mut())?;
+            capture::refuse_legacy(d, default)?;
             capture::refuse_unsafe(d)?;
-            legacy
+            default
         }
     };
     if !check_fill(d, &fill)? {

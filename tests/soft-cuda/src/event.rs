@@ -8,6 +8,7 @@ use std::time::Instant;
 use crate::capture;
 use crate::code::{Code, Result};
 use crate::queue::{self, Ticket};
+use crate::refusal::unsupported;
 use crate::state::{Driver, Held, Id};
 use crate::stream;
 use crate::work::Work;
@@ -53,7 +54,7 @@ pub fn create(d: &mut Driver, flags: u32) -> Result<Id> {
         return Err(Code::INVALID_VALUE);
     }
     if flags & INTERPROCESS != 0 {
-        return Err(Code::NOT_SUPPORTED);
+        return Err(unsupported("CU_EVENT_INTERPROCESS"));
     }
     let id = d.id();
     d.events.insert(id, Event { context, flags, recorded: Recorded::Never, time: None });

@@ -136,6 +136,8 @@ pub struct Driver {
     pub nodes: BTreeMap<Id, Id>,
     /// Instantiated graphs.
     pub execs: BTreeMap<Id, Exec>,
+    /// Destroyed ones whose last launch may not have ended.
+    pub retired: Vec<Exec>,
     /// Captures that have not ended.
     pub captures: BTreeMap<Id, Capture>,
     /// User objects.
@@ -182,6 +184,7 @@ impl Driver {
             graphs: BTreeMap::new(),
             nodes: BTreeMap::new(),
             execs: BTreeMap::new(),
+            retired: Vec::new(),
             captures: BTreeMap::new(),
             objects: BTreeMap::new(),
             links: BTreeMap::new(),

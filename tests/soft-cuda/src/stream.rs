@@ -10,6 +10,7 @@ use std::ffi::c_void;
 use crate::abi::EdgeData;
 use crate::capture;
 use crate::code::{Code, Result};
+use crate::per_thread;
 use crate::queue::{self, Ticket};
 use crate::state::{Driver, Held, Id, Written};
 use crate::work::Work;
@@ -116,11 +117,13 @@ fn leave(d: &mut Driver, context: Id, last: Ticket) {
     context.left.retain(|&ticket| !queue.done(ticket) || queue.hazards.open(ticket));
 }
 
-/// The stream of a handle: 0 and 1 are the legacy stream of the current context, 2 the calling thread's.
+/// The stream of a handle: 1 is the legacy stream of the current context, 2 the calling thread's, 0 the one
+/// of these that the entry stands for.
 pub fn resolve(d: &mut Driver, handle: *mut c_void) -> Result<Id> {
     let here = d.here()?;
+    let handle = if handle.is_null() { default_handle() } else { handle };
     match handle as usize {
-        0 | 1 => Ok(d.healthy(here)?.legacy),
+        1 => Ok(d.healthy(here)?.legacy),
         2 => {
             let key = (here, d.thread());
             if let Some(&id) = d.thread_streams.get(&key) {
@@ -138,6 +141,11 @@ pub fn resolve(d: &mut Driver, handle: *mut c_void) -> Result<Id> {
             Ok(id)
         }
     }
+}
+
+/// The handle of the default stream in this call.
+fn default_handle() -> *mut c_void {
+    std::ptr::without_provenance_mut(if per_thread::on() { 2 } else { 1 })
 }
 
 /// The stream itself.

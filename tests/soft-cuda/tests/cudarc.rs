@@ -453,7 +453,7 @@ fn a_compiled_matmul_with_tensor_maps_and_wgmma() {
     let (_soft, _alone) = soft();
     let context = bare_context(0);
     let stream = context.new_stream().unwrap();
-    let module = Module::from_text(&context, include_str!("../../ptx-vm/tests/ptx/wgmma.ptx")).unwrap();
+    let module = Module::from_text(&context, include_str!("common/wgmma.ptx")).unwrap();
     let (m, n, k) = (64, 128, 128);
     // Small integers: every product and sum is exact.
     let small = |i: usize| (i * 7 % 5) as f32 - 2.0;
@@ -510,46 +510,6 @@ fn everything_that_cudarc_names_is_there() {
     assert!(source.split_whitespace().count() > 500);
 }
 
-#[test]
-fn what_is_not_supported_says_so() {
-    let (soft, _alone) = soft();
-    let _context = bare_context(0);
-    let mut address = 0;
-    // SAFETY: a place for the answer.
-    let managed = unsafe { sys::cuMemAllocManaged(&mut address, 64, 1) };
-    assert_eq!(managed, R::CUDA_ERROR_NOT_SUPPORTED);
-    let find = |name: &CStr, version| {
-        let mut function = std::ptr::null_mut();
-        let mut status = sys::CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SUCCESS;
-        // SAFETY: places for the answers.
-        let code = unsafe { sys::cuGetProcAddress_v2(name.as_ptr(), &mut function, version, 0, &mut status) };
-        (code, status as u32, function as usize)
-    };
-    assert_eq!(find(c"cuMemAllocManaged", 12080), (R::CUDA_ERROR_NOT_FOUND, 1, 0));
-    let (code, _, new) = find(c"cuStreamGetCaptureInfo", 12080);
-    let (old_code, _, old) = find(c"cuStreamGetCaptureInfo", 10010);
-    assert!(code == R::CUDA_SUCCESS && old_code == R::CUDA_SUCCESS && new != old && old != 0);
-    assert_eq!(find(c"cuMemAlloc", 12080).0, R::CUDA_SUCCESS);
-    // Each entry only to those who ask for its version.
-    let named = |name: &[u8]| {
-        // SAFETY: the symbols are only looked for.
-        let symbol = unsafe { soft.library().get::<unsafe extern "C" fn()>(name) }.unwrap();
-        *symbol as usize
-    };
-    for (version, entry) in
-        [(2000, &b"cuCtxSynchronize"[..]), (12080, b"cuCtxSynchronize"), (13000, b"cuCtxSynchronize_v2")]
-    {
-        assert_eq!(find(c"cuCtxSynchronize", version).2, named(entry), "{version}");
-    }
-    for (version, entry) in
-        [(12000, &b"cuCtxCreate_v3"[..]), (11000, b"cuCtxCreate_v2"), (13000, b"cuCtxCreate_v4")]
-    {
-        assert_eq!(find(c"cuCtxCreate", version).2, named(entry), "{version}");
-    }
-    assert_eq!(find(c"cuMemAlloc", 2000), (R::CUDA_ERROR_NOT_FOUND, 2, 0), "the version is too low");
-    assert_eq!(find(c"cuGraphAddKernelNode", 9000).1, 2);
-}
-
 /// A user object lives until its creator, a graph and an executable of it have let go.
 #[test]
 fn a_graph_keeps_its_user_objects() {
@@ -583,5 +543,62 @@ fn a_graph_keeps_its_user_objects() {
         sys::cuGraphExecDestroy(exec).result().unwrap();
         receiver.recv_timeout(Duration::from_secs(20)).expect("nobody holds it");
         assert_eq!(sys::cuUserObjectRetain(object, 1), R::CUDA_ERROR_INVALID_VALUE);
+    }
+}
+
+/// An executable that is destroyed while its launch is in flight: the call does not wait, and what the
+/// executable holds lives until the launch has ended.
+#[test]
+fn destroying_an_executable_waits_for_nothing() {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+    unsafe extern "C" fn gate(data: *mut std::ffi::c_void) {
+        // SAFETY: the test passes its receiver, which is never freed.
+        let open = unsafe { &*data.cast::<Receiver<()>>() };
+        open.recv().unwrap();
+    }
+    unsafe extern "C" fn gone(data: *mut std::ffi::c_void) {
+        // SAFETY: the test passes its sender, which is never freed.
+        unsafe { &*data.cast::<Sender<()>>() }.send(()).unwrap();
+    }
+    let (soft, _alone) = soft();
+    for order in [Order::Latest, Order::Eager] {
+        soft.set_order(order).unwrap();
+        let context = bare_context(0);
+        let stream = context.new_stream().unwrap();
+        let ((open, wait), (sender, receiver)) = (channel::<()>(), channel::<()>());
+        let data = (&raw const *Box::leak(Box::new(sender))).cast_mut().cast();
+        let params = sys::CUDA_HOST_NODE_PARAMS {
+            fn_: Some(gate),
+            userData: (&raw const *Box::leak(Box::new(wait))).cast_mut().cast(),
+        };
+        let exec = {
+            let (mut graph, mut exec) = (std::ptr::null_mut(), std::ptr::null_mut());
+            let (mut object, mut node) = (std::ptr::null_mut(), std::ptr::null_mut());
+            // SAFETY: handles and places of this test.
+            unsafe {
+                sys::cuUserObjectCreate(&mut object, data, Some(gone), 1, 1).result().unwrap();
+                sys::cuGraphCreate(&mut graph, 0).result().unwrap();
+                sys::cuGraphRetainUserObject(graph, object, 1, 1).result().unwrap();
+                sys::cuGraphAddHostNode(&mut node, graph, std::ptr::null(), 0, &params).result().unwrap();
+                sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0).result().unwrap();
+                sys::cuGraphDestroy(graph).result().unwrap();
+                sys::cuGraphLaunch(exec, stream.cu_stream()).result().unwrap();
+            }
+            exec as usize
+        };
+        let (destroyed, answer) = channel();
+        let destroyer = std::thread::spawn(move || {
+            // SAFETY: the executable is alive.
+            destroyed.send(unsafe { sys::cuGraphExecDestroy(exec as sys::CUgraphExec) }).unwrap();
+        });
+        let at_once = answer.recv_timeout(Duration::from_secs(20));
+        let held = receiver.recv_timeout(Duration::from_millis(50)).is_err();
+        open.send(()).unwrap();
+        destroyer.join().unwrap();
+        assert_eq!(at_once, Ok(R::CUDA_SUCCESS), "{order:?}: it waits for the launch");
+        assert!(held, "{order:?}: the launch is in flight");
+        stream.synchronize().unwrap();
+        receiver.recv_timeout(Duration::from_secs(20)).expect("the launch has ended");
     }
 }

@@ -7,6 +7,7 @@ use super::entries;
 use crate::abi::Handle;
 use crate::code::{Code, Result};
 use crate::context;
+use crate::refusal::unsupported;
 use crate::state::{Driver, Held, Id};
 use crate::stream::{self, GREATEST_PRIORITY};
 
@@ -38,7 +39,7 @@ entries! {
     /// The same; execution affinity is not supported.
     ready fn cuCtxCreate_v3(d, handle: Out<Handle>, _affinity: *const c_void, count: i32, flags: u32, ordinal: i32) {
         if count != 0 {
-            return Err(Code::NOT_SUPPORTED);
+            return Err(unsupported("execution affinity (CUexecAffinityParam)"));
         }
         create(d, handle, flags, ordinal, 3020)
     }
@@ -46,7 +47,7 @@ entries! {
     /// The same; parameters (affinity, graphics) are not supported.
     ready fn cuCtxCreate_v4(d, handle: Out<Handle>, params: *const c_void, flags: u32, ordinal: i32) {
         if !params.is_null() {
-            return Err(Code::NOT_SUPPORTED);
+            return Err(unsupported("CUctxCreateParams"));
         }
         create(d, handle, flags, ordinal, 3020)
     }

@@ -7,6 +7,7 @@ use super::entries;
 use crate::abi::{Copy2d, Copy3d, Handle};
 use crate::code::{Code, Result};
 use crate::copy::{End, Extent, Side, copy, fill};
+use crate::refusal::unsupported;
 use crate::state::{Held, Id};
 use crate::stream;
 use crate::work::Fill;
@@ -33,8 +34,7 @@ pub fn end(kind: u32, pointer: *const c_void, address: u64, offset: Option<usize
         1 => End::Host((pointer as *mut u8).wrapping_add(offset)),
         2 => End::Device(address + offset as u64),
         4 => End::Unified(address + offset as u64),
-        // Arrays.
-        3 => return Err(Code::NOT_SUPPORTED),
+        3 => return Err(unsupported("CU_MEMORYTYPE_ARRAY")),
         _ => return Err(Code::INVALID_VALUE),
     })
 }

@@ -4,9 +4,10 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::Once;
 
 use super::arg::{Out, Text};
-use super::entries;
-use crate::code::Code;
+use super::{Entry, entries};
+use crate::code::{Code, Result};
 use crate::device::{self, VERSION};
+use crate::refusal::refused;
 
 entries! {
     /// Starts the driver.
@@ -42,22 +43,27 @@ entries! {
         describe(error, text, |(_, meaning)| meaning)
     }
 
-    /// The address of a symbol by its base name.
+    /// The address of a symbol by its base name, as CUDA 11 has it: without a status, so the code says that
+    /// there is none.
     bare fn cuGetProcAddress(_, symbol: Text, function: Out<*const c_void>, version: i32, flags: u64) {
-        find(symbol, function, version, flags).map_err(|_| Code::NOT_FOUND)
+        match find(symbol, function, version, flags)? {
+            Status::Found => Ok(()),
+            _ => Err(Code::NOT_FOUND),
+        }
     }
 
-    /// The same, with the reason when there is none (1 not found, 2 the version is too low).
+    /// The same as CUDA 12 has it: what is not there is no error, but a null pointer and its status.
     bare fn cuGetProcAddress_v2(_, symbol: Text, function: Out<*const c_void>, version: i32, flags: u64, status: Out<u32>) {
-        let found = find(symbol, function, version, flags);
-        status.set_if_wanted(found.err().unwrap_or(0));
-        found.map_err(|_| Code::NOT_FOUND)
+        status.set_if_wanted(find(symbol, function, version, flags)? as u32);
+        Ok(())
     }
 
-    /// No private tables.
+    /// No private tables: NVIDIA documents none of them.
     bare fn cuGetExportTable(_, table: Out<*const c_void>, _id: *const c_void) {
         table.set_if_wanted(std::ptr::null());
-        Err(Code::NOT_FOUND)
+        let what = "cuGetExportTable (private tables of the driver, which libcudart needs: programs of the runtime \
+                    interface do not start)";
+        Err(refused(what, Code::NOT_FOUND))
     }
 
     /// Nothing is profiled.
@@ -75,7 +81,7 @@ fn describe(
     code: Code,
     text: Out<*const c_char>,
     part: impl Fn((&'static CStr, &'static CStr)) -> &'static CStr,
-) -> Result<(), Code> {
+) -> Result {
     match code.describe() {
         Some(texts) => text.set(part(texts).as_ptr()),
         None => {
@@ -85,21 +91,31 @@ fn describe(
     }
 }
 
-/// Finds `name`, or the highest `name_vN` that the interface version has. Per-thread variants do not exist
-/// here.
-fn find(symbol: Text, function: Out<*const c_void>, version: i32, flags: u64) -> Result<(), u32> {
-    const NOT_FOUND: u32 = 1;
-    const TOO_OLD: u32 = 2;
+/// `CUdriverProcAddressQueryResult`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Status {
+    Found = 0,
+    NotFound = 1,
+    /// The version asked for has no such entry.
+    TooOld = 2,
+}
+
+/// Finds `name`, or the highest `name_vN` that the interface version has; a null pointer if there is none.
+///
+/// # Errors
+/// `INVALID_VALUE` for a version that is newer than the driver's, an unknown flag, a missing argument.
+fn find(symbol: Text, function: Out<*const c_void>, version: i32, flags: u64) -> Result<Status> {
     const PER_THREAD: u64 = 2;
-    let name = symbol.get().map_err(|_| NOT_FOUND)?;
-    function.set_if_wanted(std::ptr::null());
-    if flags & PER_THREAD != 0 {
-        return Err(NOT_FOUND);
+    const KNOWN: u64 = 3;
+    function.set(std::ptr::null())?;
+    let name = symbol.get()?;
+    if version > VERSION || flags & !KNOWN != 0 {
+        return Err(Code::INVALID_VALUE);
     }
-    let mut best: Option<(u32, *const ())> = None;
+    let mut best: Option<(u32, Entry)> = None;
     let mut seen = false;
-    for (full, address) in super::symbols() {
-        let Some(rest) = full.strip_prefix(name.as_str()) else { continue };
+    for entry in super::symbols() {
+        let Some(rest) = entry.name.strip_prefix(name.as_str()) else { continue };
         let number = match rest.strip_prefix("_v") {
             _ if rest.is_empty() => Some(1),
             Some(digits) => digits.parse().ok(),
@@ -107,13 +123,12 @@ fn find(symbol: Text, function: Out<*const c_void>, version: i32, flags: u64) ->
         };
         let Some(number) = number else { continue };
         seen = true;
-        if super::versions::since(full) <= version && best.is_none_or(|(n, _)| number > n) {
-            best = Some((number, address));
+        if super::versions::since(entry.name) <= version && best.is_none_or(|(n, _)| number > n) {
+            best = Some((number, entry));
         }
     }
-    match best {
-        Some((_, address)) => function.set(address.cast()).map_err(|_| NOT_FOUND),
-        None if seen => Err(TOO_OLD),
-        None => Err(NOT_FOUND),
-    }
+    let Some((_, entry)) = best else { return Ok(if seen { Status::TooOld } else { Status::NotFound }) };
+    let address = if flags & PER_THREAD != 0 { entry.per_thread } else { entry.address };
+    function.set(address.cast())?;
+    Ok(Status::Found)
 }

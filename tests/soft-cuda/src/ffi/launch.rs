@@ -6,6 +6,7 @@ use crate::abi::{Handle, LaunchAttribute, LaunchConfig};
 use crate::code::{Code, Result};
 use crate::launch::{self, Config};
 use crate::module;
+use crate::refusal::unsupported;
 use crate::state::{Driver, Held, Id};
 use crate::stream;
 
@@ -64,7 +65,9 @@ pub fn attributes(config: &mut Config, list: &[LaunchAttribute]) -> Result {
             6 => config.programmatic = words[0] != 0,
             // A preferred cluster is a hint: the plain one is always allowed.
             0 | 1 | 3 | 5 | 8..=11 | 14 => {}
-            7 | 12 | 13 => return Err(Code::NOT_SUPPORTED),
+            7 => return Err(unsupported("CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT")),
+            12 => return Err(unsupported("CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT")),
+            13 => return Err(unsupported("CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE")),
             _ => return Err(Code::INVALID_VALUE),
         }
     }

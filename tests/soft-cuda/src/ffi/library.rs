@@ -9,6 +9,7 @@ use crate::abi::Handle;
 use crate::code::{Code, Result};
 use crate::link::Logs;
 use crate::module::{self, Image};
+use crate::refusal::unsupported;
 use crate::state::{Held, Id};
 
 fn load(d: &mut Held, to: Out<Handle>, image: &Image, logs: &Logs) -> Result {
@@ -127,5 +128,9 @@ entries! {
 /// Attributes of kernels are kept per context; only the current device's can be reached.
 fn here(d: &mut Held, ordinal: i32) -> Result {
     let device = d.device(ordinal)?;
-    if d.here_device()? == device { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
+    if d.here_device()? == device {
+        Ok(())
+    } else {
+        Err(unsupported("an attribute of a kernel on another device than the current one"))
+    }
 }

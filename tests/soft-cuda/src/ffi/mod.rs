@@ -39,8 +39,16 @@ use crate::called;
 use crate::code::{Code, Result};
 use crate::state::{Held, lock};
 
-/// A symbol and its address.
-pub type Entry = (&'static str, *const ());
+/// A symbol.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// Its name.
+    pub name: &'static str,
+    /// Its address.
+    pub address: *const (),
+    /// The address of the same call with the calling thread's own default stream.
+    pub per_thread: *const (),
+}
 
 /// Defines entries: a wrapper, a name, the lock's name inside, the arguments, the body.
 macro_rules! entries {
@@ -55,7 +63,17 @@ macro_rules! entries {
 
         /// The symbols of this file.
         pub fn table() -> Vec<$crate::ffi::Entry> {
-            vec![$((stringify!($name), $name as *const ())),*]
+            vec![$({
+                unsafe extern "C" fn per_thread($($arg: $type),*) -> $crate::code::Code {
+                    // SAFETY: the caller's promises are those of the plain call.
+                    $crate::per_thread::within(|| unsafe { $name($($arg),*) })
+                }
+                $crate::ffi::Entry {
+                    name: stringify!($name),
+                    address: $name as *const (),
+                    per_thread: per_thread as *const (),
+                }
+            }),*]
         }
     };
 }
@@ -83,7 +101,10 @@ fn early(name: &str, call: impl FnOnce(&mut Held) -> Result) -> Code {
         if called::inside_host_function() {
             return Err(Code::NOT_PERMITTED);
         }
-        call(&mut lock())
+        let mut d = lock();
+        let result = call(&mut d);
+        crate::graph::sweep(&mut d);
+        result
     })
 }
 
@@ -133,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_symbol_is_implemented_or_refused_and_never_both() {
-        let done: BTreeSet<&str> = super::symbols().into_iter().map(|(name, _)| name).collect();
+        let done: BTreeSet<&str> = super::symbols().into_iter().map(|e| e.name).collect();
         assert_eq!(done.len(), super::symbols().len(), "a symbol is defined twice");
         let refused: BTreeSet<&str> = super::unsupported::NAMES.iter().copied().collect();
         assert!(done.is_disjoint(&refused));

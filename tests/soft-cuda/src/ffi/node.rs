@@ -15,6 +15,7 @@ use crate::copy;
 use crate::graph::{self, Job};
 use crate::launch::{self, Config};
 use crate::module;
+use crate::refusal::unsupported;
 use crate::state::{Driver, Held, Id};
 use crate::work::{Fill, HostCall, HostPointer, KernelWork, Place, Plane, Transfer, Work};
 
@@ -370,7 +371,7 @@ entries! {
         let mut asked = params.get()?;
         let device = d.device(asked.props.location.id)?;
         if asked.props.location.kind != 1 || device != d.here_device()? {
-            return Err(Code::NOT_SUPPORTED);
+            return Err(unsupported("an allocation node for another device than the current one"));
         }
         asked.address = crate::memory::allocate_for_graph(d, asked.bytes)?;
         add(d, node, graph, after, count, Job::Alloc(asked.address))?;

@@ -7,6 +7,7 @@ use super::entries;
 use crate::abi::{AccessDesc, Handle, MemLocation, PoolProps};
 use crate::code::{Code, Result};
 use crate::memory;
+use crate::refusal::unsupported;
 use crate::state::{Driver, Id};
 
 const DEVICE: u32 = 1;
@@ -14,7 +15,7 @@ const PINNED: u32 = 1;
 
 fn device(d: &Driver, location: MemLocation) -> Result<u32> {
     if location.kind != DEVICE {
-        return Err(Code::NOT_SUPPORTED);
+        return Err(unsupported("a pool that is not in a device's memory (CUmemLocationType)"));
     }
     d.device(location.id)
 }
@@ -51,7 +52,7 @@ entries! {
             return Err(Code::INVALID_VALUE);
         }
         if props.handle_types != 0 {
-            return Err(Code::NOT_SUPPORTED);
+            return Err(unsupported("a pool that other processes can share (CUmemPoolProps::handleTypes)"));
         }
         let device = device(d, props.location)?;
         pool.set(memory::create_pool(d, device, props.max_size as u64).handle())

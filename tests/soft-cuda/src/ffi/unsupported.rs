@@ -4,14 +4,8 @@
 //! there: a program that tries one of these gets an error code it can handle. `cuGetProcAddress` does not
 //! find them, so that whoever asks first is told the truth. `README.md` groups them by what they are for.
 
-use std::sync::Once;
-
 use crate::code::Code;
-
-/// Says once that a program has called something that is not here.
-fn refused(name: &str) {
-    eprintln!("[{}] {name} is not supported: CUDA_ERROR_NOT_SUPPORTED", crate::device::NAME);
-}
+use crate::refusal;
 
 /// Defines functions without parameters: in the C calling conventions of the supported systems the caller
 /// cleans up its arguments, so a function may ignore those it is given.
@@ -21,9 +15,7 @@ macro_rules! unsupported {
             #[doc = "Not supported."]
             #[unsafe(no_mangle)]
             pub extern "C" fn $name() -> Code {
-                static SAID: Once = Once::new();
-                SAID.call_once(|| refused(stringify!($name)));
-                Code::NOT_SUPPORTED
+                refusal::unsupported(stringify!($name))
             }
         )*
 

@@ -291,7 +291,7 @@ mod tests {
     fn every_entry_has_its_version() {
         assert!(SINCE.is_sorted_by_key(|e| e.0));
         let newer = ["cuFuncGetParamCount", "cuKernelGetParamCount"];
-        for (name, _) in super::super::symbols() {
+        for name in super::super::symbols().into_iter().map(|e| e.name) {
             let known = since(name) > 0 || newer.contains(&name) || name.starts_with("engraft");
             assert!(known, "{name}");
         }

@@ -10,6 +10,7 @@ use crate::code::{Code, Result};
 use crate::event::{self, Recorded};
 use crate::memory;
 use crate::queue::{self, Ticket};
+use crate::refusal::unsupported;
 use crate::state::{Driver, Held, Id, Written};
 use crate::stream;
 use crate::user;
@@ -95,7 +96,7 @@ pub fn instantiate(d: &mut Driver, graph: Id, flags: u64) -> Result<Id> {
         return Err(Code::INVALID_VALUE);
     }
     if flags & DEVICE_LAUNCH != 0 {
-        return Err(Code::NOT_SUPPORTED);
+        return Err(unsupported("CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH"));
     }
     let here = d.here()?;
     let source = super::get(d, graph)?;
@@ -112,23 +113,34 @@ pub fn instantiate(d: &mut Driver, graph: Id, flags: u64) -> Result<Id> {
     Ok(id)
 }
 
-/// `cuGraphExecDestroy`; a launch in flight goes on.
-pub fn destroy(d: &mut Held, id: Id) -> Result {
-    let exec = d.execs.get(&id).ok_or(Code::INVALID_VALUE)?;
-    if !(exec.memory.is_empty() && exec.objects.is_empty())
-        && let Some(last) = exec.last
-    {
-        queue::wait(d, &[last]);
-    }
-    remove(d, id);
+/// `cuGraphExecDestroy`; a launch in flight goes on, and so long what the executable holds is kept.
+pub fn destroy(d: &mut Driver, id: Id) -> Result {
+    let exec = d.execs.remove(&id).ok_or(Code::INVALID_VALUE)?;
+    d.retired.push(exec);
+    sweep(d);
     Ok(())
+}
+
+/// Lets go of what destroyed executables hold, as far as their last launch has ended.
+pub fn sweep(d: &mut Driver) {
+    if d.retired.is_empty() {
+        return;
+    }
+    let all = std::mem::take(&mut d.retired);
+    let (ended, open) = all.into_iter().partition(|e: &Exec| e.last.is_none_or(|t| d.queue.done(t)));
+    d.retired = open;
+    ended.into_iter().for_each(|exec| release(d, exec));
+}
+
+fn release(d: &mut Driver, exec: Exec) {
+    exec.memory.iter().for_each(|&a| memory::drop_graph_memory(d, a));
+    user::drop_all(d, exec.objects);
 }
 
 /// Takes an executable out of the table.
 pub fn remove(d: &mut Driver, id: Id) {
     if let Some(exec) = d.execs.remove(&id) {
-        exec.memory.iter().for_each(|&a| memory::drop_graph_memory(d, a));
-        user::drop_all(d, exec.objects);
+        release(d, exec);
     }
 }
 

@@ -14,7 +14,7 @@ use crate::state::{Driver, Id};
 use crate::user;
 use crate::work::Work;
 
-pub use exec::{Exec, destroy as destroy_exec, instantiate, launch, set_enabled, set_job, update};
+pub use exec::{Exec, destroy as destroy_exec, instantiate, launch, set_enabled, set_job, sweep, update};
 
 /// What a node does.
 #[derive(Debug, Clone)]
