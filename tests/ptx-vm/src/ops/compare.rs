@@ -27,8 +27,8 @@ pub(crate) struct Compare {
 #[derive(Debug, Clone, Copy)]
 enum Target {
     Preds(Pred, Option<Pred>),
-    /// All ones or 1.0 where it holds.
-    Value(Slot, u32),
+    /// All ones or 1.0 where it holds; the second value is that of the upper halves of pairs.
+    Value(Slot, [u32; 2]),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,6 +180,25 @@ fn comparison(op: &str, ty: Type, ftz: bool) -> Option<Holds> {
     })
 }
 
+/// What `set` gives where it holds, of one comparison or of a pair. Source: PTX ISA 8.7, 9.7.7.1.
+fn truth_value(to: Type, of: Type) -> Option<[u32; 2]> {
+    const ONE_F16: u32 = 0x3c00;
+    const ONE_BF16: u32 = 0x3f80;
+    let halves = |x: u32| Some([x, x << 16]);
+    match (to, of) {
+        (Type::F16x2, Type::F16x2) => halves(ONE_F16),
+        (Type::Bf16x2, Type::Bf16x2) => halves(ONE_BF16),
+        (Type::Unsigned(32) | Type::Signed(32), Type::F16x2 | Type::Bf16x2) => halves(0xffff),
+        (_, Type::F16x2 | Type::Bf16x2) => None,
+        (Type::F16, _) => Some([ONE_F16, 0]),
+        (Type::Bf16, _) => Some([ONE_BF16, 0]),
+        (Type::Unsigned(16) | Type::Signed(16), Type::F16 | Type::Bf16) => Some([0xffff, 0]),
+        (Type::F32, _) => Some([1f32.to_bits(), 0]),
+        (Type::Unsigned(32) | Type::Signed(32) | Type::Bits(32), _) => Some([!0, 0]),
+        _ => None,
+    }
+}
+
 /// Decodes `setp` and `set`.
 pub(crate) fn setp(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     const NAMES: [&str; 18] = [
@@ -200,12 +219,11 @@ pub(crate) fn setp(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
     let operands = d.operands;
     let to = match (to_type, &operands[0]) {
         (Some(t), o) => {
-            let ones = match t {
-                Type::F32 => 1f32.to_bits(),
-                Type::Unsigned(32) | Type::Signed(32) | Type::Bits(32) => !0,
-                _ => return d.refuse("`set` gives .u32, .s32 or .f32 here"),
+            let Some(values) = truth_value(t, ty) else {
+                return d
+                    .refuse("`set` gives .u32, .s32, .f32, and of halves their own type or 16 bits each");
             };
-            Target::Value(d.l.destination(o, t)?, ones)
+            Target::Value(d.l.destination(o, t)?, values)
         }
         (None, Operand::Pair(p, q)) => Target::Preds(d.l.pred(p)?, Some(d.l.pred(q)?)),
         (None, o) => Target::Preds(d.l.pred(o)?, None),
@@ -241,9 +259,9 @@ pub(crate) fn compare(r: &mut Registers, c: &Compare, active: u32) -> Done<Flow>
                 r.put_pred(q, second, active);
             }
         }
-        Target::Value(d, ones) => {
-            let m = combine(low, r);
-            let row = std::array::from_fn(|i| if m >> i & 1 != 0 { ones } else { 0 });
+        Target::Value(d, [first, second]) => {
+            let (m, upper) = (combine(low, r), combine(high, r));
+            let row = std::array::from_fn(|i| (m >> i & 1) * first | (upper >> i & 1) * second);
             r.put(d, &row, active);
         }
     }

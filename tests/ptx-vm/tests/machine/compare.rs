@@ -9,6 +9,11 @@ fn s(x: u64) -> i32 {
     x as u32 as i32
 }
 
+/// 1 in each half of a pair for which a comparison holds.
+fn halves(a: u64, b: u64, holds: fn(u16, u16) -> bool) -> u64 {
+    u64::from(holds(a as u16, b as u16)) | u64::from(holds((a >> 16) as u16, (b >> 16) as u16)) << 16
+}
+
 #[test]
 fn integers() {
     let cases: &[Case<'_>] = &[
@@ -79,6 +84,34 @@ fn floats_with_nan() {
         }),
         ("setp.gt.f16x2 %p2|%p1, %r0, %r1;", 'p', |a, b, _| {
             u64::from(f32_from_f16((a >> 16) as u16) > f32_from_f16((b >> 16) as u16))
+        }),
+        ("set.le.f16.f16 %h10, %h0, %h1;", 'h', |a, b, _| {
+            if f32_from_f16(a as u16) <= f32_from_f16(b as u16) { 0x3c00 } else { 0 }
+        }),
+        ("set.gt.and.f16.f16 %h10, %h0, %h1, %p0;", 'h', |a, b, c| {
+            if f32_from_f16(a as u16) > f32_from_f16(b as u16) && c & M != 0 { 0x3c00 } else { 0 }
+        }),
+        ("set.lt.bf16.bf16 %h10, %h0, %h1;", 'h', |a, b, _| {
+            if f32_from_bf16(a as u16) < f32_from_bf16(b as u16) { 0x3f80 } else { 0 }
+        }),
+        ("set.gtu.u16.f16 %h10, %h0, %h1;", 'h', |a, b, _| {
+            if f32_from_f16(a as u16) <= f32_from_f16(b as u16) { 0 } else { 0xffff }
+        }),
+        ("set.gt.s32.bf16 %r10, %h0, %h1;", 'r', |a, b, _| {
+            if f32_from_bf16(a as u16) > f32_from_bf16(b as u16) { M } else { 0 }
+        }),
+        ("set.gt.f16x2.f16x2 %r10, %r0, %r1;", 'r', |a, b, _| {
+            halves(a, b, |a, b| f32_from_f16(a) > f32_from_f16(b)) * 0x3c00
+        }),
+        ("set.lt.bf16x2.bf16x2 %r10, %r0, %r1;", 'r', |a, b, _| {
+            halves(a, b, |a, b| f32_from_bf16(a) < f32_from_bf16(b)) * 0x3f80
+        }),
+        ("set.lt.u32.f16x2 %r10, %r0, %r1;", 'r', |a, b, _| {
+            halves(a, b, |a, b| f32_from_f16(a) < f32_from_f16(b)) * 0xffff
+        }),
+        ("set.lt.xor.u32.f16x2 %r10, %r0, %r1, %p0;", 'r', |a, b, c| {
+            let held = halves(a, b, |a, b| f32_from_f16(a) < f32_from_f16(b));
+            (if c & M != 0 { held ^ 0x1_0001 } else { held }) * 0xffff
         }),
         ("testp.finite.f32 %p1, %f0;", 'p', |a, _, _| u64::from(f(a).is_finite())),
         ("testp.infinite.f32 %p1, %f0;", 'p', |a, _, _| u64::from(f(a).is_infinite())),
