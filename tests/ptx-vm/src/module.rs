@@ -44,6 +44,8 @@ pub struct Kernel {
     pub local_bytes: u32,
     /// 32-bit registers per thread that the text declares, 255 at most (ptxas reuses them and needs fewer).
     pub registers: u32,
+    /// `.maxnreg`: 32-bit registers per thread at most.
+    pub max_registers: Option<u32>,
     /// `.maxntid`: threads per block at most.
     pub max_threads: Option<[u32; 3]>,
     /// `.reqntid`: threads per block exactly.
@@ -132,6 +134,7 @@ fn describe(f: &Function, program: &Program, parameters: Vec<Parameter>) -> Kern
         uses_heap: program.heap,
         local_bytes: program.local_bytes,
         registers: program.units.min(255),
+        max_registers: one(".maxnreg"),
         max_threads: three(".maxntid"),
         required_threads: three(".reqntid"),
         min_blocks: one(".minnctapersm"),

@@ -34,7 +34,7 @@ pub type Result<T = ()> = std::result::Result<T, Outcome>;
 /// The version that it says it is, as this driver's.
 pub const VERSION: (u32, u32) = (13, 0);
 
-/// Options without a value, and those with one behind `=`, which change nothing here.
+/// Options without a value, and those with one behind `=`, which change nothing here but the bound of registers.
 const FLAGS: [&str; 13] = [
     "-lto",
     "-ptx",
@@ -50,8 +50,7 @@ const FLAGS: [&str; 13] = [
     "-O3",
     "-device-stack-protector",
 ];
-const VALUES: [&str; 13] = [
-    "-maxrregcount",
+const VALUES: [&str; 12] = [
     "-ftz",
     "-prec-div",
     "-prec-sqrt",
@@ -70,6 +69,8 @@ const VALUES: [&str; 13] = [
 #[derive(Debug, Default)]
 pub struct JitLink {
     inputs: Texts,
+    /// Registers per thread at most.
+    registers: Option<u32>,
     /// What went wrong, and what is worth knowing.
     pub errors: String,
     /// See there.
@@ -79,7 +80,7 @@ pub struct JitLink {
 
 impl JitLink {
     fn new(options: &[String]) -> Result<Self> {
-        let mut arch = false;
+        let (mut arch, mut registers) = (false, None);
         for option in options {
             let (name, value) = option.split_once('=').map_or((&option[..], None), |(n, v)| (n, Some(v)));
             match (name, value) {
@@ -93,12 +94,15 @@ impl JitLink {
                     }
                     arch = true;
                 }
+                ("-maxrregcount", Some(value)) => {
+                    registers = Some(value.parse().map_err(|_| Outcome::UNRECOGNIZED_OPTION)?);
+                }
                 (name, None) if FLAGS.contains(&name) => {}
                 (name, Some(_)) if VALUES.contains(&name) => {}
                 _ => return Err(Outcome::UNRECOGNIZED_OPTION),
             }
         }
-        if arch { Ok(JitLink::default()) } else { Err(Outcome::MISSING_ARCH) }
+        if arch { Ok(JitLink { registers, ..JitLink::default() }) } else { Err(Outcome::MISSING_ARCH) }
     }
 
     /// Adds an input of an `nvJitLinkInputType`.
@@ -129,7 +133,7 @@ impl JitLink {
     /// Links what was added.
     pub fn complete(&mut self) -> Result {
         let mut log = String::new();
-        let texts = join(&self.inputs, &mut log);
+        let texts = join(&self.inputs, self.registers, &mut log);
         self.note(texts.is_ok(), &log);
         self.output = Some(seal(&texts.map_err(|_| Outcome::FINALIZE)?));
         Ok(())
@@ -199,7 +203,7 @@ mod tests {
     #[test]
     fn options_are_known_or_refused() {
         assert_eq!(create(&[]), Err(Outcome::MISSING_ARCH));
-        for bad in ["-arch=sm_XX", "-arch", "-fast", "-lto=1", "-ftz"] {
+        for bad in ["-arch=sm_XX", "-arch", "-fast", "-lto=1", "-ftz", "-maxrregcount=few"] {
             assert_eq!(create(&["-arch=sm_90", bad]), Err(Outcome::UNRECOGNIZED_OPTION), "{bad}");
         }
         let handle = create(&["-arch=sm_90a", "-lto", "-ftz=true", "-O3", "-Xptxas=-v"]).unwrap();
@@ -227,6 +231,11 @@ mod tests {
         assert!(text.contains(".entry k") && text.ends_with('\0'));
         // The container is an input again.
         let container = link.cubin().unwrap().to_vec();
+        let bounded = links.create(&["-arch=sm_90".into(), "-maxrregcount=38".into()]).unwrap();
+        let link = links.get(bounded).unwrap();
+        link.add(2, "k", format!("{HEAD}.visible .entry k() {{ ret; }}").as_bytes()).unwrap();
+        link.complete().unwrap();
+        assert!(String::from_utf8(link.ptx().unwrap()).unwrap().contains("k() .maxnreg 38 {"));
         let again = links.create(&["-arch=sm_90".into()]).unwrap();
         let link = links.get(again).unwrap();
         link.add(1, "linked", &container).unwrap();

@@ -83,6 +83,20 @@ pub enum Image {
     Machine,
 }
 
+impl Image {
+    /// A text with the bound of registers that a compiler option gives; what is compiled has its own.
+    #[must_use]
+    pub fn limit_registers(self, most: Option<u32>) -> Image {
+        match (self, most) {
+            // What is wrong with a text is said when it is parsed.
+            (Image::Ptx(text), Some(most)) => {
+                Image::Ptx(ptx_vm::link::limit_registers(&text, most).unwrap_or(text))
+            }
+            (image, _) => image,
+        }
+    }
+}
+
 /// Parses an image; `log` receives what a compiler would have said.
 pub fn parse(image: &Image, log: &mut String) -> Result<Vec<Arc<Module>>> {
     match image {

@@ -190,6 +190,57 @@ fn nvjitlink_links_texts() {
     assert!(said.starts_with("3: ") && said.contains("PTX"), "{said}");
 }
 
+/// The kernel adds 40 numbers that it has all loaded before: it has more registers than the option allows.
+#[test]
+fn registers_are_bounded_by_an_option_of_the_compiler_and_of_the_linker() {
+    use sys::CUjit_option_enum::CU_JIT_MAX_REGISTERS;
+    let (_soft, _alone) = soft();
+    let context = bare_context(0);
+    context.bind_to_thread().unwrap();
+    let each = |one: fn(usize) -> String| (1..=40).map(one).collect::<String>();
+    let loads = each(|i| format!("ld.global.u32 %r{i}, [%rd1+{}]; ", 4 * i));
+    let adds = each(|i| format!("add.u32 %r0, %r0, %r{i}; "));
+    let text = format!(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out) {{\n.reg .b64 %rd<2>; \
+         .reg .b32 %r<41>; ld.param.u64 %rd1, [out]; mov.u32 %r0, 0; {loads}{adds}st.global.u32 [%rd1], %r0; ret; }}\0"
+    );
+    let registers = |image: *const std::ffi::c_void, most: Option<usize>| {
+        let (mut options, mut values) =
+            ([CU_JIT_MAX_REGISTERS], [most.unwrap_or(0) as *mut std::ffi::c_void]);
+        let (mut module, count) = (std::ptr::null_mut(), u32::from(most.is_some()));
+        // SAFETY: a whole image, as many options as are said, a place for the module.
+        let made = unsafe {
+            sys::cuModuleLoadDataEx(&mut module, image, count, options.as_mut_ptr(), values.as_mut_ptr())
+        };
+        let module = made.result().map(|()| Module(module, context.clone())).unwrap();
+        let mut number = 0;
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS;
+        // SAFETY: a function that is loaded, a place for the number.
+        unsafe { sys::cuFuncGetAttribute(&mut number, attribute, module.function("k").unwrap()) }
+            .result()
+            .unwrap();
+        number
+    };
+    let image = text.as_ptr().cast();
+    assert!(registers(image, None) > 40);
+    assert_eq!(registers(image, Some(27)), 27);
+    let (mut options, mut values) = ([CU_JIT_MAX_REGISTERS], [22 as *mut std::ffi::c_void]);
+    let (mut state, mut linked, mut bytes) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+    let (ptx, no) = (sys::CUjitInputType::CU_JIT_INPUT_PTX, std::ptr::null_mut());
+    // SAFETY: one option, places for results, a text with its length; the image lives as long as the state.
+    unsafe {
+        sys::cuLinkCreate_v2(1, options.as_mut_ptr(), values.as_mut_ptr(), &mut state).result().unwrap();
+        let data = image.cast_mut();
+        sys::cuLinkAddData_v2(state, ptx, data, text.len(), c"k".as_ptr(), 0, no, no.cast())
+            .result()
+            .unwrap();
+        sys::cuLinkComplete(state, &mut linked, &mut bytes).result().unwrap();
+    }
+    assert_eq!(registers(linked, None), 22);
+    // SAFETY: the state is not used any more.
+    unsafe { sys::cuLinkDestroy(state) }.result().unwrap();
+}
+
 #[test]
 fn fat_binaries_run_by_their_text_and_machine_code_alone_is_refused() {
     let (_soft, _alone) = soft();

@@ -23,6 +23,8 @@ mod unit;
 mod write;
 
 use crate::Error;
+use crate::text::parser;
+use crate::text::syntax::Function;
 use resolve::resolve;
 use unit::Unit;
 
@@ -48,6 +50,25 @@ pub fn link(inputs: &[Input<'_>]) -> Result<String, Error> {
         [one] => Ok(one.text.into()),
         _ => write::write(&units, &plan),
     }
+}
+
+/// Bounds the registers per thread of a text's kernels, as the option `-maxrregcount` of compilers does: those
+/// that bound their registers or their blocks themselves are left as they are, and lines keep their numbers.
+///
+/// # Errors
+/// [`Error::Syntax`] where it is no PTX.
+pub fn limit_registers(text: &str, most: u32) -> Result<String, Error> {
+    const OWN: [&str; 4] = [".maxnreg", ".maxntid", ".reqntid", ".minnctapersm"];
+    let file = parser::parse(text)?;
+    let bounded = |f: &Function| f.directives.iter().any(|d| OWN.contains(&&*d.0));
+    let (mut out, mut at) = (String::new(), 0);
+    for kernel in file.functions.iter().filter(|f| f.entry && f.body.is_some() && !bounded(f)) {
+        out.push_str(&text[at..kernel.head.end]);
+        out.push_str(&format!(".maxnreg {most} "));
+        at = kernel.head.end;
+    }
+    out.push_str(&text[at..]);
+    Ok(out)
 }
 
 /// What a text takes from others: names of functions and variables that it uses and does not define.

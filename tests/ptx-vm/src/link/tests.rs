@@ -125,6 +125,20 @@ fn what_does_not_fit_is_named() {
     assert!(said.to_string().contains("sm_90a"), "{said}");
 }
 
+/// Registers are bounded where the text does not do so itself, and no line moves.
+#[test]
+fn registers_are_bounded_by_an_option() {
+    let own = ".visible .entry own()\n.maxnreg 20\n{ ret; }\n.visible .entry block() .maxntid 32 { ret; }";
+    let text = format!("{HEAD}{MAIN}\n{own}");
+    let limited = limit_registers(&text, 38).unwrap();
+    assert_eq!(limited.replace(".maxnreg 38 ", ""), text);
+    let module =
+        Module::parse(&limit_registers(&format!("{HEAD}{own}\n.entry k()\n{{ ret; }}"), 38).unwrap());
+    let most = |name: &str| module.as_ref().unwrap().kernel(name).unwrap().max_registers;
+    assert_eq!([most("own"), most("block"), most("k")], [Some(20), None, Some(38)]);
+    assert!(limit_registers(&format!("{HEAD}.visible .entry k("), 38).is_err());
+}
+
 /// A text that needs nothing stays as it is, so that lines in messages are its own.
 #[test]
 fn one_text_stays_as_it_is() {

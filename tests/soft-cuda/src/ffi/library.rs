@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 
 use super::arg::{Code8, In, Out, Text};
 use super::entries;
-use super::module::{file, function, logs, parameter, report};
+use super::module::{bounded, file, function, logs, parameter, report};
 use crate::abi::Handle;
 use crate::code::{Code, Result};
 use crate::link::Logs;
@@ -29,7 +29,8 @@ entries! {
         _library_options: In<u32>, _library_values: *mut *mut c_void, _library_count: u32,
     ) {
         let logs = logs(count, options, values)?;
-        load(d, handle, &module::classify(&image.bytes()?), &logs)
+        let image = bounded(module::classify(&image.bytes()?), count, options, values)?;
+        load(d, handle, &image, &logs)
     }
 
     /// Unloads it from all contexts.

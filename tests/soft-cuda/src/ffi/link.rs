@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use super::arg::{In, Out, Text};
 use super::entries;
-use super::module::{logs, report, target};
+use super::module::{logs, option, report};
 use crate::abi::Handle;
 use crate::code::{Code, Result};
 use crate::link;
@@ -21,8 +21,9 @@ fn add(d: &mut Held, handle: Handle, kind: u32, name: &str, bytes: &[u8]) -> Res
 entries! {
     /// A new linker state.
     live fn cuLinkCreate_v2(d, count: u32, options: In<u32>, values: *mut *mut c_void, handle: Out<Handle>) {
-        let (logs, target) = (logs(count, options, values)?, target(count, options, values)?);
-        handle.set(link::create(d, logs, target)?.handle())
+        let logs = logs(count, options, values)?;
+        let [registers, target] = [0, 9].map(|number| option(number, count, options, values));
+        handle.set(link::create(d, logs, target?, registers?)?.handle())
     }
 
     /// Adds an input from memory.

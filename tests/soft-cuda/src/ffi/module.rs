@@ -32,11 +32,16 @@ pub fn logs(count: u32, options: In<u32>, values: *mut *mut c_void) -> Result<Lo
     Ok(logs)
 }
 
-/// The `CU_JIT_TARGET` among the compiler options.
-pub fn target(count: u32, options: In<u32>, values: *mut *mut c_void) -> Result<Option<u32>> {
+/// The number that a compiler option has, if it is given: `CU_JIT_MAX_REGISTERS` is 0, `CU_JIT_TARGET` 9.
+pub fn option(number: u32, count: u32, options: In<u32>, values: *mut *mut c_void) -> Result<Option<u32>> {
     let given = super::arg::pointers(values.cast_const(), count as usize)?;
-    let of = options.list(count as usize)?.into_iter().zip(given).find(|(option, _)| *option == 9);
+    let of = options.list(count as usize)?.into_iter().zip(given).find(|(option, _)| *option == number);
     Ok(of.map(|(_, value)| value as usize as u32))
+}
+
+/// The image with the bound of registers that the compiler options give.
+pub fn bounded(image: Image, count: u32, options: In<u32>, values: *mut *mut c_void) -> Result<Image> {
+    Ok(image.limit_registers(option(0, count, options, values)?))
 }
 
 /// Tells the caller, and standard error when there is something to tell, what the compiler said.
@@ -88,7 +93,8 @@ entries! {
         d, handle: Out<Handle>, image: Code8, count: u32, options: In<u32>, values: *mut *mut c_void,
     ) {
         let logs = logs(count, options, values)?;
-        load(d, handle, &module::classify(&image.bytes()?), &logs)
+        let image = bounded(module::classify(&image.bytes()?), count, options, values)?;
+        load(d, handle, &image, &logs)
     }
 
     /// Loads an image that may be one of several; they are machine code, which cannot be executed here.

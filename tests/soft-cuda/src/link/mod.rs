@@ -59,6 +59,8 @@ impl Linker {
 pub struct Link {
     /// The `CU_JIT_TARGET` of the program.
     target: Option<u32>,
+    /// Its `CU_JIT_MAX_REGISTERS`.
+    registers: Option<u32>,
     inputs: Texts,
     /// The container, once complete: the program reads it until it destroys the state.
     pub output: Option<Box<[u8]>>,
@@ -67,10 +69,10 @@ pub struct Link {
 }
 
 /// A new state.
-pub fn create(d: &mut Driver, logs: Logs, target: Option<u32>) -> Result<Id> {
+pub fn create(d: &mut Driver, logs: Logs, target: Option<u32>, registers: Option<u32>) -> Result<Id> {
     d.here()?;
     let id = d.id();
-    d.links.insert(id, Link { logs, target, ..Link::default() });
+    d.links.insert(id, Link { logs, target, registers, ..Link::default() });
     Ok(id)
 }
 
@@ -101,7 +103,7 @@ pub fn add(d: &mut Driver, id: Id, kind: u32, name: &str, bytes: &[u8], log: &mu
 pub fn complete(d: &mut Driver, id: Id, log: &mut String) -> Result<(*const u8, usize)> {
     let link = d.links.get_mut(&id).ok_or(Code::INVALID_HANDLE)?;
     if link.output.is_none() {
-        link.output = Some(seal(&texts::join(&link.inputs, log)?));
+        link.output = Some(seal(&texts::join(&link.inputs, link.registers, log)?));
     }
     let bytes = link.output.as_deref().unwrap_or_default();
     Ok((bytes.as_ptr(), bytes.len()))

@@ -1,6 +1,6 @@
 //! From the inputs of a link to one text.
 
-use ptx_vm::link::{Input, link, undefined};
+use ptx_vm::link::{Input, limit_registers, link, undefined};
 
 use crate::code::{Code, Result};
 use crate::device::CAPABILITY;
@@ -89,8 +89,8 @@ fn library(name: &str, bytes: &[u8], log: &mut String) -> Result<Texts> {
     Ok(texts)
 }
 
-/// Makes one text of all; none of none.
-pub fn join(inputs: &Texts, log: &mut String) -> Result<Vec<String>> {
+/// Makes one text of all; none of none. Its kernels use `registers` registers at most, if that is said.
+pub fn join(inputs: &Texts, registers: Option<u32>, log: &mut String) -> Result<Vec<String>> {
     let mut all: Vec<Input<'_>> = inputs.iter().map(|(name, text)| Input { name, text }).collect();
     let needs = |text: &str| undefined(text).is_ok_and(|n| n.iter().any(|n| RUNTIME_NAMES.contains(&&n[..])));
     if all.is_empty() {
@@ -99,7 +99,11 @@ pub fn join(inputs: &Texts, log: &mut String) -> Result<Vec<String>> {
     if all.iter().any(|input| needs(input.text)) {
         all.push(Input { name: "the device runtime", text: RUNTIME });
     }
-    let text = link(&all).map_err(|e| {
+    let linked = link(&all).and_then(|text| match registers {
+        Some(most) => limit_registers(&text, most),
+        None => Ok(text),
+    });
+    let text = linked.map_err(|e| {
         log.push_str(&format!("{e}\n"));
         Code::INVALID_PTX
     })?;
