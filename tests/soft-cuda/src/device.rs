@@ -1,8 +1,8 @@
 //! Virtual devices: their properties and their primary contexts.
 //!
 //! The numbers are those of an H200 (compute capability 9.0), from NVIDIA's public tables for Hopper; memory
-//! is what the settings say, since a laptop has not 141 GB. What this driver cannot do (managed memory,
-//! textures, interprocess handles) has 0 as its attribute.
+//! is what the settings say, since a laptop has not 141 GB. What this driver cannot do (textures,
+//! interprocess handles) has 0 as its attribute.
 
 use crate::code::{Code, Result};
 use crate::state::{Driver, Id};
@@ -101,6 +101,8 @@ pub fn attribute(number: u32, ordinal: u32) -> Result<i32> {
         78..=80 => 1,
         81 => SHARED_PER_SM as i32,
         87 => 2,
+        // Managed memory, which the program may use while kernels run.
+        83 | 89 => 1,
         // Preemption, registered host memory at its own address.
         90 | 91 => 1,
         // Cooperative launch.

@@ -27,7 +27,7 @@
 //!
 //! ## What is not here
 //!
-//! Speed of a device, textures, arrays, managed memory, interprocess memory, virtual memory management:
+//! Speed of a device, textures, arrays, interprocess memory, virtual memory management:
 //! `README.md` lists them, and every symbol of the interface that is not implemented is exported and answers
 //! `CUDA_ERROR_NOT_SUPPORTED`.
 //!

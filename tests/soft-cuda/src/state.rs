@@ -104,6 +104,8 @@ pub struct Driver {
     pub refused: bool,
     /// `cuInit` has succeeded.
     pub initialised: bool,
+    /// In which process: one that was forked from it has no driver, as on a GPU.
+    pub process: u32,
     /// By ordinal.
     pub devices: Vec<Device>,
     /// Live contexts.
@@ -168,6 +170,7 @@ impl Driver {
             settings: Settings::default(),
             refused: false,
             initialised: false,
+            process: 0,
             devices: Vec::new(),
             contexts: BTreeMap::new(),
             streams: BTreeMap::new(),
@@ -206,7 +209,7 @@ impl Driver {
     /// Starts the devices that the settings name; a second call changes nothing.
     pub fn initialise(&mut self) -> Result {
         if self.initialised {
-            return Ok(());
+            return if self.is_here() { Ok(()) } else { Err(Code::NOT_INITIALIZED) };
         }
         if self.refused {
             return Err(Code::INVALID_VALUE);
@@ -220,8 +223,13 @@ impl Driver {
             self.pools.insert(pool, Pool::new(ordinal, 0));
             self.devices.push(Device::new(pool));
         }
-        self.initialised = true;
+        (self.initialised, self.process) = (true, std::process::id());
         Ok(())
+    }
+
+    /// Whether `cuInit` has succeeded in this process.
+    pub fn is_here(&self) -> bool {
+        self.initialised && self.process == std::process::id()
     }
 
     /// A small number for the calling thread.

@@ -238,3 +238,34 @@ fn kernel_nodes_can_be_read_changed_and_updated() {
         sys::cuGraphDestroy(graph).result().unwrap();
     }
 }
+
+unsafe extern "C" {
+    fn fork() -> i32;
+    fn waitpid(process: i32, status: *mut i32, options: i32) -> i32;
+    fn _exit(status: i32) -> !;
+}
+
+/// A driver does not outlive a fork: the child is refused, whatever it asks, and the parent goes on.
+#[test]
+fn a_forked_process_has_no_driver() {
+    let (_soft, _alone) = soft();
+    let context = bare_context(0);
+    let stream = context.new_stream().unwrap();
+    let mut status = 0;
+    // SAFETY: no other thread is inside the driver (`_alone`); the child calls it and ends, nothing else.
+    unsafe {
+        let child = fork();
+        if child == 0 {
+            let (mut device, mut address) = (0, 0);
+            let refused =
+                [sys::cuInit(0), sys::cuDeviceGet(&mut device, 0), sys::cuMemAlloc_v2(&mut address, 64)]
+                    .iter()
+                    .all(|&code| code == sys::CUresult::CUDA_ERROR_NOT_INITIALIZED);
+            _exit(if refused { 7 } else { 1 });
+        }
+        assert!(child > 0 && waitpid(child, &mut status, 0) == child);
+    }
+    assert_eq!(status, 7 << 8, "the child's status");
+    let x = stream.clone_htod(&[5u32; 4]).unwrap();
+    assert_eq!(stream.clone_dtoh(&x).unwrap(), [5; 4]);
+}

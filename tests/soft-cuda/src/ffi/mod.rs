@@ -22,6 +22,7 @@ mod jitlink;
 mod launch;
 mod library;
 mod link;
+mod managed;
 mod memory;
 mod module;
 mod node;
@@ -110,7 +111,7 @@ fn early(name: &str, call: impl FnOnce(&mut Held) -> Result) -> Code {
 
 /// The wrapper of calls that need `cuInit`.
 fn ready(name: &str, call: impl FnOnce(&mut Held) -> Result) -> Code {
-    early(name, |d| if d.initialised { call(d) } else { Err(Code::NOT_INITIALIZED) })
+    early(name, |d| if d.is_here() { call(d) } else { Err(Code::NOT_INITIALIZED) })
 }
 
 /// The wrapper of calls that need a healthy current context.
@@ -128,6 +129,7 @@ pub fn symbols() -> Vec<Entry> {
         device::table(),
         context::table(),
         memory::table(),
+        managed::table(),
         pool::table(),
         copy::table(),
         stream::table(),

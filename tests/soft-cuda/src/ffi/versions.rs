@@ -5,7 +5,7 @@
 //! name in ascending order are the entries without a suffix, `_v2`, `_v3`.
 
 /// Entries by name, with their version.
-const SINCE: [(&str, i32); 269] = [
+const SINCE: [(&str, i32); 275] = [
     ("cuCtxCreate_v2", 3020),
     ("cuCtxCreate_v3", 11040),
     ("cuCtxCreate_v4", 12050),
@@ -172,9 +172,12 @@ const SINCE: [(&str, i32); 269] = [
     ("cuLinkComplete", 5050),
     ("cuLinkCreate_v2", 6050),
     ("cuLinkDestroy", 5050),
+    ("cuMemAdvise", 8000),
+    ("cuMemAdvise_v2", 12020),
     ("cuMemAllocAsync", 11020),
     ("cuMemAllocFromPoolAsync", 11020),
     ("cuMemAllocHost_v2", 3020),
+    ("cuMemAllocManaged", 6000),
     ("cuMemAllocPitch_v2", 3020),
     ("cuMemAlloc_v2", 3020),
     ("cuMemFreeAsync", 11020),
@@ -194,6 +197,8 @@ const SINCE: [(&str, i32); 269] = [
     ("cuMemPoolSetAccess", 11020),
     ("cuMemPoolSetAttribute", 11020),
     ("cuMemPoolTrimTo", 11020),
+    ("cuMemPrefetchAsync", 8000),
+    ("cuMemPrefetchAsync_v2", 12020),
     ("cuMemcpy", 4000),
     ("cuMemcpy2DAsync_v2", 3020),
     ("cuMemcpy2DUnaligned_v2", 3020),
@@ -245,6 +250,7 @@ const SINCE: [(&str, i32); 269] = [
     ("cuProfilerStart", 4000),
     ("cuProfilerStop", 4000),
     ("cuStreamAddCallback", 5000),
+    ("cuStreamAttachMemAsync", 6000),
     ("cuStreamBeginCaptureToGraph", 12030),
     ("cuStreamBeginCapture_v2", 10010),
     ("cuStreamCopyAttributes", 11000),

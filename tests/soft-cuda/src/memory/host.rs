@@ -1,8 +1,9 @@
-//! Pinned host memory: allocated by the driver or registered by the program.
+//! Pinned host memory, allocated by the driver or registered by the program, and managed memory.
 //!
-//! It is part of the machine's address space at its own address, so kernels can read and write it, and
+//! Pinned memory is part of the machine's address space at its own address, so kernels can read and write it, and
 //! asynchronous copies read it when their turn comes, not when they are submitted: who changes the buffer
-//! before that has changed what is copied.
+//! before that has changed what is copied. Managed memory is the same under another name: what moves pages on
+//! a device is not to be seen, and it takes nothing of a device's memory.
 
 use std::alloc::Layout;
 
@@ -31,8 +32,35 @@ pub fn allocate(d: &mut Driver, bytes: usize, flags: u32) -> Result<*mut u8> {
         0 => return Err(Code::OUT_OF_MEMORY),
         granted => *granted -= u64::from(*granted < u64::MAX),
     }
+    let pointer = map_new(d, bytes)?;
+    d.table.pinned.insert(pointer as u64, Pinned { bytes, context, flags, ours: true, managed: false });
+    Ok(pointer)
+}
+
+/// `cuMemAllocManaged`, zeroed. Flags: 1 for all devices, 2 for the host first.
+pub fn allocate_managed(d: &mut Driver, bytes: usize, flags: u32) -> Result<u64> {
+    capture::refuse_unsafe(d)?;
+    let context = d.here()?;
+    if bytes == 0 || !matches!(flags, 1 | 2) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let address = map_new(d, bytes)? as u64;
+    d.table.pinned.insert(address, Pinned { bytes, context, flags, ours: true, managed: true });
+    Ok(address)
+}
+
+/// Refuses a range that is not all in one managed allocation.
+pub fn managed(d: &Driver, address: u64, bytes: usize) -> Result {
+    let inside = |(base, range): (u64, &Pinned)| {
+        range.managed && bytes as u64 <= range.bytes as u64 - (address - base)
+    };
+    if d.table.host(address).is_some_and(inside) { Ok(()) } else { Err(Code::INVALID_VALUE) }
+}
+
+/// Zeroed memory of the driver's own in the machine's address space.
+fn map_new(d: &mut Driver, bytes: usize) -> Result<*mut u8> {
     let layout = layout(bytes)?;
-    // SAFETY: the size is not zero.
+    // SAFETY: the callers refuse a size of zero.
     let pointer = unsafe { std::alloc::alloc_zeroed(layout) };
     if pointer.is_null() {
         return Err(Code::OUT_OF_MEMORY);
@@ -43,7 +71,6 @@ pub fn allocate(d: &mut Driver, bytes: usize, flags: u32) -> Result<*mut u8> {
         unsafe { std::alloc::dealloc(pointer, layout) };
         return Err(Code::OUT_OF_MEMORY);
     }
-    d.table.pinned.insert(pointer as u64, Pinned { bytes, context, flags, ours: true });
     Ok(pointer)
 }
 
@@ -57,7 +84,7 @@ pub fn register(d: &mut Driver, pointer: *mut u8, bytes: usize, flags: u32) -> R
     // SAFETY: the program promises a valid range until it unregisters it, as the interface says; the driver
     // reads and writes it only on behalf of operations that the program submitted.
     unsafe { d.memory.map_host(pointer, bytes) }.map_err(|_| Code::HOST_MEMORY_ALREADY_REGISTERED)?;
-    d.table.pinned.insert(pointer as u64, Pinned { bytes, context, flags, ours: false });
+    d.table.pinned.insert(pointer as u64, Pinned { bytes, context, flags, ours: false, managed: false });
     Ok(())
 }
 
@@ -65,7 +92,7 @@ pub fn register(d: &mut Driver, pointer: *mut u8, bytes: usize, flags: u32) -> R
 pub fn free(d: &mut Held, pointer: *mut u8) -> Result {
     capture::refuse_unsafe(d)?;
     match d.table.pinned.get(&(pointer as u64)) {
-        Some(pinned) if pinned.ours => {}
+        Some(pinned) if pinned.ours && !pinned.managed => {}
         _ => return Err(Code::INVALID_VALUE),
     }
     queue::wait_all(d);
@@ -87,7 +114,7 @@ pub fn unregister(d: &mut Held, pointer: *mut u8) -> Result {
 
 /// The pinned range that holds a pointer.
 pub fn get(d: &Driver, pointer: *mut u8) -> Result<(u64, &Pinned)> {
-    d.table.host(pointer as u64).ok_or(Code::INVALID_VALUE)
+    d.table.host(pointer as u64).filter(|(_, p)| !p.managed).ok_or(Code::INVALID_VALUE)
 }
 
 /// Takes a range out of the address space and frees it if it is the driver's.

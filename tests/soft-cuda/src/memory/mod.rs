@@ -20,7 +20,10 @@ use crate::state::{Driver, Held, Id};
 use crate::stream;
 use crate::work::Work;
 
-pub use host::{allocate as allocate_host, free as free_host, get as pinned, register, unregister};
+pub use host::{
+    allocate as allocate_host, allocate_managed, free as free_host, get as pinned, managed, register,
+    unregister,
+};
 pub use pointer::{Attribute, attribute};
 pub use pool::{
     Pool, access, create as create_pool, destroy as destroy_pool, get_attribute, set_access, set_attribute,
@@ -57,6 +60,8 @@ pub struct Pinned {
     pub flags: u32,
     /// The driver allocated it (else the program registered its own).
     pub ours: bool,
+    /// It is managed memory: of the program and of every device.
+    pub managed: bool,
 }
 
 /// All that is known of allocations.
@@ -121,6 +126,11 @@ pub fn allocate(d: &mut Driver, bytes: usize) -> Result<u64> {
 pub fn free(d: &mut Held, address: u64) -> Result {
     capture::refuse_unsafe(d)?;
     if address == 0 {
+        return Ok(());
+    }
+    if let Some(context) = d.table.pinned.get(&address).filter(|p| p.managed).map(|p| p.context) {
+        queue::finish_context(d, context)?;
+        host::remove(d, address);
         return Ok(());
     }
     let block = d.table.blocks.get(&address).ok_or(Code::INVALID_VALUE)?;

@@ -32,13 +32,15 @@ pub fn attribute(d: &Driver, number: u32, address: u64) -> Result<Attribute> {
     };
     let device =
         place.device.or_else(|| context.and_then(|c| d.contexts.get(&c)).map(|c| c.device)).unwrap_or(0);
+    let managed = host.is_some_and(|(_, pinned)| pinned.managed);
     Ok(match number {
         1 => Wide(context.map_or(0, |c| c.0)),
-        2 => Narrow(if place.device.is_some() { DEVICE } else { HOST }),
+        2 => Narrow(if place.device.is_some() || managed { DEVICE } else { HOST }),
         3 => Wide(address),
         4 if place.device.is_none() => Wide(address),
+        8 => Flag(managed),
         // Neither interprocess handles nor remote direct access.
-        6 | 8 | 10 | 15 | 21 => Flag(false),
+        6 | 10 | 15 | 21 => Flag(false),
         7 => Wide(block.map_or(place.base, |(_, b)| b.serial)),
         9 => Narrow(device),
         11 => Wide(place.base),
