@@ -305,7 +305,7 @@ impl<'a> Parser<'a> {
             match self.word()? {
                 ".managed" => {
                     let (line, text) = (self.line(), ".attribute(.managed)".into());
-                    let what = "there is no managed memory".into();
+                    let what = "modules have no managed variables".into();
                     return Err(Error::Unsupported { line, text, what });
                 }
                 ".unified" => self.skip_until(')'),
