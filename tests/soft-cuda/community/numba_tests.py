@@ -23,7 +23,7 @@ import time
 import unittest
 
 EXPECTED = pathlib.Path(__file__).with_name("numba_expected.txt")
-SECONDS = 300
+SECONDS = 600
 ROOT = "numba.cuda.tests."
 LEFT_OUT = "left out "
 # What nothing wrote may be read: numba copies arrays to the host that no kernel has filled.
