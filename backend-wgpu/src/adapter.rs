@@ -2,7 +2,8 @@
 //!
 //! Without a name the strongest hardware adapter is taken; software adapters (drivers that run on the CPU)
 //! only when a part of their name is given or the caller allows them. The name of a kind (`integrated`: the
-//! one that saves power) means the first of that kind. Nothing is opened here.
+//! one that saves power) means the first of that kind. The name of an API, alone or before a colon, means the
+//! adapters that it lists: two may list one GPU. Nothing is opened here.
 
 use crate::config::WgpuConfig;
 use engraft_core::backend::block_on;
@@ -77,13 +78,27 @@ impl Listed {
     /// What shaders may use, and what stands in for the rest.
     pub fn abilities(&self) -> String {
         let f16 = if self.f16 { "f16" } else { "no f16: unpacked by hand" };
+        let old = if self.lacks_dxc() { NO_DXC } else { "" };
         match self.subgroups {
             Some((least, most)) if least == most => format!("{f16}, subgroups of {least}"),
             Some((least, most)) => format!("{f16}, subgroups of {least} to {most}"),
-            None => format!("{f16}, no subgroups: workgroup memory"),
+            None => format!("{f16}, no subgroups: workgroup memory{old}"),
         }
     }
+
+    /// Whether Direct3D's shaders are compiled by FXC, as it seems: wgpu looks for DXC (`dxcompiler.dll`) and
+    /// does not say what it found, but without it there are neither subgroups nor f16. A GPU that is too old
+    /// for both looks the same.
+    pub fn lacks_dxc(&self) -> bool {
+        self.api == "Dx12" && self.subgroups.is_none() && !self.f16
+    }
 }
+
+/// What stands behind the abilities of an adapter whose shaders FXC compiles.
+const NO_DXC: &str = "; no DXC, it seems (dxcompiler.dll of 2024 or later, next to the program or in PATH)";
+
+/// APIs as users name them.
+const APIS: [&str; 3] = ["vulkan", "metal", "dx12"];
 
 async fn adapters(saves_power: bool) -> Vec<wgpu::Adapter> {
     let mut what = wgpu::InstanceDescriptor::new_without_display_handle();
@@ -131,7 +146,7 @@ pub fn list() -> Result<Vec<Listed>> {
 /// The adapter that a configuration means: by its place, by a part of its name, or the strongest.
 pub(crate) async fn choose(config: &WgpuConfig) -> Result<(wgpu::Adapter, Listed)> {
     let part = config.adapter.as_deref();
-    let saves_power = part == Some(AdapterKind::Integrated.name());
+    let saves_power = wanted(part).1 == Some(AdapterKind::Integrated.name());
     let mut all = sorted(saves_power).await;
     let listed: Vec<Listed> = all.iter().map(|(l, _)| l.clone()).collect();
     // A browser shows one, which it chose by power and need not say what kind that is.
@@ -152,22 +167,42 @@ fn placed(listed: &[Listed], index: usize) -> Result<usize> {
     }
 }
 
-fn pick(listed: &[Listed], part: Option<&str>, software: bool) -> Result<usize> {
+/// The API and the part of a name that users write as one: `vulkan`, `radeon`, `vulkan:radeon`.
+fn wanted(written: Option<&str>) -> (Option<&'static str>, Option<&str>) {
+    let api_of = |text: &str| APIS.into_iter().find(|api| text.eq_ignore_ascii_case(api));
+    let Some(written) = written else { return (None, None) };
+    let (first, rest) = written.split_once(':').unwrap_or((written, ""));
+    match api_of(first) {
+        Some(api) => (Some(api), Some(rest).filter(|rest| !rest.is_empty())),
+        None => (None, Some(written)),
+    }
+}
+
+fn pick(listed: &[Listed], written: Option<&str>, software: bool) -> Result<usize> {
+    let (api, part) = wanted(written);
     let named = |l: &Listed| {
-        part.is_none_or(|p| {
-            l.kind.name() == p.to_lowercase() || l.name.to_lowercase().contains(&p.to_lowercase())
-        })
+        api.is_none_or(|api| l.api.eq_ignore_ascii_case(api))
+            && part.is_none_or(|p| {
+                l.kind.name() == p.to_lowercase() || l.name.to_lowercase().contains(&p.to_lowercase())
+            })
     };
     let allowed = |l: &Listed| software || part.is_some() || l.kind != AdapterKind::Software;
     listed.iter().position(|l| named(l) && allowed(l)).ok_or_else(|| {
-        let wanted = part.map_or("wgpu".to_string(), |p| format!("wgpu:{p}"));
-        let here: Vec<String> = listed.iter().map(|l| format!("{} ({})", l.name, l.kind.name())).collect();
+        let wanted = written.map_or("wgpu".to_string(), |p| format!("wgpu:{p}"));
+        let one = |l: &Listed| format!("{} ({}, {})", l.name, l.kind.name(), l.api);
+        let here: Vec<String> = listed.iter().map(one).collect();
         let found = match here.is_empty() {
             true if IN_BROWSER => "the browser offers no WebGPU adapter".to_string(),
             true => "no adapter was found: a Vulkan loader and driver are needed (Debian: libvulkan1 and, \
                      without a GPU, mesa-vulkan-drivers)"
                 .to_string(),
-            false if part.is_some() => format!("no adapter has this in its name; found: {}", here.join(", ")),
+            false if !listed.iter().any(named) => match (api, part) {
+                (Some(api), None) => format!("no adapter is of {api}; found: {}", here.join(", ")),
+                (Some(api), _) => {
+                    format!("no adapter of {api} has this in its name; found: {}", here.join(", "))
+                }
+                _ => format!("no adapter has this in its name; found: {}", here.join(", ")),
+            },
             false => format!("only software adapters, which must be named: {}", here.join(", ")),
         };
         Error::Unavailable { backend: wanted, reason: found }
@@ -190,6 +225,45 @@ mod tests {
         assert_eq!(plain.abilities(), "no f16: unpacked by hand, no subgroups: workgroup memory");
         let able = Listed { f16: true, subgroups: Some((8, 32)), ..plain };
         assert_eq!(able.abilities(), "f16, subgroups of 8 to 32");
+    }
+
+    #[test]
+    fn a_gpu_that_two_apis_list_is_named_by_the_api() {
+        let by = |api: &str, l: Listed| Listed { api: api.into(), ..l };
+        let radeon = || one("Radeon", AdapterKind::Discrete);
+        let all = [
+            by("Vulkan", radeon()),
+            by("Dx12", radeon()),
+            by("Dx12", one("Arc", AdapterKind::Integrated)),
+            by("Dx12", one("Basic Render Driver", AdapterKind::Software)),
+            by("Vulkan", one("llvmpipe", AdapterKind::Software)),
+        ];
+        let at = |part| pick(&all, Some(part), false).unwrap();
+        assert_eq!(["vulkan", "dx12", "DX12:radeon", "vulkan:"].map(at), [0, 1, 1, 0]);
+        assert_eq!(["dx12:integrated", "dx12:basic", "Vulkan:LLVM", "arc"].map(at), [2, 3, 4, 2]);
+        let why = |part| pick(&all, Some(part), true).unwrap_err().to_string();
+        assert!(why("metal").contains("no adapter is of metal; found: Radeon (discrete, Vulkan)"));
+        assert!(why("vulkan:arc").contains("no adapter of vulkan has this in its name"));
+        // A name that only looks like one with an API.
+        assert!(why("cuda:arc").contains("no adapter has this in its name"));
+        // The API alone does not ask for a driver that runs on the CPU.
+        let text = pick(&all[4..], Some("vulkan"), false).unwrap_err().to_string();
+        assert!(text.contains("only software adapters"), "{text}");
+        assert_eq!(pick(&all[4..], Some("vulkan"), true).unwrap(), 0);
+        assert_eq!(wanted(Some("vulkan:integrated")), (Some("vulkan"), Some("integrated")));
+    }
+
+    #[test]
+    fn a_missing_compiler_of_direct3d_is_seen_by_what_is_missing() {
+        let dx12 = Listed { api: "Dx12".into(), ..one("RTX", AdapterKind::Discrete) };
+        assert!(dx12.lacks_dxc() && dx12.abilities().contains("dxcompiler.dll"), "{}", dx12.abilities());
+        for other in [
+            Listed { subgroups: Some((32, 32)), ..dx12.clone() },
+            Listed { f16: true, ..dx12.clone() },
+            Listed { api: "Vulkan".into(), ..dx12.clone() },
+        ] {
+            assert!(!other.lacks_dxc() && !other.abilities().contains("DXC"), "{}", other.abilities());
+        }
     }
 
     #[test]

@@ -169,6 +169,12 @@ impl Wgpu {
         self.encoding().lose(others, Loss::Device);
     }
 
+    /// For tests: the pass that begins behind `others` more runs nothing.
+    #[cfg(test)]
+    pub(crate) fn lose_pass(&self, others: u64) {
+        self.encoding().lose(others, Loss::Pass);
+    }
+
     pub(crate) fn limits(&self) -> &Limits {
         &self.gpu.limits
     }

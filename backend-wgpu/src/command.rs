@@ -165,8 +165,8 @@ pub(crate) struct Dispatch {
     pub group: wgpu::BindGroup,
     pub words: [u32; PARAM_WORDS],
     pub grid: [u32; 3],
-    /// How many workgroups of a matmul one of its workgroups counts as.
-    pub each: u32,
+    /// Work of one of its workgroups (`budget`).
+    pub each: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

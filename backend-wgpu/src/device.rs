@@ -59,6 +59,8 @@ pub(crate) struct Gpu {
     pub staged: AtomicU64,
     /// Whether the host may write the memory of buffers that kernels read: it is the host's, too.
     pub shared_memory: bool,
+    /// Whether every loop of a shader counts its rounds, so that it ends whatever its condition says.
+    pub bounds_loops: bool,
     next_id: AtomicU64,
 }
 
@@ -143,6 +145,7 @@ impl Gpu {
             tally: Tally::default(),
             staged: AtomicU64::new(0),
             shared_memory,
+            bounds_loops: cfg!(debug_assertions),
             next_id: AtomicU64::new(1),
         })
     }
@@ -186,15 +189,21 @@ impl Gpu {
         self.create(what, bytes, (OF_KERNELS | wgpu::BufferUsages::MAP_WRITE, true))
     }
 
-    /// Allocates a buffer filled with `bytes` before the device sees it.
+    /// Allocates a buffer that begins with `bytes`, and is zero behind them. The queue writes them before the
+    /// next submit: a browser that has no memory for a buffer which is mapped from the beginning ends the page.
     pub fn alloc_filled(&self, what: &str, bytes: &[u8]) -> Result<WgpuMem> {
-        let mem = self.create(what, bytes.len(), (OF_KERNELS, true))?;
-        {
-            let mut view =
-                mem.buffer().get_mapped_range_mut(..).map_err(|e| Error::internal(e.to_string()))?;
-            view.slice(..bytes.len()).copy_from_slice(bytes);
+        let mem = self.alloc(what, bytes.len())?;
+        // The queue takes whole words.
+        let (words, rest) = bytes.split_at(bytes.len() / 4 * 4);
+        let mut last = [0; 4];
+        last[..rest.len()].copy_from_slice(rest);
+        for (at, part) in [(0, words), (words.len(), &last[..rest.len().next_multiple_of(4)])] {
+            if !part.is_empty() {
+                self.queue.write_buffer(mem.buffer(), at as u64, part);
+            }
         }
-        mem.buffer().unmap();
+        self.tally.count(|c| c.uploaded += bytes.len() as u64);
+        self.faults.check()?;
         Ok(mem)
     }
 

@@ -13,28 +13,35 @@
 //!
 //! Not every API says that a command buffer was given up (Metal's watchdog does it, and wgpu counts it as
 //! completed). So work is followed by a mark: a dispatch that notes its number, if the mark before it was
-//! noted. It stands in the pass of that work, whose dispatches run one after the other. Whatever is copied
+//! noted. It stands in the pass of that work, whose dispatches run one after the other, and no pass ends
+//! without one. Whatever is copied
 //! for the host has a mark of its own, and a copy of the number noted last is put behind it: results with
 //! another number are none (`readback`).
 
 use crate::WgpuMem;
 use crate::adapter::IN_BROWSER;
 use crate::arena::Arena;
-use crate::budget::SubmitBudget;
 use crate::clock::{PassClock, WgpuEvent};
 use crate::command::{Call, Dispatch, Groups, Slot};
 use crate::device::Gpu;
+use crate::ledger::Ledger;
 use crate::limits::Way;
+use crate::marks::Marks;
 use crate::pipelines::Pipelines;
 use crate::readback::Staging;
 use crate::slices::{groups_of, slices};
 use engraft_core::{Error, Result};
 use engraft_shaders::{Carrier, Kernel};
-use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Command buffers whose end can be waited for apart from later ones': as many as steps in flight hand over.
-const RECENT: usize = 16;
+/// The time, where there is a clock: pages have none that counts here.
+fn now() -> Option<Instant> {
+    (!IN_BROWSER).then(Instant::now)
+}
+
+fn new_encoder(gpu: &Gpu) -> wgpu::CommandEncoder {
+    gpu.device.create_command_encoder(&Default::default())
+}
 
 /// Work that was encoded and not handed over, and what encoding needs.
 #[derive(Debug)]
@@ -47,27 +54,16 @@ pub(crate) struct Encoding {
     pub passes: PassClock,
     groups: Groups,
     arena: Option<Arena>,
-    /// Command buffers handed over so far.
-    handed_over: u64,
-    /// The latest of them, the oldest first.
-    recent: VecDeque<HandedOver>,
-    budget: SubmitBudget,
-    /// Workgroups encoded so far, in those handed over, and in those known to have run.
-    groups_encoded: u64,
-    groups_handed_over: u64,
-    groups_run: u64,
-    /// Since when the device has had work that is not known to have run. Browsers have no such clock: there
-    /// the first guess stays.
-    busy: Option<Instant>,
+    /// What was handed over, and how much work one command buffer has.
+    ledger: Ledger<wgpu::SubmissionIndex>,
     /// Where marks note their numbers.
     noted: WgpuMem,
     mark: Dispatch,
-    /// The number of the last mark that was encoded; they wrap around.
-    marks: u32,
-    /// Whether work was encoded behind it.
-    unmarked: bool,
-    /// How many command buffers are submitted until something happens to one.
+    marks: Marks,
+    /// How many command buffers, or passes, come until something happens to one.
     lost_after: Option<(u64, Loss)>,
+    /// Whether the pass that is open is lost.
+    pass_is_lost: bool,
 }
 
 /// What happens to a command buffer in tests.
@@ -77,15 +73,8 @@ pub(crate) enum Loss {
     Dropped,
     /// The device is lost before it is submitted.
     Device,
-}
-
-/// A command buffer that was handed over.
-#[derive(Debug)]
-struct HandedOver {
-    number: u64,
-    index: wgpu::SubmissionIndex,
-    /// Workgroups in it and in all before it.
-    groups: u64,
+    /// A pass of it runs nothing: for Metal wgpu makes a command buffer of each, and one may be given up.
+    Pass,
 }
 
 impl Encoding {
@@ -108,17 +97,11 @@ impl Encoding {
             mark: groups.dispatch(gpu, pipelines, &call)?,
             groups,
             arena,
-            handed_over: 0,
-            recent: VecDeque::with_capacity(RECENT),
-            budget: SubmitBudget::new(None),
-            groups_encoded: 0,
-            groups_handed_over: 0,
-            groups_run: 0,
-            busy: None,
+            ledger: Ledger::new(None),
             noted,
-            marks: 0,
-            unmarked: false,
+            marks: Marks::default(),
             lost_after: None,
+            pass_is_lost: false,
         })
     }
 
@@ -135,7 +118,7 @@ impl Encoding {
     /// Encodes a dispatch, in slices where it has more work than a command buffer may and its kernel can.
     pub fn encode(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<()> {
         gpu.tally.count(|c| c.dispatches += 1);
-        let most = self.budget.groups() / u64::from(dispatch.each.max(1));
+        let most = self.ledger.groups(dispatch.each);
         let Some(word) = dispatch.pipeline.slice.filter(|_| groups_of(dispatch.grid) > most) else {
             return self.encode_slice(gpu, dispatch);
         };
@@ -149,14 +132,14 @@ impl Encoding {
     }
 
     fn encode_slice(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<()> {
-        let groups = groups_of(dispatch.grid).saturating_mul(u64::from(dispatch.each));
-        let open = self.groups_encoded - self.groups_handed_over;
-        match open > 0 && open + groups > self.budget.groups() {
-            true => self.hand_over(gpu)?,
-            false => self.make_room(gpu)?,
+        let work = self.ledger.work(groups_of(dispatch.grid), dispatch.each);
+        match self.ledger.fits(work) {
+            true => self.make_room(gpu)?,
+            false => self.hand_over(gpu)?,
         }
         self.dispatch(gpu, dispatch)?;
-        (self.unmarked, self.groups_encoded) = (true, self.groups_encoded + groups);
+        self.marks.work();
+        self.ledger.encode(work);
         Ok(())
     }
 
@@ -171,6 +154,9 @@ impl Encoding {
     fn dispatch(&mut self, gpu: &Gpu, dispatch: &Dispatch) -> Result<()> {
         if self.pass.is_none() {
             self.begin(gpu);
+        }
+        if self.pass_is_lost {
+            return Ok(());
         }
         let Some(pass) = &mut self.pass else { return Err(Error::internal("no pass")) };
         let pipeline = &dispatch.pipeline;
@@ -197,20 +183,32 @@ impl Encoding {
         let times = if gpu.clock == Way::Passes { self.passes.pass(gpu) } else { None };
         let timestamp_writes = times.as_ref().map(|times| times.writes());
         let about = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
-        self.pass = Some(self.encoder(gpu).begin_compute_pass(&about).forget_lifetime());
+        let encoder = self.encoder.get_or_insert_with(|| new_encoder(gpu));
+        self.pass = Some(encoder.begin_compute_pass(&about).forget_lifetime());
         self.current = None;
+        self.pass_is_lost = self.loss(|loss| loss == Loss::Pass).is_some();
+    }
+
+    /// Ends the pass, behind a mark of its work. On Metal wgpu makes a command buffer of every pass: a mark in
+    /// a later one says nothing of this.
+    fn end_pass(&mut self, gpu: &Gpu) -> Result<()> {
+        if let Some(number) = self.marks.at_end_of_pass() {
+            self.mark(gpu, number)?;
+        }
+        self.pass = None;
+        Ok(())
     }
 
     /// The point behind what was encoded, on a device that times passes.
-    pub fn point(&mut self) -> WgpuEvent {
-        self.pass = None;
-        WgpuEvent::between(self.passes.point())
+    pub fn point(&mut self, gpu: &Gpu) -> Result<WgpuEvent> {
+        self.end_pass(gpu)?;
+        Ok(WgpuEvent::between(self.passes.point()))
     }
 
     /// The encoder outside any pass, for copies and timestamps.
-    pub fn encoder(&mut self, gpu: &Gpu) -> &mut wgpu::CommandEncoder {
-        self.pass = None;
-        self.encoder.get_or_insert_with(|| gpu.device.create_command_encoder(&Default::default()))
+    pub fn encoder(&mut self, gpu: &Gpu) -> Result<&mut wgpu::CommandEncoder> {
+        self.end_pass(gpu)?;
+        Ok(self.encoder.get_or_insert_with(|| new_encoder(gpu)))
     }
 
     /// Encodes what `copy` copies to `to`, where the host will read it. Gives the numbers of the command
@@ -222,22 +220,20 @@ impl Encoding {
         copy: impl FnOnce(&mut wgpu::CommandEncoder, &wgpu::Buffer),
     ) -> Result<(u64, u32)> {
         self.make_room(gpu)?;
-        self.mark(gpu)?;
+        let mark = self.marks.next();
+        self.mark(gpu, mark)?;
         let noted = self.noted.share();
-        let encoder = self.encoder(gpu);
+        let encoder = self.encoder(gpu)?;
         copy(encoder, &to.buffer);
         encoder.copy_buffer_to_buffer(noted.buffer(), 0, &to.buffer, to.mark_at(), 4);
-        Ok((self.handed_over + 1, self.marks))
+        Ok((self.ledger.read(), mark))
     }
 
-    /// Encodes the next mark.
-    fn mark(&mut self, gpu: &Gpu) -> Result<()> {
-        self.marks = self.marks.wrapping_add(1);
+    /// Encodes the mark of this number.
+    fn mark(&mut self, gpu: &Gpu, number: u32) -> Result<()> {
         let mut mark = self.mark.clone();
-        mark.words[1] = self.marks;
-        self.dispatch(gpu, &mark)?;
-        self.unmarked = false;
-        Ok(())
+        mark.words[1] = number;
+        self.dispatch(gpu, &mark)
     }
 
     /// What happens to the command buffer behind `others`.
@@ -245,71 +241,56 @@ impl Encoding {
         self.lost_after = Some((others, loss));
     }
 
-    /// What happens to this command buffer.
-    fn loss(&mut self) -> Option<Loss> {
-        match self.lost_after.take()? {
-            (0, loss) => Some(loss),
-            (others, loss) => {
-                self.lost_after = Some((others - 1, loss));
-                None
-            }
-        }
+    /// What happens now, where it is of the sort that happens here.
+    fn loss(&mut self, here: impl Fn(Loss) -> bool) -> Option<Loss> {
+        let (others, loss) = self.lost_after.filter(|(_, loss)| here(*loss))?;
+        self.lost_after = others.checked_sub(1).map(|others| (others, loss));
+        (others == 0).then_some(loss)
     }
 
     /// What to wait for where the command buffer of this number is wanted; none: everything.
     pub fn submission(&self, number: u64) -> Option<wgpu::SubmissionIndex> {
-        self.recent.iter().find(|one| one.number >= number).map(|one| one.index.clone())
+        self.ledger.index(number)
     }
 
     /// Workgroups that a command buffer may have from now on; none: by the time that they take.
     pub fn limit(&mut self, groups: Option<u64>) {
-        self.budget = SubmitBudget::new(groups);
+        self.ledger.limit(groups);
     }
 
-    /// The command buffer of this number has run, and whoever waited for it has just seen that.
-    pub fn has_run(&mut self, number: u64) {
-        let Some(groups) = self.recent.iter().find(|one| one.number == number).map(|one| one.groups) else {
-            return;
-        };
-        if let Some(busy) = self.busy.filter(|_| groups > self.groups_run) {
-            let ms = busy.elapsed().as_secs_f64() * 1e3;
-            self.budget.observe(groups - self.groups_run, ms);
-            self.groups_run = groups;
-            // What was handed over behind it runs by now.
-            self.busy = (self.handed_over > number).then(Instant::now);
-        }
+    /// The command buffer of this number has run, and whoever waited for it has just seen that, and the
+    /// number of the mark in it.
+    pub fn has_run(&mut self, number: u64, mark: u32) {
+        self.ledger.has_run(number, now());
+        self.marks.see(mark);
+    }
+
+    /// Work that is known to have run, and that was handed over.
+    #[cfg(test)]
+    pub fn progress(&self) -> (u64, u64) {
+        self.ledger.progress()
+    }
+
+    /// Whether there is work of which no mark was seen yet.
+    pub fn is_unseen(&self) -> bool {
+        self.marks.is_unseen()
     }
 
     /// Ends the pass, submits what was encoded, and reports what went wrong so far.
     pub fn hand_over(&mut self, gpu: &Gpu) -> Result<()> {
-        if self.unmarked {
-            self.mark(gpu)?;
-        }
-        self.pass = None;
+        self.end_pass(gpu)?;
         if let Some(arena) = &mut self.arena {
             let bytes = arena.flush(&gpu.queue);
             gpu.tally.count(|c| c.uploaded += bytes);
         }
         if let Some(encoder) = self.encoder.take() {
             let buffer = encoder.finish();
-            let loss = self.loss();
+            let loss = self.loss(|loss| loss != Loss::Pass);
             if loss == Some(Loss::Device) {
                 gpu.device.destroy();
             }
             let index = gpu.queue.submit((loss != Some(Loss::Dropped)).then_some(buffer));
-            self.handed_over += 1;
-            if self.recent.len() == RECENT {
-                self.recent.pop_front();
-            }
-            self.groups_handed_over = self.groups_encoded;
-            self.recent.push_back(HandedOver {
-                number: self.handed_over,
-                index,
-                groups: self.groups_encoded,
-            });
-            if !IN_BROWSER {
-                self.busy.get_or_insert_with(Instant::now);
-            }
+            self.ledger.hand_over(index, now());
             gpu.tally.count(|c| c.submits += 1);
         }
         self.groups.bury(gpu);

@@ -72,20 +72,24 @@ impl Wgpu {
 
 impl Wgpu {
     /// Tries a kernel of every class that has a plainer twin: whether both give the same bits on this
-    /// adapter. A model's own kernels are tried when they are compiled.
+    /// adapter. A model's own kernels are tried when they are compiled. One that the driver does not take has
+    /// failed, too.
     ///
     /// # Errors
-    /// `Unsupported` naming a kernel that the driver does not take; `DeviceLost`.
+    /// `DeviceLost`.
     pub fn probe_kernels(&self) -> Result<Probe> {
         let all = wanted::classes(&self.select, self.pipelines.tries_rows);
         if all.is_empty() {
             return Ok(Probe::not_run("kernels", "no kernel that is used here has a plainer twin"));
         }
-        if let Some((_, e)) = self.pipelines.ready(&self.gpu, &all)?.into_iter().next() {
-            return Err(e);
-        }
-        let wrong: Vec<String> =
-            self.replaced_kernels().into_iter().map(|(label, why)| format!("{label}: {why}")).collect();
+        let refused = self.pipelines.ready(&self.gpu, &all)?;
+        let refused = refused.into_iter().map(|(kernel, e)| (kernel.label(), format!("refused: {e}")));
+        let wrong: Vec<String> = self
+            .replaced_kernels()
+            .into_iter()
+            .chain(refused)
+            .map(|(label, why)| format!("{label}: {why}"))
+            .collect();
         let failed = (!wrong.is_empty()).then(|| wrong.join("; "));
         Ok(Probe::of("kernels", failed.as_deref(), &format!("{} give the bits of plainer ones", all.len())))
     }

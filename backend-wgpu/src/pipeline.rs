@@ -71,6 +71,19 @@ fn storage_layout(device: &wgpu::Device, label: &str, bindings: &[Access]) -> wg
         .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(label), entries: &entries })
 }
 
+/// A shader whose accesses stay inside their bindings, whatever the data say: naga writes a check where an API
+/// has none of its own. Loops are counted in builds with debug assertions alone: all of them end.
+fn module(gpu: &Gpu, label: &str, text: String) -> wgpu::ShaderModule {
+    let checks = wgpu::ShaderRuntimeChecks {
+        force_loop_bounding: gpu.bounds_loops,
+        ..wgpu::ShaderRuntimeChecks::checked()
+    };
+    let (label, source) = (Some(label), wgpu::ShaderSource::Wgsl(text.into()));
+    // SAFETY: what is left out alone is the bound of loops, and every loop of a template ends: a test reads
+    // them (`every_loop_ends`).
+    unsafe { gpu.device.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label, source }, checks) }
+}
+
 /// Compiles a text, with `cache` by what it has.
 ///
 /// # Errors
@@ -95,11 +108,7 @@ pub(crate) fn compile(
         bind_group_layouts: groups,
         immediate_size: if carrier == Carrier::Immediate { 4 * words as u32 } else { 0 },
     });
-    // Checked: every access is kept inside its binding by the shader itself, whatever the data say.
-    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
-        label: Some(&label),
-        source: wgpu::ShaderSource::Wgsl(text.into()),
-    });
+    let module = module(gpu, &label, text);
     let compiled = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label: Some(&label),
         layout: Some(&whole),
@@ -133,12 +142,13 @@ pub(crate) fn compile(
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod tests {
-    use super::compile;
+    use super::{compile, rendered};
     use crate::command::{Call, Slot};
     use crate::tests::opened;
-    use crate::{Wgpu, WgpuConfig, WgpuStream};
+    use crate::trial::Trial;
+    use crate::{Wgpu, WgpuConfig, WgpuStream, twins};
     use engraft_core::backend::Stream;
-    use engraft_shaders::{Elem, Kernel, Reduce, Source, source};
+    use engraft_shaders::{Carrier, Dialect, Elem, Kernel, Norm, Packing, Reduce, Source, source};
     use std::time::Instant;
 
     /// Other packings differ in their decoders alone, which whole matmuls test; `linear` compiles slowly.
@@ -196,6 +206,124 @@ mod tests {
         // The device goes on.
         let mut stream = WgpuStream::new(gpu.clone());
         stream.sync().unwrap();
+    }
+
+    /// How far a counter goes in a round: never by nothing. Numbers of workgroups, slices and chunks are 1 at
+    /// least, as are invocations of a measurement.
+    const STEPS: [&str; 13] = [
+        "1u",
+        "8u",
+        "64u",
+        "256u",
+        "groups.x",
+        "groups.y",
+        "groups.x * 64u",
+        "groups.x * 256u",
+        "groups.x * slice_step(0u)",
+        "groups.y * slice_step(1u)",
+        "tile_step",
+        "token_step",
+        "CHUNK",
+    ];
+
+    /// Other loops: the counter of a measurement; those that halve or double a counter; searches that halve what
+    /// is left, and walks, of which each round moves on by one row, key, bin or unit at least.
+    const OTHERS: [&str; 9] = [
+        "for (var i = id.x; i < p.count; i += p.invocations) {",
+        "for (var bit = 4u; bit > 0u; bit = bit >> 1u) {",
+        "for (var span = 128u; span > 0u; span = span >> 1u) {",
+        "for (var reach = 1u; reach < 256u; reach = reach * 2u) {",
+        "while (lo + 1u < hi) {",
+        "while (item + 1u < beyond) {",
+        "while (bin > 0u && above + atomicLoad(&bins[bin]) < left) {",
+        "while (token < tile_end) {",
+        "while (k < to_k) {",
+    ];
+
+    /// The variable that a header counts up to a bound; none where it does another thing.
+    fn counted(header: &str) -> Option<&str> {
+        let inside = header.strip_prefix("for (")?.strip_suffix(") {")?;
+        let parts: Vec<&str> = inside.split(';').map(str::trim).collect();
+        let [_, until, step] = parts[..] else { return None };
+        let (counter, by) = step.split_once(" += ")?;
+        let bounded = until.split(" && ").any(|part| {
+            let (left, _) = part.split_once(" < ").or_else(|| part.split_once(" <= ")).unwrap_or_default();
+            left.split([' ', '+', '*']).any(|word| word == counter)
+        });
+        (bounded && STEPS.contains(&by)).then_some(counter)
+    }
+
+    /// What `module` relies on. A counter is a counter where nothing else writes it.
+    #[test]
+    fn every_loop_ends() {
+        let mut headers = std::collections::BTreeSet::new();
+        let (mut stems, mut kernels) = (std::collections::HashSet::new(), 0);
+        for kernel in Kernel::all(1) {
+            // One of each stem and way of sums: types and packings change what stands in loops.
+            let label = kernel.label();
+            let sort = format!("{} {:?}", label.split('_').take(3).collect::<String>(), kernel.subgroups());
+            if !stems.insert(sort) {
+                continue;
+            }
+            kernels += 1;
+            let dialect = Dialect { carrier: Carrier::Immediate, f16: true, dot: true };
+            let text = rendered(&kernel, dialect).unwrap().text;
+            assert!(!text.contains("loop {") && !text.contains("loop{"), "{label}");
+            for line in text.lines().map(str::trim).filter(|l| l.contains("for (") || l.contains("while (")) {
+                let known = OTHERS.contains(&line);
+                match counted(line) {
+                    Some(counter) => {
+                        let writes = [" = ", " -= ", " *= ", " /= "].map(|how| format!("{counter}{how}"));
+                        let other = text
+                            .lines()
+                            .map(str::trim)
+                            .find(|l| writes.iter().any(|write| l.starts_with(write.as_str())) && !known);
+                        assert_eq!(other, None, "{label}: {line}");
+                    }
+                    None => assert!(known, "{label}: does this loop end? {line}"),
+                }
+                headers.insert(line.to_string());
+            }
+        }
+        println!("{} headers of loops in {kernels} shaders", headers.len());
+        assert!(headers.len() > 60, "{headers:?}");
+        let unused: Vec<_> = OTHERS.iter().filter(|line| !headers.contains(**line)).collect();
+        assert!(unused.is_empty(), "{unused:?}");
+        for endless in
+            ["for (var i = 0u; i < n; i += step) {", "for (;;) {", "for (var i = 0u; j < n; i += 1u) {"]
+        {
+            assert_eq!(counted(endless), None);
+        }
+    }
+
+    /// Shaders as they are shipped, and as tests have them.
+    #[test]
+    #[ignore = "needs a wgpu adapter"]
+    fn uncounted_loops_give_the_same_bits() {
+        let kernels = [
+            Kernel::Norm(Norm::Add, Elem::F32, Reduce::Shared),
+            Kernel::Linear {
+                weight: Packing::F32,
+                x: Elem::F32,
+                out: Elem::F32,
+                rows: 4,
+                gate: false,
+                vector: true,
+                act: false,
+            },
+        ];
+        for kernel in kernels {
+            let [counted, free] = [true, false].map(|bounds_loops| {
+                let mut gpu = std::sync::Arc::try_unwrap(opened()).unwrap();
+                assert_eq!(gpu.gpu.bounds_loops, cfg!(debug_assertions));
+                gpu.gpu.bounds_loops = bounds_loops;
+                let carrier = gpu.pipelines.dialect.carrier;
+                let text = rendered(&kernel, gpu.pipelines.dialect).unwrap();
+                let made = compile(&gpu.gpu, None, (kernel, carrier), text).unwrap();
+                twins::run(&gpu.gpu, carrier, &made, &Trial::of(&kernel).unwrap()).unwrap()
+            });
+            assert!(counted == free && counted.iter().flatten().any(|word| *word != 0), "{}", kernel.label());
+        }
     }
 
     /// A call that brings other parameters or bindings than its template has is refused, not run.

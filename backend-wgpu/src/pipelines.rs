@@ -66,13 +66,18 @@ impl Pipelines {
         if let Some(found) = lock(&self.compiled).get(&kernel) {
             return Ok(found.clone());
         }
-        let twin = kernel.twin().filter(|_| kernel.subgroups() || self.tries_rows);
-        let made = match (twin, Trial::of(&kernel)) {
-            (Some(twin), Some(trial)) => self.checked(gpu, [kernel, twin], &trial)?,
-            _ => Arc::new(self.compile(gpu, kernel)?),
-        };
+        let made = self.anew(gpu, kernel)?;
         // Another thread may have made it, too.
         Ok(lock(&self.compiled).entry(kernel).or_insert(made).clone())
+    }
+
+    /// The same, compiled now.
+    pub(crate) fn anew(&self, gpu: &Gpu, kernel: Kernel) -> Result<Arc<Pipeline>> {
+        let twin = kernel.twin().filter(|_| kernel.subgroups() || self.tries_rows);
+        match (twin, Trial::of(&kernel)) {
+            (Some(twin), Some(trial)) => self.checked(gpu, [kernel, twin], &trial),
+            _ => Ok(Arc::new(self.compile(gpu, kernel)?)),
+        }
     }
 
     fn compile(&self, gpu: &Gpu, kernel: Kernel) -> Result<Pipeline> {
@@ -102,8 +107,12 @@ impl Pipelines {
             (Some(own), None) => Ok(Arc::new(own)),
             (_, why) => {
                 let why = why.unwrap_or_default();
-                tracing::warn!("{}: {} is not used: {why}", gpu.name, kernel.label());
-                lock(&self.replaced).push((kernel, why));
+                let mut replaced = lock(&self.replaced);
+                // Another thread may have found the same.
+                if !replaced.iter().any(|(known, _)| *known == kernel) {
+                    tracing::warn!("{}: {} is not used: {why}", gpu.name, kernel.label());
+                    replaced.push((kernel, why));
+                }
                 Ok(other)
             }
         }

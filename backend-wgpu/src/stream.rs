@@ -11,10 +11,13 @@
 //! checks), and where an index to write comes from data, the shader keeps it inside the operand. wgpu keeps a
 //! buffer alive while work on it waits or runs.
 
+use crate::adapter::IN_BROWSER;
+use crate::budget::of_elements;
 use crate::clock::{Clock, WgpuEvent};
-use crate::command::{Call, Dispatch};
+use crate::command::{Call, Dispatch, FLAT};
 use crate::limits::Way;
 use crate::readback::{Staging, Ticket};
+use crate::slices::groups_of;
 use crate::{Wgpu, WgpuMem, WgpuPlan};
 use bytemuck::Pod;
 use engraft_core::backend::{Stream, block_on};
@@ -71,14 +74,15 @@ impl WgpuStream {
         Ok(scratch)
     }
 
-    /// Enqueues a call, or captures it.
+    /// Enqueues a call that goes over elements once, or captures it.
     pub(crate) fn call(&mut self, call: &Call<'_>) -> Result<()> {
-        self.call_of(call, 1)
+        self.call_of(call, of_elements(FLAT, 1).saturating_mul(groups_of(call.grid)))
     }
 
-    /// The same for workgroups that take as long as `each` of a matmul.
-    pub(crate) fn call_of(&mut self, call: &Call<'_>, each: u32) -> Result<()> {
+    /// The same for a call with so much work (`budget`).
+    pub(crate) fn call_of(&mut self, call: &Call<'_>, work: u64) -> Result<()> {
         let mut encoding = self.gpu.encoding();
+        let each = work.div_ceil(groups_of(call.grid).max(1));
         let dispatch = Dispatch { each, ..encoding.bind(&self.gpu.gpu, &self.gpu.pipelines, call)? };
         match &mut self.capture {
             Some(captured) => {
@@ -108,12 +112,24 @@ impl WgpuStream {
         }
     }
 
+    /// Encodes what `copy` copies for the host, `count` bytes, of which it wants those `bytes` behind `skip`.
+    fn ticket(
+        &mut self,
+        count: u64,
+        (skip, bytes): (usize, usize),
+        copy: impl FnOnce(&mut wgpu::CommandEncoder, &wgpu::Buffer),
+    ) -> Result<Ticket> {
+        let staging = self.staging(count.max(4));
+        let (number, mark) = self.gpu.encoding().read(&self.gpu.gpu, &staging, copy)?;
+        Ok(Ticket { staging, skip, bytes, number, mark })
+    }
+
     async fn read(&mut self, handed_over: Result<()>, ticket: Ticket, out: &mut [u8]) -> Result<()> {
         handed_over?;
         let submission = self.gpu.encoding().submission(ticket.number);
-        let number = ticket.number;
+        let (number, mark) = (ticket.number, ticket.mark);
         let staging = ticket.read(&self.gpu.gpu, submission, out).await?;
-        self.gpu.encoding().has_run(number);
+        self.gpu.encoding().has_run(number, mark);
         self.spare.push(staging);
         Ok(())
     }
@@ -155,15 +171,11 @@ impl Stream<Wgpu> for WgpuStream {
         let (offset, bytes) = (src.offset() * size_of::<T>(), src.len() * size_of::<T>());
         let from = offset / 4 * 4;
         let count = (offset + bytes).next_multiple_of(4) - from;
-        let staging = self.staging(count.max(4) as u64);
-        let mut encoding = self.gpu.encoding();
-        let (number, mark) = encoding.read(&self.gpu.gpu, &staging, |encoder, to| {
+        self.ticket(count as u64, (offset - from, bytes), |encoder, to| {
             if count > 0 {
                 encoder.copy_buffer_to_buffer(src.mem().buffer(), from as u64, to, 0, count as u64);
             }
-        })?;
-        drop(encoding);
-        Ok(Ticket { staging, skip: offset - from, bytes, number, mark })
+        })
     }
 
     fn collect<T: Pod>(&mut self, ticket: Ticket, out: &mut [T]) -> impl Future<Output = Result<()>> {
@@ -190,6 +202,13 @@ impl Stream<Wgpu> for WgpuStream {
 
     fn sync(&mut self) -> Result<()> {
         self.not_while_capturing("a wait")?;
+        // A wait says nothing of what was given up: the mark does. Pages cannot wait for it; what they read
+        // has one.
+        if !IN_BROWSER && self.gpu.encoding().is_unseen() {
+            let ticket = self.ticket(0, (0, 0), |_, _| {})?;
+            let handed_over = self.hand_over();
+            block_on(self.read(handed_over, ticket, &mut []))?;
+        }
         self.hand_over()?;
         self.gpu.gpu.poll()?;
         self.gpu.gpu.faults.check()
@@ -199,8 +218,8 @@ impl Stream<Wgpu> for WgpuStream {
         self.not_while_capturing("a timestamp")?;
         let gpu = &self.gpu.gpu;
         match gpu.clock {
-            Way::Commands => Ok(self.clock.stamp(gpu, self.gpu.encoding().encoder(gpu))),
-            Way::Passes => Ok(self.gpu.encoding().point()),
+            Way::Commands => Ok(self.clock.stamp(gpu, self.gpu.encoding().encoder(gpu)?)),
+            Way::Passes => self.gpu.encoding().point(gpu),
             Way::Nowhere => {
                 self.sync()?;
                 Ok(WgpuEvent::now())
@@ -211,14 +230,10 @@ impl Stream<Wgpu> for WgpuStream {
     fn elapsed_us(&mut self, from: &WgpuEvent, to: &WgpuEvent) -> Result<f64> {
         for set in from.unread(to) {
             self.clock.close(&set);
-            let staging = self.staging(set.bytes());
-            let mut encoding = self.gpu.encoding();
-            encoding.passes.close(&set);
-            let (number, mark) =
-                encoding.read(&self.gpu.gpu, &staging, |encoder, to| set.resolve(encoder, to))?;
-            drop(encoding);
-            let mut ticks = vec![0u64; set.bytes() as usize / size_of::<u64>()];
-            let ticket = Ticket { staging, skip: 0, bytes: set.bytes() as usize, number, mark };
+            self.gpu.encoding().passes.close(&set);
+            let bytes = set.bytes() as usize;
+            let ticket = self.ticket(set.bytes(), (0, bytes), |encoder, to| set.resolve(encoder, to))?;
+            let mut ticks = vec![0u64; bytes / size_of::<u64>()];
             let handed_over = self.hand_over();
             block_on(self.read(handed_over, ticket, bytemuck::cast_slice_mut(&mut ticks)))?;
             set.keep(ticks);

@@ -154,7 +154,7 @@ pub(crate) fn with(text: String, old: &str, new: &str) -> String {
 }
 
 /// A text without what a pipeline begins with.
-fn broken(text: String) -> String {
+pub(crate) fn broken(text: String) -> String {
     with(text, "fn main(", "fn no_entry(")
 }
 

@@ -8,6 +8,7 @@
 use crate::WgpuMem;
 use crate::adapter::IN_BROWSER;
 use crate::device::Gpu;
+use crate::faults::{Fault, Faults};
 use crate::pipeline::{Pipeline, arena_layout};
 use crate::trial::Trial;
 use engraft_core::{Error, Result};
@@ -54,7 +55,7 @@ fn compare(trial: &Trial, access: &[Access], got: &[Vec<u32>], want: &[Vec<u32>]
 }
 
 /// Words of every buffer after a dispatch.
-fn run(gpu: &Gpu, carrier: Carrier, pipeline: &Pipeline, trial: &Trial) -> Result<Vec<Vec<u32>>> {
+pub(crate) fn run(gpu: &Gpu, carrier: Carrier, pipeline: &Pipeline, trial: &Trial) -> Result<Vec<Vec<u32>>> {
     let fill = |words: &[u32]| gpu.alloc_filled("a trial", bytemuck::cast_slice(words));
     let buffers = trial.buffers.iter().map(|words| fill(words)).collect::<Result<Vec<_>>>()?;
     let mark = fill(&[MARK])?;
@@ -75,10 +76,7 @@ fn run(gpu: &Gpu, carrier: Carrier, pipeline: &Pipeline, trial: &Trial) -> Resul
     }
     let submission = gpu.queue.submit([encoder.finish()]);
     let all = words_of(gpu, &read, submission)?;
-    if all.last() != Some(&MARK) {
-        let what = "a command buffer with a trial did not run to its end".to_string();
-        return Err(Error::DeviceLost { what });
-    }
+    has_ended(&gpu.faults, &all)?;
     let mut rest = &all[..];
     let mut each = |words: &Vec<u32>| {
         let (own, behind) = rest.split_at(words.len());
@@ -86,6 +84,16 @@ fn run(gpu: &Gpu, carrier: Carrier, pipeline: &Pipeline, trial: &Trial) -> Resul
         own.to_vec()
     };
     Ok(trial.buffers.iter().map(&mut each).collect())
+}
+
+/// Whether the command buffer that these words come from ran to its end. Else the device is lost, and stays
+/// so for later calls.
+fn has_ended(faults: &Faults, all: &[u32]) -> Result<()> {
+    if all.last() == Some(&MARK) {
+        return Ok(());
+    }
+    faults.set(Fault::Lost("a command buffer with a trial did not run to its end".into()));
+    faults.check()
 }
 
 /// Encodes the dispatch.
@@ -146,9 +154,21 @@ fn words_of(gpu: &Gpu, buffer: &wgpu::Buffer, submission: wgpu::SubmissionIndex)
 
 #[cfg(test)]
 mod tests {
-    use super::compare;
+    use super::{MARK, compare, has_ended};
+    use crate::faults::Faults;
     use crate::trial::Trial;
+    use engraft_core::Error;
     use engraft_shaders::Access::{Read, Write};
+
+    #[test]
+    fn a_trial_that_was_given_up_loses_the_device_for_good() {
+        let faults = Faults::default();
+        assert!(has_ended(&faults, &[7, MARK]).is_ok() && faults.check().is_ok());
+        for ended in [has_ended(&faults, &[7, 0]), faults.check(), faults.check()] {
+            assert!(matches!(&ended, Err(Error::DeviceLost { what }) if what.contains("trial")), "{ended:?}");
+        }
+        assert!(has_ended(&Faults::default(), &[]).is_err());
+    }
 
     #[test]
     fn one_other_word_and_outputs_that_were_not_written_are_seen() {

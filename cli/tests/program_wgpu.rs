@@ -126,7 +126,7 @@ fn a_report_has_the_adapter_its_probes_and_its_promises() {
     }
     let probes = device["opened"]["probes"].as_array().unwrap();
     let probed: Vec<&str> = probes.iter().map(|probe| probe["name"].as_str().unwrap()).collect();
-    for probe in ["division", "chain of multiply-adds", "subnormals", "subgroups", "f16"] {
+    for probe in ["division", "chain of multiply-adds", "subnormals", "subgroups", "f16", "kernels"] {
         assert!(probed.contains(&probe), "{probed:?}");
     }
     for mode in ["reference", "invariant", "fast"] {

@@ -1,12 +1,14 @@
 //! Attention over pages and over plain rows.
 
 use super::kv::slabs;
+use crate::budget::of_attention;
 use crate::command::{Call, Slot, buffer, elem, matrix, word};
 use crate::kernel::{Variant, WIDTH, columns_of};
 use crate::limits::Limits;
 use crate::slices::OWN_BITS;
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::ops::{Attend, AttendDense, AttendDisentangled, AttentionOp, Sequences};
+use engraft_core::params::Heads;
 use engraft_core::{Error, Result};
 use engraft_shaders::{ATTENTION_SLOTS, Attention, Kernel};
 
@@ -71,14 +73,13 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
     let Some(of_tile) = of_tile else {
         let how = Attention { dense: false, columns, capped, subgroups, distances: false };
         let (kernel, grid) = (Kernel::Attention(how, x, kv), grid(limits, q.rows(), heads.heads)?);
-        let each = each_of(1, seqs.max_keys);
-        return stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, each);
+        let work = work_of([q.rows(), heads.heads], 1, seqs.max_keys, &heads);
+        return stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, work);
     };
-    let grid =
-        grid(limits, q.rows().div_ceil(ATTENTION_SLOTS / of_tile), heads.kv_heads * share.div_ceil(of_tile))?;
-    let kernel = Kernel::AttentionTile(columns, capped, x, kv);
-    let each = each_of(ATTENTION_SLOTS, seqs.max_keys);
-    stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, each)
+    let tiles = [q.rows().div_ceil(ATTENTION_SLOTS / of_tile), heads.kv_heads * share.div_ceil(of_tile)];
+    let (kernel, grid) = (Kernel::AttentionTile(columns, capped, x, kv), grid(limits, tiles[0], tiles[1])?);
+    let work = work_of(tiles, ATTENTION_SLOTS, seqs.max_keys, &heads);
+    stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, work)
 }
 
 /// Bits of the parameter of slices that are attention's own: whether heads have sinks, how many share a tile.
@@ -86,12 +87,10 @@ fn own_bits(sinks: bool, of_tile: usize) -> Result<u32> {
     Ok((u32::from(sinks) | word(of_tile)? << 1) << OWN_BITS)
 }
 
-/// Keys of a head of 128 columns that take a query as long as 4096 columns take a workgroup of a matmul.
-const KEYS_OF_A_GROUP: usize = 4096;
-
-/// How many workgroups of a matmul one of attention with so many queries counts as.
-fn each_of(queries: usize, keys: usize) -> u32 {
-    u32::try_from(queries.saturating_mul(keys).div_ceil(KEYS_OF_A_GROUP)).unwrap_or(u32::MAX).max(1)
+/// Work of so many tiles of rows and of heads, each of which has so many queries of so many keys.
+fn work_of(tiles: [usize; 2], queries: usize, keys: usize, heads: &Heads) -> u64 {
+    let of_tile = of_attention(queries, keys, heads.k_dim.saturating_add(heads.v_dim));
+    tiles.into_iter().fold(of_tile, |work, count| work.saturating_mul(count as u64))
 }
 
 /// A step's lists lie in one buffer: they are bound as one.
@@ -155,7 +154,8 @@ fn attend_dense(stream: &mut WgpuStream, op: AttendDense<'_, Wgpu>, subgroups: b
     let how = Attention { dense: true, columns, capped, subgroups, distances: false };
     let kernel = Kernel::Attention(how, elem(q.dtype()), elem(k.dtype()));
     let grid = grid(limits, q.rows(), heads.heads)?;
-    stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, each_of(1, max_rows))
+    let work = work_of([q.rows(), heads.heads], 1, max_rows, &heads);
+    stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, work)
 }
 
 /// Distances on a side, and elements from one row of them to the next, share words with other sizes.
@@ -172,7 +172,7 @@ fn attend_disentangled(
     op: AttendDisentangled<'_, Wgpu>,
     subgroups: bool,
 ) -> Result<()> {
-    let AttendDisentangled { q, k, v, distance_q, distance_k, bounds, heads, scores, out, .. } = op;
+    let AttendDisentangled { q, k, v, distance_q, distance_k, bounds, max_rows, heads, scores, out } = op;
     let (gpu, out) = (stream.gpu().clone(), out.as_ref());
     let limits = gpu.limits();
     if q.rows() == 0 || bounds.len() < 2 {
@@ -210,5 +210,8 @@ fn attend_disentangled(
     let how = Attention { dense: true, columns, capped, subgroups, distances: true };
     let kernel = Kernel::Attention(how, elem(q.dtype()), elem(k.dtype()));
     let grid = grid(limits, q.rows(), heads.heads)?;
-    stream.call(&Call { kernel, slots: &slots, words: &words, grid })
+    // Each term by distance multiplies as many columns as keys have.
+    let with_terms = Heads { k_dim: heads.k_dim.saturating_mul(3), ..heads };
+    let work = work_of([q.rows(), heads.heads], 1, max_rows, &with_terms);
+    stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, work)
 }

@@ -1,6 +1,7 @@
 //! An index of keys.
 
 use super::attention::in_one_buffer;
+use crate::budget::{of_elements, of_matmul};
 use crate::command::{Call, Place, Slot, buffer, elem, groups, matrix, word};
 use crate::limits::Limits;
 use crate::{Wgpu, WgpuMem, WgpuStream};
@@ -84,8 +85,12 @@ fn scores(stream: &mut WgpuStream, op: IndexScores<'_, Wgpu>) -> Result<()> {
     let kernel = Kernel::Index(Entry::Scores, elem(q.dtype()), elem(low.dtype()));
     let across = groups(limits, out.cols(), 64)[0];
     let grid = [across, word(out.rows().min(limits.groups as usize))?, 1];
-    stream.call(&Call { kernel, slots: &slots, words: &words, grid })
+    let work = of_matmul(heads, out.rows() * out.cols(), low.cols() + high.cols());
+    stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, work)
 }
+
+/// How often a row of scores is gone over at most: four digits, and what is left over.
+const PASSES: usize = 6;
 
 fn choose(stream: &mut WgpuStream, op: IndexChoose<'_, Wgpu>) -> Result<()> {
     let IndexChoose { scores, seqs, table, page_size, first, count, chosen, counts } = op;
@@ -107,5 +112,6 @@ fn choose(stream: &mut WgpuStream, op: IndexChoose<'_, Wgpu>) -> Result<()> {
     let slots = [from.slot, lists.sequences, lists.pages.slot, to.slot, counted.slot, fixed];
     let kernel = Kernel::Index(Entry::Choose, Elem::F32, Elem::F32);
     let grid = [word(scores.rows().min(limits.groups as usize))?, 1, 1];
-    stream.call(&Call { kernel, slots: &slots, words: &words, grid })
+    let work = of_elements(scores.rows() * scores.cols(), PASSES);
+    stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, work)
 }

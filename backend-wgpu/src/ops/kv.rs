@@ -1,5 +1,6 @@
 //! Paged keys and values.
 
+use crate::budget::of_elements;
 use crate::command::{Call, FLAT, Place, Slot, buffer, elem, groups, matrix, word};
 use crate::limits::Limits;
 use crate::{Wgpu, WgpuMem, WgpuStream};
@@ -72,7 +73,8 @@ fn copy_pages(stream: &mut WgpuStream, op: KvCopyPages<'_, Wgpu>) -> Result<()> 
         [word(pairs.len() / 2)?, pairs_at.offset, word(per * l.k_dim)?, word(per * l.v_dim)?, word(l.pages)?];
     let kernel = Kernel::Kv(Entry::Copy, elem(l.dtype), elem(l.dtype));
     let grid = groups(&limits, per * (l.k_dim + l.v_dim), FLAT);
-    stream.call(&Call { kernel, slots: &[pairs_at.slot, keys, values], words: &words, grid })
+    let work = of_elements(per * (l.k_dim + l.v_dim), pairs.len() / 2);
+    stream.call_of(&Call { kernel, slots: &[pairs_at.slot, keys, values], words: &words, grid }, work)
 }
 
 fn read(stream: &mut WgpuStream, op: KvRead<'_, Wgpu>) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Matmuls with what follows them.
 
+use crate::budget::of_matmul;
 use crate::command::{Call, Place, Slot, activation, elem, groups, matrix, word};
 use crate::kernel::Variant;
 use crate::limits::Limits;
@@ -11,7 +12,7 @@ use engraft_core::Result;
 use engraft_core::mem::MatRef;
 use engraft_core::ops::{Linear, Then};
 use engraft_core::quant::activation::SPAN as QUANTIZED;
-use engraft_shaders::{BLOCK_WORDS, Elem, Kernel, Packing};
+use engraft_shaders::{BLOCK_WORDS, Elem, Kernel, PANEL, Packing};
 
 /// Rows that a matmul reads: the caller's, or the bytes that were made of them (`quantize.wgsl`).
 pub(super) struct Input<'a> {
@@ -120,7 +121,9 @@ pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Varian
         ];
         let tiles = x.rows().div_ceil(rows as usize).min(limits.groups as usize);
         let grid = [word(chunk.count * per_panel)?, word(tiles)?, 1];
-        stream.call(&Call { kernel, slots: &slots, words: &words, grid })?;
+        let all = of_matmul(rows as usize, chunk.count * PANEL * (1 + usize::from(w.gate)), w.cols);
+        let work = all.saturating_mul(x.rows().div_ceil(rows as usize) as u64);
+        stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, work)?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Norms.
 
+use crate::budget::of_elements;
 use crate::command::{Call, Slot, elem, groups, matrix, word};
 use crate::kernel::Variant;
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
@@ -37,6 +38,9 @@ pub(super) fn heads(stream: &mut WgpuStream, op: HeadNorm<'_, Wgpu>, reduce: Red
     let x = op.x.as_ref();
     launch(stream, (Entry::Heads, reduce), Operands { x, addend: None, width: op.width, out: x }, op.norm)
 }
+
+/// How often a row is gone over: for its moments, and for its results.
+pub(super) const PASSES: usize = 3;
 
 /// Flags of `moments.wgsl`.
 pub(super) fn flags(norm: &NormWeights<'_, Wgpu>) -> u32 {
@@ -79,7 +83,8 @@ fn of_groups(stream: &mut WgpuStream, op: GroupNorm<'_, Wgpu>) -> Result<()> {
     ];
     let (weight, bias) = (Slot::whole(limits, &weight, "a norm")?, Slot::whole(limits, &bias, "a norm")?);
     let (kernel, grid) = (Kernel::NormGroups(elem(x.dtype())), groups(limits, count, 1));
-    stream.call(&Call { kernel, slots: &[weight, bias, to.slot, from.slot], words: &words, grid })
+    let call = Call { kernel, slots: &[weight, bias, to.slot, from.slot], words: &words, grid };
+    stream.call_of(&call, of_elements(x.rows() * x.cols(), PASSES))
 }
 
 /// Rows by their own moments.
@@ -110,7 +115,9 @@ fn rescaled(
     ];
     let (dtype, grid) = (elem(x.dtype()), groups(limits, x.rows() * parts, 1));
     let mut call = |how, slots: &[Slot<'_>]| {
-        stream.call(&Call { kernel: Kernel::Rescale(how, dtype, reduce), slots, words: &words, grid })
+        let kernel = Kernel::Rescale(how, dtype, reduce);
+        let work = of_elements(x.rows() * x.cols(), PASSES);
+        stream.call_of(&Call { kernel, slots, words: &words, grid }, work)
     };
     match other {
         Some(other) => call(Rescale::Match, &[to.slot, other.slot]),
@@ -151,7 +158,8 @@ fn launch(
     let (weight, bias) = (Slot::whole(limits, &weight, "a norm")?, Slot::whole(limits, &bias, "a norm")?);
     let grid = groups(limits, x.rows() * parts, 1);
     let kernel = Kernel::Norm(how, elem(x.dtype()), reduce);
-    let mut call = |slots: &[Slot<'_>]| stream.call(&Call { kernel, slots, words: &words, grid });
+    let work = of_elements(x.rows() * x.cols(), PASSES);
+    let mut call = |slots: &[Slot<'_>]| stream.call_of(&Call { kernel, slots, words: &words, grid }, work);
     match (how, other) {
         (Entry::Add, Some(other)) => call(&[weight, bias, to.slot, other.slot, from.slot]),
         (Entry::Heads, _) => call(&[weight, bias, to.slot]),

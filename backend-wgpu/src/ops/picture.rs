@@ -1,5 +1,6 @@
 //! Convolutions, attention without a softmax: the variants of `picture.wgsl`.
 
+use crate::budget::of_matmul;
 use crate::command::{Call, FLAT, Slot, buffer, elem, groups, matrix, word};
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::ops::{GroupedConv, LinearAttend, PictureOp};
@@ -48,7 +49,8 @@ fn grouped_conv(stream: &mut WgpuStream, op: GroupedConv<'_, Wgpu>) -> Result<()
     let grid = groups(limits, out.rows() * out.cols(), FLAT);
     let (kernel, slots) =
         (Kernel::Picture(Entry::Conv, elem(x.dtype())), [from.slot, of_rows.slot, weight, added, to.slot]);
-    stream.call(&Call { kernel, slots: &slots, words: &words, grid })
+    let work = of_matmul(1, out.rows() * out.cols(), taps * inputs);
+    stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, work)
 }
 
 /// Sums that a workgroup makes at a time.
@@ -68,21 +70,23 @@ fn linear_attend(stream: &mut WgpuStream, op: LinearAttend<'_, Wgpu>) -> Result<
     let kept_at = [kept.offset, word(sums.pitch())?];
     let at = [keys.offset, word(k.pitch())?, values.offset, word(v.pitch())?];
     let grid = groups(&limits, items * heads * (width * (width + 1)).div_ceil(SUMS), 1);
-    stream.call(&Call {
+    let call = Call {
         kernel: Kernel::Picture(Entry::Sums, elem(k.dtype())),
         slots: &[keys.slot, values.slot, rows.slot, kept.slot],
         words: &[&sizes[..], &at, &kept_at].concat(),
         grid,
-    })?;
+    };
+    stream.call_of(&call, of_matmul(1, k.rows(), heads * width * (width + 1)))?;
     if q.rows() == 0 {
         return Ok(());
     }
     let (queries, to) = (place(q)?, place(out)?);
     let (at, to_at) = ([queries.offset, word(q.pitch())?], [to.offset, word(out.pitch())?, eps.to_bits()]);
-    stream.call(&Call {
+    let call = Call {
         kernel: Kernel::Picture(Entry::Read, elem(q.dtype())),
         slots: &[queries.slot, rows.slot, kept.slot, to.slot],
         words: &[&sizes[..], &at, &kept_at, &to_at].concat(),
         grid: groups(&limits, out.rows() * out.cols(), FLAT),
-    })
+    };
+    stream.call_of(&call, of_matmul(1, out.rows() * out.cols(), width))
 }

@@ -2,6 +2,7 @@
 
 use super::attention::pair;
 use super::{kv, norm};
+use crate::budget::of_elements;
 use crate::command::{Call, FLAT, Place, Slot, buffer, elem, groups, matrix, word};
 use crate::kernel::Variant;
 use crate::limits::Limits;
@@ -149,7 +150,8 @@ fn norm_rope_append(
     let bound = [a, b, c, d, e, f, of_norms[0], of_norms[1]];
     let kernel = Kernel::RopeAppendNorm(elem(x.dtype()), elem(l.dtype), reduce);
     let grid = groups(limits, x.rows() * (h.heads + 2 * h.kv_heads), 1);
-    stream.call(&Call { kernel, slots: &bound, words: &words, grid })
+    let work = of_elements(x.rows() * x.cols(), norm::PASSES);
+    stream.call_of(&Call { kernel, slots: &bound, words: &words, grid }, work)
 }
 
 fn rope_append(stream: &mut WgpuStream, op: QkvRopeAppend<'_, Wgpu>) -> Result<()> {

@@ -1,11 +1,15 @@
 //! From logits to tokens.
 
+use crate::budget::of_elements;
 use crate::command::{Call, buffer, groups, matrix, word};
 use crate::{Wgpu, WgpuStream};
 use engraft_core::Result;
 use engraft_core::ops::Sample;
 use engraft_core::sample::SampleRow;
 use engraft_shaders::Kernel;
+
+/// How often a row is gone over at most: the search narrows it down digit by digit.
+const PASSES: usize = 12;
 
 pub(super) fn run(stream: &mut WgpuStream, op: Sample<'_, Wgpu>) -> Result<()> {
     let Sample { logits, table, slots, positions, seen, seen_words, out } = op;
@@ -36,5 +40,6 @@ pub(super) fn run(stream: &mut WgpuStream, op: Sample<'_, Wgpu>) -> Result<()> {
     ];
     let bound = [from.slot, table_at.slot, slots.slot, positions.slot, seen_at.slot, to.slot];
     let grid = groups(&limits, logits.rows(), 1);
-    stream.call(&Call { kernel: Kernel::Sample, slots: &bound, words: &words, grid })
+    let call = Call { kernel: Kernel::Sample, slots: &bound, words: &words, grid };
+    stream.call_of(&call, of_elements(logits.rows() * logits.cols(), PASSES))
 }

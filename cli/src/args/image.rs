@@ -92,7 +92,7 @@ pub struct ImageArgs {
     /// Decode the pictures of a batch one after the other, which is done anyway: for scripts that say so
     #[arg(long)]
     pub vae_slicing: bool,
-    /// Backend: cpu, cuda[:index], wgpu[:part of an adapter's name]
+    /// Backend: cpu, cuda[:index], wgpu[:vulkan|metal|dx12][:part of an adapter's name]
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backend)]
     pub backend: BackendName,
     /// Element type of activations: f32, f16, bf16; default: f32, or what --config says

@@ -47,7 +47,7 @@ pub struct ModelArgs {
 #[derive(Debug, Clone, ClapArgs)]
 #[command(next_help_heading = "Device and engine")]
 pub struct DeviceArgs {
-    /// Backend: cpu, cuda[:index], wgpu[:part of an adapter's name]
+    /// Backend: cpu, cuda[:index], wgpu[:vulkan|metal|dx12][:part of an adapter's name]
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backend)]
     pub backend: BackendName,
     /// Take the driver from this file instead of the system's (a software driver, say)

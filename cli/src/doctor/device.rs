@@ -10,7 +10,7 @@ use super::super::failure::Outcome;
 use super::super::output::emit;
 use super::classes::{Class, Maker, all};
 use super::timing::time;
-use engraft::backends::{CudaOptions, Inspected, Inspector, Opening, Place, devices, inspect};
+use engraft::backends::{CudaOptions, Inspected, Inspector, Opening, Place, Probing, devices, inspect};
 use engraft::engraft_core::backend::Backend;
 use engraft::{Error, Result};
 use serde_json::{Value, json};
@@ -23,6 +23,12 @@ pub const OUT_OF_TIME: &str = "out of time";
 
 /// How long this process may be behind its time before it ends itself.
 const BEHIND: Duration = Duration::from_secs(1);
+
+/// What a device's process says it does while it compares kernels.
+pub const COMPARING: &str = "comparing kernels with plainer ones";
+
+/// Which part of the time for timings is kept for the comparison of kernels.
+const OF_KERNELS: u32 = 8;
 
 /// Time that is needed to measure what a device can do at most, in a device's whole time.
 const LIMITS_NEED: Duration = Duration::from_secs(4);
@@ -101,7 +107,7 @@ fn list(backend: &str, opening: &Opening) -> Outcome {
 fn one(place: Place, opening: &Opening, end: Instant) -> Outcome {
     write_record(&json!({"begins": "opening the device"}))?;
     let say = |line: Value| write_record(&line).map_err(|_| Error::internal("the report's reader is gone"));
-    match guarded(|| inspect(place, opening, Look { end, say })) {
+    match guarded(|| inspect(place, opening, Look { end, classes: all(), say })) {
         Ok(()) => write_record(&json!({"end": true})),
         Err(e) => write_record(&json!({"failed": e})),
     }
@@ -110,6 +116,7 @@ fn one(place: Place, opening: &Opening, end: Instant) -> Outcome {
 /// Looks at an opened device until `end`.
 struct Look<S> {
     end: Instant,
+    classes: Vec<Class>,
     say: S,
 }
 
@@ -117,7 +124,7 @@ impl<S: Fn(Value) -> Result<()>> Inspector for Look<S> {
     type Output = ();
 
     fn inspect<B: Backend>(self, device: Inspected<B>) -> Result<()> {
-        let Inspected { backend, facts, limits } = device;
+        let Inspected { backend, facts, limits, kernels } = device;
         let left = self.end.saturating_duration_since(Instant::now());
         (self.say)(json!({"opened": facts}))?;
         let measured = if left < LIMITS_NEED { Err(OUT_OF_TIME.to_string()) } else { guarded(limits) };
@@ -129,9 +136,35 @@ impl<S: Fn(Value) -> Result<()>> Inspector for Look<S> {
             Err(e) => json!({"error": e}),
         };
         (self.say)(json!({"measured": measured}))?;
+        // Last, since a driver may hang in it: what was found by then stays.
+        let left = self.end.saturating_duration_since(Instant::now());
+        let reserved = kernels.as_ref().map_or(Duration::ZERO, |_| left / OF_KERNELS);
         let mut stream = backend.stream()?;
-        time_all(&mut Maker::new(&backend, &mut stream), &all(), self.end, &self.say)
+        let mut maker = Maker::new(&backend, &mut stream);
+        time_all(&mut maker, &self.classes, self.end - reserved, &self.say)?;
+        match kernels {
+            Some(kernels) => compare(kernels, self.end, &self.say),
+            None => Ok(()),
+        }
     }
+}
+
+/// Compares kernels with plainer ones, where there is time.
+///
+/// # Errors
+/// Those of `say` alone.
+fn compare(kernels: Probing, end: Instant, say: &impl Fn(Value) -> Result<()>) -> Result<()> {
+    if Instant::now() >= end {
+        return say(json!({"kernels": of_kernels("not run", OUT_OF_TIME)}));
+    }
+    say(json!({"begins": COMPARING}))?;
+    let probe = guarded(kernels).unwrap_or_else(|e| of_kernels("failed", &e));
+    say(json!({"kernels": probe}))
+}
+
+/// The probe that compares kernels, where it says nothing itself.
+pub fn of_kernels(outcome: &str, found: &str) -> Value {
+    json!({"name": "kernels", "outcome": outcome, "found": found})
 }
 
 /// Times every class, of which none ends the others; those that are not reached are said to be so.

@@ -100,6 +100,44 @@ fn a_class_that_fails_or_panics_is_noted_and_the_others_go_on() {
     assert_eq!(lines[0], json!({"begins": "refused"}));
 }
 
+/// Whatever comes of the comparison of kernels, it is the last that is said, and all else is said before it.
+#[test]
+fn kernels_are_compared_when_all_else_is_known() {
+    let lines_of = |kernels: Option<Probing>, time: Duration| {
+        let cpu = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+        let lines = RefCell::new(Vec::new());
+        let say = |line: Value| {
+            lines.borrow_mut().push(line);
+            Ok(())
+        };
+        let classes = all().into_iter().filter(|class| class.name == "norm, f32").collect();
+        let (facts, limits) = (Default::default(), Box::new(|| Err(Error::internal("not measured"))));
+        let device = Inspected { backend: cpu, facts, limits, kernels };
+        Look { end: Instant::now() + time, classes, say }.inspect(device).unwrap();
+        lines.into_inner()
+    };
+    let refused: Probing = Box::new(|| Err(Error::internal("a shader was refused")));
+    let panics: Probing = Box::new(|| panic!("as planted"));
+    let passes: Probing = Box::new(|| Ok(of_kernels("passed", "all")));
+    let long = Duration::from_secs(4);
+    for (kernels, outcome, found) in [
+        (refused, "failed", "a shader was refused"),
+        (panics, "failed", "panicked: as planted"),
+        (passes, "passed", "all"),
+    ] {
+        let lines = lines_of(Some(kernels), long);
+        let has = |field: &str| lines.iter().position(|line| !line[field].is_null()).unwrap();
+        assert!(has("opened") < has("measured") && has("measured") < has("timing"), "{lines:?}");
+        assert_eq!((has("kernels"), &lines[lines.len() - 2]["begins"]), (lines.len() - 1, &json!(COMPARING)));
+        let kernels = &lines[has("kernels")]["kernels"];
+        assert_eq!(kernels["outcome"], outcome);
+        assert!(kernels["found"].as_str().unwrap().contains(found), "{kernels}");
+    }
+    let lines = lines_of(Some(Box::new(|| panic!("there was no time"))), Duration::ZERO);
+    assert_eq!(lines.last().unwrap()["kernels"], of_kernels("not run", OUT_OF_TIME));
+    assert!(lines_of(None, Duration::ZERO).iter().all(|line| line["kernels"].is_null()));
+}
+
 #[test]
 fn classes_that_time_does_not_reach_are_listed() {
     let classes = all();

@@ -9,7 +9,7 @@ use super::super::failure::{Failure, Outcome};
 use super::super::output::{emit, note};
 use super::classes::{Class, all};
 use super::clean::cleaned;
-use super::device::{OUT_OF_TIME, entry};
+use super::device::{COMPARING, OUT_OF_TIME, entry, of_kernels};
 use super::process::{End, Said, listen};
 use super::system;
 use engraft::Error;
@@ -189,13 +189,16 @@ fn broken(end: &End) -> Option<String> {
 fn assembled(listed: Value, said: Said, classes: &[Class], taken: Duration) -> Value {
     let Said { lines, end } = said;
     let (mut opened, mut measured, mut timings) = (Value::Null, Value::Null, Vec::new());
-    let (mut begun, mut failed) = (None, None);
+    let (mut begun, mut failed, mut kernels) = (None, None, Value::Null);
     for mut line in lines {
         if let Some(what) = line["begins"].as_str() {
             begun = Some(what.to_string());
         }
         if let Some(why) = line["failed"].as_str() {
             failed = Some(why.to_string());
+        }
+        if line["kernels"].is_object() {
+            kernels = line["kernels"].take();
         }
         match (line["opened"].take(), line["measured"].take(), line["timing"].take()) {
             (facts @ Value::Object(_), ..) => opened = facts,
@@ -211,6 +214,9 @@ fn assembled(listed: Value, said: Said, classes: &[Class], taken: Duration) -> V
     let error = failed.or_else(|| broken(&end).map(within));
     if measured.is_null() {
         measured = json!({"error": error.as_deref().unwrap_or(OUT_OF_TIME)});
+    }
+    if let Some(probes) = opened["probes"].as_array_mut().filter(|probes| !probes.is_empty()) {
+        probes.push(if kernels.is_null() { uncompared(&end, begun.as_deref()) } else { kernels });
     }
     // In the order of the classes: the process times them one after the other.
     for class in classes.iter().skip(timings.len()) {
@@ -232,6 +238,16 @@ fn assembled(listed: Value, said: Said, classes: &[Class], taken: Duration) -> V
     device.extend(fields.map(|(name, value)| (name.to_string(), value)));
     device.insert("seconds".into(), taken.as_secs_f64().into());
     device.into()
+}
+
+/// The probe of kernels that a process did not end.
+fn uncompared(end: &End, begun: Option<&str>) -> Value {
+    match end {
+        End::OutOfTime if begun == Some(COMPARING) => of_kernels("not run", "out of time while it ran"),
+        End::OutOfTime => of_kernels("not run", OUT_OF_TIME),
+        End::Broken(how) if begun == Some(COMPARING) => of_kernels("failed", how),
+        _ => of_kernels("not run", "the device failed before"),
+    }
 }
 
 /// One line about a device, while others are still to come.

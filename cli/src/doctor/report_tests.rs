@@ -53,6 +53,45 @@ fn what_a_process_did_not_come_to_is_listed_with_its_reason() {
     assert!(summary(&device).ends_with("; no"), "{}", summary(&device));
 }
 
+/// A driver that hangs or crashes while kernels are compared costs that probe alone.
+#[test]
+fn a_comparison_of_kernels_that_does_not_end_costs_nothing_else() {
+    let with = |lines: &[Value], end| {
+        let opened =
+            json!({"opened": {"probes": [{"name": "division"}], "promises": {"fast": {"kept": true}}}});
+        let device = ended(&[&[opened], lines].concat(), end);
+        assert_eq!(device["opened"]["promises"]["fast"]["kept"], true);
+        let probes = device["opened"]["probes"].as_array().unwrap().clone();
+        assert_eq!((probes.len(), probes[0]["name"].as_str()), (2, Some("division")));
+        let kernels = &probes[1];
+        assert_eq!(kernels["name"], "kernels");
+        let of = |field: &str| kernels[field].as_str().unwrap().to_string();
+        (of("outcome"), of("found"), device["timings"].clone())
+    };
+    let classes = all();
+    let timed: Vec<Value> = classes
+        .iter()
+        .map(|class| json!({"timing": entry(class, "timed", json!({"seconds": 1.0}))}))
+        .chain([json!({"begins": COMPARING})])
+        .collect();
+    let crash = || End::Broken("it ended: signal 11".into());
+    for (end, want) in [
+        (End::OutOfTime, ("not run", "out of time while it ran")),
+        (crash(), ("failed", "it ended: signal 11")),
+    ] {
+        let (outcome, found, timings) = with(&timed, end);
+        assert_eq!((outcome.as_str(), found.as_str()), want);
+        assert!(timings.as_array().unwrap().iter().all(|timing| timing["outcome"] == "timed"));
+    }
+    let said = of_kernels("passed", "12 give the bits of plainer ones");
+    let (outcome, found, _) = with(&[json!({"kernels": said})], End::Done);
+    assert_eq!((outcome.as_str(), found.as_str()), ("passed", "12 give the bits of plainer ones"));
+    assert_eq!(with(&[], End::OutOfTime).1, OUT_OF_TIME);
+    assert_eq!(with(&[json!({"begins": "opening"})], crash()).0, "not run");
+    // A device whose kernels have nothing to be compared with has no such probe.
+    assert_eq!(ended(&begun(), End::OutOfTime)["opened"]["probes"], json!([]));
+}
+
 #[test]
 fn backends_without_a_device_are_listed_with_their_reason() {
     let without = json!({"backend": "cuda", "error": "no driver"});

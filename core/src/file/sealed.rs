@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use std::collections::hash_map::RandomState;
 use std::fs;
 use std::hash::BuildHasher;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 
 /// What a content depends on, as a hash.
@@ -48,19 +48,28 @@ impl Sealed {
     /// The content of a file of this key, in an allocation of its own.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidData` for one that is no regular file, too long, or not as it was written.
+    /// `NotFound`; `InvalidData` for one that is no regular file, another user's, too long, or not as it was
+    /// written.
     pub fn read(&self, path: &Path, key: &Key) -> io::Result<Vec<u8>> {
         let damaged = |what: String| Err(io::Error::new(ErrorKind::InvalidData, what));
-        let about = fs::metadata(path)?;
-        if !about.is_file() || about.len() > self.most + HEAD as u64 {
+        let most = self.most + HEAD as u64;
+        // Opening what is no file may do anything: it is asked before, and of what was opened.
+        let mut file = match fs::metadata(path)?.is_file() {
+            true => super::open_at_once(path)?,
+            false => return damaged("not a regular file".into()),
+        };
+        let about = file.metadata()?;
+        if !about.is_file() || about.len() > most {
             return damaged(format!("not a file of at most {} bytes", self.most));
         }
-        if others_may_write(&about) {
-            return damaged("others may write it".into());
+        if let Some(why) = others_may_write(&about) {
+            return damaged(why);
         }
-        let mut head = fs::read(path)?;
-        if head.len() <= HEAD {
-            return damaged(format!("{} bytes; there must be more than {HEAD}", head.len()));
+        let mut head = Vec::with_capacity(about.len() as usize);
+        // It may grow while it is read.
+        file.by_ref().take(most + 1).read_to_end(&mut head)?;
+        if head.len() <= HEAD || head.len() as u64 > most {
+            return damaged(format!("{} bytes; there must be more than {HEAD}, at most {most}", head.len()));
         }
         // The content then begins where memory for anything may begin.
         let bytes = head.split_off(HEAD);
@@ -99,14 +108,29 @@ impl Sealed {
     }
 }
 
-/// Whether another user of the machine could have written a file: its content would run as this one's.
+/// Why another user of the machine could have written a file: its content would run as this one's.
 #[cfg(unix)]
-fn others_may_write(about: &fs::Metadata) -> bool {
-    std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o022 != 0
+fn others_may_write(about: &fs::Metadata) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    unsafe extern "C" {
+        /// The user that this process acts as. The standard library has no function for it.
+        safe fn geteuid() -> u32;
+    }
+    not_own(about.mode(), about.uid(), geteuid())
 }
 #[cfg(not(unix))]
-fn others_may_write(_: &fs::Metadata) -> bool {
-    false
+fn others_may_write(_: &fs::Metadata) -> Option<String> {
+    None
+}
+
+/// Why a file of this mode and owner is not for `user` to take. The system's own may do anything anyway.
+#[cfg(unix)]
+fn not_own(mode: u32, owner: u32, user: u32) -> Option<String> {
+    match (owner == user || owner == 0, mode & 0o022 == 0) {
+        (true, true) => None,
+        (true, false) => Some(format!("others may write it: its mode is {:o}", mode & 0o777)),
+        (false, _) => Some(format!("it belongs to user {owner}, not to {user}")),
+    }
 }
 
 /// A new folder is its user's alone, whatever new ones usually are.
@@ -151,6 +175,28 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(SORT.read(&path, &[7; 32]).is_ok(), taken, "{mode:o}");
         }
+        // Another user's, who lets it be read alone and lay it where this one looks.
+        for (mode, owner, user, why) in [
+            (0o644, 1000, 1000, None),
+            (0o644, 0, 1000, None),
+            (0o644, 1001, 1000, Some("belongs to user 1001, not to 1000")),
+            (0o600, 1000, 0, Some("belongs to user 1000")),
+            (0o100664, 1000, 1000, Some("its mode is 664")),
+        ] {
+            let found = not_own(mode, owner, user);
+            assert_eq!(found.is_some(), why.is_some(), "{found:?}");
+            assert!(found.unwrap_or_default().contains(why.unwrap_or_default()));
+        }
+        // Who may give files away has another's here.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
+            let refused = SORT.read(&path, &[7; 32]).unwrap_err().to_string();
+            assert!(refused.contains("belongs to user 12345"), "{refused}");
+            fs::remove_file(&path).unwrap();
+        }
+        // A folder is refused without being opened.
+        let folder = path.parent().unwrap();
+        assert!(SORT.read(folder, &[7; 32]).unwrap_err().to_string().contains("not a regular file"));
         // Written again, it is its user's alone.
         SORT.write(&path, &[7; 32], b"some content").unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

@@ -40,5 +40,10 @@ pub fn inspect<V: Inspector>(opening: &Opening, inspector: V) -> Result<V::Outpu
     facts.insert("probes".into(), json!([]));
     facts.insert("promises".into(), kept("by its kernels, which define the order"));
     let measured = cpu.clone();
-    inspector.inspect(Inspected { backend: cpu, facts, limits: Box::new(move || limits_of(&measured)) })
+    inspector.inspect(Inspected {
+        backend: cpu,
+        facts,
+        limits: Box::new(move || limits_of(&measured)),
+        kernels: None,
+    })
 }

@@ -91,5 +91,5 @@ pub fn inspect<V: Inspector>(index: u16, opening: &Opening, inspector: V) -> Res
         let (read_gbs, fma_gflops) = measured.limits()?;
         Ok(Limits { read_gbs, fma_gflops })
     };
-    inspector.inspect(Inspected { backend: cuda, facts, limits: Box::new(limits) })
+    inspector.inspect(Inspected { backend: cuda, facts, limits: Box::new(limits), kernels: None })
 }

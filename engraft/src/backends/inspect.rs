@@ -61,6 +61,9 @@ pub struct Opening {
 /// Measures what a device can do at most.
 pub type Measure = Box<dyn FnOnce() -> Result<Limits>>;
 
+/// Makes a probe of many kernels: its name, what came of it, what was found.
+pub type Probing = Box<dyn FnOnce() -> Result<Value>>;
+
 /// An opened device.
 pub struct Inspected<B> {
     /// The device as a backend.
@@ -69,6 +72,8 @@ pub struct Inspected<B> {
     pub facts: Map<String, Value>,
     /// What it can do at most.
     pub limits: Measure,
+    /// A probe that compiles kernels, which may take long, fail or hang: for when all else is known.
+    pub kernels: Option<Probing>,
 }
 
 /// Code that is shown an opened device.

@@ -21,7 +21,7 @@ mod visit;
 mod wgpu;
 
 #[doc(hidden)]
-pub use inspect::{Inspected, Inspector, Measure, Opening, Place};
+pub use inspect::{Inspected, Inspector, Measure, Opening, Place, Probing};
 pub use name::{BackendName, CudaOptions, KNOWN, NCCL, WgpuOptions};
 pub use visit::{Limits, Visitor};
 

@@ -31,7 +31,7 @@ pub enum BackendName {
     Cpu,
     /// `cuda` or `cuda:1`.
     Cuda(CudaOptions),
-    /// `wgpu`, or `wgpu:` and a part of an adapter's name.
+    /// `wgpu`, or `wgpu:` and a part of an adapter's name, an API, or both (`wgpu:vulkan:radeon`).
     Wgpu(WgpuOptions),
 }
 
@@ -188,7 +188,8 @@ impl From<CudaOptions> for BackendName {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WgpuOptions {
-    /// A part of its name; none: the strongest one that is hardware.
+    /// A part of its name, behind the name of an API and a colon where that matters (`vulkan`, `metal`,
+    /// `dx12`; also alone); none: the strongest one that is hardware.
     pub adapter: Option<String>,
     /// Folder that keeps compiled pipelines from start to start, where the API lets a program have them
     /// (Vulkan); none: nothing is kept. By default `engraft/kernels` in the user's cache folder, where there
@@ -211,7 +212,7 @@ impl WgpuOptions {
         Self::default()
     }
 
-    /// Takes the adapter with this part in its name.
+    /// Takes the adapter with this part in its name, of the API before a colon if there is one.
     pub fn adapter(mut self, part: impl Into<String>) -> Self {
         self.adapter = Some(part.into());
         self
@@ -252,7 +253,8 @@ impl From<WgpuOptions> for BackendName {
 }
 
 /// The names that exist, for messages.
-pub const KNOWN: &str = "cpu, cuda, cuda:<index>, wgpu, wgpu:<part of an adapter's name>";
+pub const KNOWN: &str = "cpu, cuda, cuda:<index>, wgpu, wgpu:<part of an adapter's name>, \
+                         wgpu:<vulkan, metal or dx12>[:<part of an adapter's name>]";
 
 impl FromStr for BackendName {
     type Err = Error;
@@ -349,6 +351,9 @@ mod tests {
         let named = BackendName::from(WgpuOptions { adapter, ..WgpuOptions::default() });
         assert_eq!("wgpu:llvmpipe".parse::<BackendName>().unwrap(), named);
         assert_eq!(named.to_string(), "wgpu:llvmpipe");
+        let of_api: BackendName = "wgpu:dx12:radeon".parse().unwrap();
+        assert_eq!(of_api, WgpuOptions::default().adapter("dx12:radeon").into());
+        assert_eq!(of_api.to_string(), "wgpu:dx12:radeon");
         for bad in ["", "CPU", "cpu:0", "cuda:", "cuda:x", "wgpu:", "tpu"] {
             let text = bad.parse::<BackendName>().unwrap_err().to_string();
             assert!(text.contains("wgpu") && text.contains(bad), "{text}");

@@ -1,13 +1,13 @@
 //! The wgpu backend is compiled in.
 
-use super::inspect::{Inspected, Inspector, Opening, Place};
+use super::inspect::{Inspected, Inspector, Opening, Place, Probing};
 use super::name::WgpuOptions;
 use super::properties::common;
 use super::visit::{Limits, Visitor};
 use engraft_core::backend::Backend;
 use engraft_core::numerics::Mode;
 use engraft_core::{Error, Result};
-use engraft_wgpu::{AdapterFacts, Wgpu, WgpuConfig, list};
+use engraft_wgpu::{AdapterFacts, Probe, Wgpu, WgpuConfig, list};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -71,6 +71,7 @@ fn said(adapter: &AdapterFacts) -> Value {
         "device": format!("{device:#06x}"),
         "driver": driver,
         "driver_version": driver_version,
+        "lacks_dxc": listed.lacks_dxc(),
         "f16": listed.f16,
         "subgroups": listed.subgroups.map(|(least, most)| [least, most]),
         "features": features,
@@ -83,16 +84,7 @@ pub fn inspect<V: Inspector>(index: usize, opening: &Opening, inspector: V) -> R
     let kernel_cache = opening.kernel_cache.clone();
     let gpu = Wgpu::new(WgpuConfig { index: Some(index), kernel_cache, ..WgpuConfig::default() })?;
     let mut facts = common(gpu.as_ref());
-    let by_kernel = gpu.probe_kernels()?;
-    let probes = gpu.probes().iter().chain([&by_kernel]).map(|probe| {
-        let outcome = match probe.passed {
-            Some(true) => "passed",
-            Some(false) => "failed",
-            None => "not run",
-        };
-        json!({"name": probe.name, "outcome": outcome, "found": probe.found})
-    });
-    facts.insert("probes".into(), probes.collect());
+    facts.insert("probes".into(), gpu.probes().iter().map(probed).collect());
     let promises: Map<String, Value> = gpu.withheld().into_iter().map(promise).collect();
     facts.insert("promises".into(), promises.into());
     facts.insert("clock".into(), if gpu.has_clock() { "device" } else { "host" }.into());
@@ -101,7 +93,20 @@ pub fn inspect<V: Inspector>(index: usize, opening: &Opening, inspector: V) -> R
         let (read_gbs, fma_gflops) = measured.measure_limits()?;
         Ok(Limits { read_gbs, fma_gflops })
     };
-    inspector.inspect(Inspected { backend: gpu, facts, limits: Box::new(limits) })
+    let compared = gpu.clone();
+    let kernels = move || Ok(probed(&compared.probe_kernels()?));
+    let (limits, kernels) = (Box::new(limits), Some(Box::new(kernels) as Probing));
+    inspector.inspect(Inspected { backend: gpu, facts, limits, kernels })
+}
+
+/// What came of a probe.
+fn probed(probe: &Probe) -> Value {
+    let outcome = match probe.passed {
+        Some(true) => "passed",
+        Some(false) => "failed",
+        None => "not run",
+    };
+    json!({"name": probe.name, "outcome": outcome, "found": probe.found})
 }
 
 /// Whether a mode's promise is kept, and why not.

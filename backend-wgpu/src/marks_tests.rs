@@ -1,0 +1,194 @@
+//! Work that a driver gives up without a word, wherever the host looks next; on whatever adapter there is.
+#![allow(clippy::unwrap_used)]
+
+use crate::limits::Way;
+use crate::pipelines::Pipelines;
+use crate::tests::{broken, on_driver, opened, opened_as, with};
+use crate::{Wgpu, WgpuConfig, WgpuMem, WgpuStream};
+use engraft_core::backend::{Backend, Stream, block_on};
+use engraft_core::mem::{Buf, Float, Mat};
+use engraft_core::ops::{Add, Checked, Run};
+use engraft_core::{Error, Result};
+use engraft_shaders::{Elem, Kernel, Norm, Reduce};
+use std::sync::Arc;
+
+/// Two rows, and the sum of both in the second.
+struct Sums {
+    x: Mat<WgpuMem>,
+    acc: Mat<WgpuMem>,
+}
+
+impl Sums {
+    fn new(gpu: &Arc<Wgpu>) -> Self {
+        let row = || Mat::<WgpuMem>::new(gpu.alloc(4096).unwrap(), 1, 1024, Float::F32).unwrap();
+        Self { x: row(), acc: row() }
+    }
+
+    fn run(&mut self, stream: &mut WgpuStream) {
+        let (x, acc) = (self.x.view(1).unwrap(), self.acc.view_mut(1).unwrap());
+        stream.run(Checked::new(Add { acc, x }).unwrap()).unwrap();
+    }
+}
+
+fn is_lost(ended: &Result<impl std::fmt::Debug>) -> bool {
+    matches!(ended, Err(Error::DeviceLost { what }) if what.contains("command buffer"))
+}
+
+/// A wait alone: what a report times, and what ends before memory goes.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn a_wait_sees_that_work_was_given_up() {
+    for uniform_parameters in [false, true] {
+        let gpu = opened_as(WgpuConfig { uniform_parameters, ..WgpuConfig::default() });
+        let (mut stream, mut sums) = (gpu.stream().unwrap(), Sums::new(&gpu));
+        for _ in 0..3 {
+            sums.run(&mut stream);
+            stream.sync().unwrap();
+        }
+        // Nothing to see, nothing to submit.
+        let before = gpu.counters().submits;
+        stream.sync().unwrap();
+        assert_eq!(gpu.counters().submits, before);
+        gpu.lose_command_buffer(0);
+        sums.run(&mut stream);
+        for _ in 0..2 {
+            let ended = stream.sync();
+            assert!(is_lost(&ended), "{ended:?}");
+        }
+        // What was submitted before the wait, too.
+        let gpu = opened_as(WgpuConfig { uniform_parameters, ..WgpuConfig::default() });
+        let (mut stream, mut sums) = (gpu.stream().unwrap(), Sums::new(&gpu));
+        gpu.lose_command_buffer(0);
+        sums.run(&mut stream);
+        stream.submit().unwrap();
+        assert!(is_lost(&stream.sync()));
+    }
+}
+
+/// Each pass is a command buffer of Metal's: one between two points in time may be given up alone.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn a_pass_that_was_given_up_between_two_times_is_a_lost_device() {
+    for way in [Way::Passes, Way::Commands] {
+        for lost in 0..4 {
+            let mut gpu = Arc::try_unwrap(opened()).unwrap();
+            assert!(gpu.has_clock(), "an adapter without timestamps");
+            gpu.gpu.clock = way;
+            let gpu = Arc::new(gpu);
+            let (mut stream, mut sums) = (gpu.stream().unwrap(), Sums::new(&gpu));
+            stream.sync().unwrap();
+            gpu.lose_pass(lost);
+            let mut points = vec![stream.record().unwrap()];
+            for _ in 0..4 {
+                sums.run(&mut stream);
+                points.push(stream.record().unwrap());
+            }
+            let ended = stream.elapsed_us(&points[0], &points[4]);
+            assert!(is_lost(&ended), "pass {lost}, {way:?}: {ended:?}");
+            assert!(is_lost(&stream.sync()));
+        }
+    }
+}
+
+/// Parameters where there are no immediates: marks have room at any number of dispatches.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn marks_have_room_for_their_numbers() {
+    let gpu = opened_as(WgpuConfig { uniform_parameters: true, ..WgpuConfig::default() });
+    let (mut stream, mut sums) = (gpu.stream().unwrap(), Sums::new(&gpu));
+    for count in [1, 510, 511, 512, 1022, 1023, 1024, 1025] {
+        for _ in 0..count {
+            sums.run(&mut stream);
+            // A place of its own for the mark of each pass.
+            if count < 1022 {
+                stream.record().unwrap();
+            }
+        }
+        stream.sync().unwrap();
+    }
+}
+
+/// A step of many command buffers, with the next one handed over before the first is read: how long it took is
+/// known all the same.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn what_is_read_is_timed_however_much_follows() {
+    let gpu = opened();
+    let (mut stream, mut sums) = (gpu.stream().unwrap(), Sums::new(&gpu));
+    let words: Buf<WgpuMem, u32> = Buf::new(gpu.alloc(16).unwrap(), 4).unwrap();
+    let mut step = |stream: &mut WgpuStream| {
+        for _ in 0..20 {
+            sums.run(stream);
+            stream.submit().unwrap();
+        }
+        stream.download(words.view()).unwrap()
+    };
+    let mut before = step(&mut stream);
+    for _ in 0..3 {
+        let next = step(&mut stream);
+        let (known, handed_over) = gpu.encoding().progress();
+        block_on(stream.collect(std::mem::replace(&mut before, next), &mut [0u32; 4])).unwrap();
+        let now = gpu.encoding().progress().0;
+        assert!(known < now && now < handed_over, "{known} {now} {handed_over}");
+    }
+    block_on(stream.collect(before, &mut [0u32; 4])).unwrap();
+    let (known, handed_over) = gpu.encoding().progress();
+    assert_eq!(known, handed_over);
+}
+
+/// A driver that refuses a shader which is compared with others: a report has the rest of what was found.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn a_shader_that_is_refused_is_a_probe_that_failed() {
+    let gpu = on_driver(WgpuConfig::default(), |kernel, text| match kernel {
+        Kernel::Linear { rows: 1, .. } => broken(text),
+        _ => text,
+    });
+    let found = gpu.probe_kernels().unwrap();
+    assert_eq!(found.passed, Some(false));
+    assert!(found.found.contains("linear_") && found.found.contains("refused"), "{found:?}");
+}
+
+/// Threads that compile one kernel at the same time find out the same.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn a_kernel_that_is_not_used_is_listed_once() {
+    let kernel = Kernel::Norm(Norm::Add, Elem::F32, Reduce::Subgroups);
+    let gpu =
+        on_driver(WgpuConfig { reduce: Some(Reduce::Subgroups), ..WgpuConfig::default() }, |kernel, text| {
+            match *kernel == Kernel::Norm(Norm::Add, Elem::F32, Reduce::Subgroups) {
+                true => with(text, "subgroupShuffleXor(squares, 2u)", "subgroupShuffleXor(squares, 1u)"),
+                false => text,
+            }
+        });
+    let made = |pipelines: &Pipelines| pipelines.anew(&gpu.gpu, kernel).unwrap().kernel;
+    assert_eq!(made(&gpu.pipelines), made(&gpu.pipelines));
+    assert_eq!(gpu.replaced_kernels().len(), 1, "{:?}", gpu.replaced_kernels());
+}
+
+/// The queue takes whole words, and counts as an upload: nothing is mapped from the beginning.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn buffers_begin_with_what_they_are_filled_with() {
+    let gpu = opened();
+    let mut stream = gpu.stream().unwrap();
+    for bytes in [1usize, 2, 3, 4, 5, 8, 15, 16, 17, 1001] {
+        let values: Vec<u8> = (0..bytes).map(|i| i as u8 | 1).collect();
+        let before = gpu.counters().uploaded;
+        let mem = gpu.gpu.alloc_filled("a test", &values).unwrap();
+        assert_eq!(gpu.counters().uploaded - before, bytes as u64);
+        let whole = bytes.next_multiple_of(16);
+        let all: Buf<WgpuMem, u8> = Buf::new(gpu.alloc(whole).unwrap(), whole).unwrap();
+        gpu.encoding().encoder(&gpu.gpu).unwrap().copy_buffer_to_buffer(
+            mem.buffer(),
+            0,
+            all.view().mem().buffer(),
+            0,
+            whole as u64,
+        );
+        let mut got = vec![7u8; whole];
+        let read = stream.download(all.view()).unwrap();
+        block_on(stream.collect(read, &mut got)).unwrap();
+        assert!(got[..bytes] == values && got[bytes..].iter().all(|byte| *byte == 0), "{bytes}: {got:?}");
+    }
+}
