@@ -60,6 +60,12 @@ impl SubmitBudget {
         Self { most: asked.unwrap_or(FIRST).max(1), last: None, fixed: asked.is_some() }
     }
 
+    /// So much work, until the first observation.
+    #[cfg(test)]
+    pub fn of_work(most: u64) -> Self {
+        Self { most, last: None, fixed: false }
+    }
+
     /// Work of one command buffer at most.
     pub fn most(&self) -> u64 {
         self.most

@@ -265,6 +265,12 @@ impl Encoding {
         self.marks.see(mark);
     }
 
+    /// So much work in a command buffer, until the first observation.
+    #[cfg(test)]
+    pub fn limit_work(&mut self, most: u64) {
+        self.ledger.limit_work(most);
+    }
+
     /// Work that is known to have run, and that was handed over.
     #[cfg(test)]
     pub fn progress(&self) -> (u64, u64) {

@@ -54,6 +54,12 @@ impl<I: Clone> Ledger<I> {
         self.budget = SubmitBudget::new(asked);
     }
 
+    /// So much work in a command buffer, until the first observation.
+    #[cfg(test)]
+    pub fn limit_work(&mut self, most: u64) {
+        self.budget = SubmitBudget::of_work(most);
+    }
+
     /// Workgroups that a dispatch may have, each of which has so much work.
     pub fn groups(&self, each: u64) -> u64 {
         self.budget.groups(each)

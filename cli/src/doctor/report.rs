@@ -215,7 +215,8 @@ fn assembled(listed: Value, said: Said, classes: &[Class], taken: Duration) -> V
     if measured.is_null() {
         measured = json!({"error": error.as_deref().unwrap_or(OUT_OF_TIME)});
     }
-    if let Some(probes) = opened["probes"].as_array_mut().filter(|probes| !probes.is_empty()) {
+    let probes = opened.get_mut("probes").and_then(Value::as_array_mut);
+    if let Some(probes) = probes.filter(|probes| !probes.is_empty()) {
         probes.push(if kernels.is_null() { uncompared(&end, begun.as_deref()) } else { kernels });
     }
     // In the order of the classes: the process times them one after the other.

@@ -54,7 +54,7 @@ impl Sealed {
         let damaged = |what: String| Err(io::Error::new(ErrorKind::InvalidData, what));
         let most = self.most + HEAD as u64;
         // Opening what is no file may do anything: it is asked before, and of what was opened.
-        let mut file = match fs::metadata(path)?.is_file() {
+        let file = match fs::metadata(path)?.is_file() {
             true => super::open_at_once(path)?,
             false => return damaged("not a regular file".into()),
         };
@@ -67,7 +67,7 @@ impl Sealed {
         }
         let mut head = Vec::with_capacity(about.len() as usize);
         // It may grow while it is read.
-        file.by_ref().take(most + 1).read_to_end(&mut head)?;
+        file.take(most + 1).read_to_end(&mut head)?;
         if head.len() <= HEAD || head.len() as u64 > most {
             return damaged(format!("{} bytes; there must be more than {HEAD}, at most {most}", head.len()));
         }

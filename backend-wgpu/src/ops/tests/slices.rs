@@ -1,6 +1,7 @@
 //! One dispatch in several command buffers gives the bits that it gives as a whole.
 
 use super::{Bench, HEADS, layout};
+use crate::budget::{of_attention, of_matmul};
 use crate::slices::{groups_of, slices};
 use crate::tests::opened_as;
 use crate::{WgpuConfig, WgpuMem, WgpuWeight};
@@ -183,7 +184,7 @@ fn a_dispatch_in_slices_gives_its_bits_in_the_wide_order() {
     bench.attention_in_slices("attention in tiles", [5, 1, 1]);
 }
 
-/// Attention over many keys counts for what it takes: as many command buffers as a matmul of that work.
+/// Attention over many keys counts for what it takes: as many command buffers as its work needs.
 #[test]
 #[ignore = "needs a wgpu adapter"]
 fn workgroups_over_many_keys_count_for_more() {
@@ -193,7 +194,8 @@ fn workgroups_over_many_keys_count_for_more() {
     let (bounds, scores) = (bench.words(&[0, 6]), Scores::causal(0.7));
     let mut submits = |max_rows| {
         bench.stream.sync().unwrap();
-        bench.gpu.encoding().limit(Some(12));
+        // Of twelve workgroups over 4096 keys.
+        bench.gpu.encoding().limit_work(12 * of_attention(1, 4096, 2 * HEADS.k_dim));
         let (before, mut out) = (bench.gpu.counters().submits, bench.guarded(rows * cols));
         let (q, k) = (q.view(rows).unwrap(), kv.view(rows).unwrap());
         let (sinks, bias, out_mat) = (None, None, out.mat(rows, cols));
@@ -213,4 +215,47 @@ fn workgroups_over_many_keys_count_for_more() {
         bench.gpu.counters().submits - before
     };
     assert_eq!([6, 4096, 8192, 3 * 4096].map(&mut submits), [1, 1, 2, 3]);
+}
+
+/// A matmul's work is that of its rows, outputs and inner size, padded as its tiles are; of experts that of all
+/// slots, in whichever tiles.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn work_is_that_of_rows_and_outputs() {
+    let mut bench = Bench::on(opened_as(WgpuConfig { mode: Mode::Reference, ..WgpuConfig::default() }));
+    let of = |bench: &mut Bench, op: &dyn Fn(&mut Bench)| {
+        bench.stream.sync().unwrap();
+        let before = bench.gpu.encoding().progress().1;
+        op(bench);
+        bench.stream.sync().unwrap();
+        bench.gpu.encoding().progress().1 - before
+    };
+    let (outputs, padded, inner) = (40, 64, 96);
+    let dense = bench.noisy_weight(outputs, inner, WeightUse::Linear { grain: 1, group: 1 });
+    let experts = bench.noisy_weight(3 * outputs, inner, WeightUse::Experts { count: 3, grain: 1 });
+    let x = bench.noise(40, inner);
+    let to_experts = bench.words(&[0; 40]);
+    let grouped =
+        bench.words(&[&[0, 40, 40, 40][..], &std::array::from_fn::<u32, 40, _>(|s| s as u32)].concat());
+    for rows in [1, 3, 9, 40] {
+        let tile = bench.gpu.select.tile_rows(rows) as usize;
+        let got = of(&mut bench, &|bench| {
+            let mut out = bench.guarded(rows * outputs);
+            bench.run(Linear::new(x.view(rows).unwrap(), &dense, None, out.mat(rows, outputs)));
+        });
+        assert_eq!(got, rows.div_ceil(tile) as u64 * of_matmul(tile, padded, inner), "{rows} rows");
+        let tile = bench.gpu.select.tile_rows(rows.div_ceil(3)) as usize;
+        let got = of(&mut bench, &|bench| {
+            let mut out = bench.guarded(rows * outputs);
+            let groups = Groups {
+                experts: to_experts.view().slice(0..rows).unwrap(),
+                groups: grouped.view().slice(0..4 + rows).unwrap(),
+                count: 3,
+            };
+            let (x, out_mat) = (x.view(rows).unwrap(), out.mat(rows, outputs));
+            bench.run(ExpertLinear { x, weight: &experts, bias: None, groups, first: 0, out: out_mat });
+        });
+        let least = of_matmul(rows, outputs, inner);
+        assert!((least..=40 * least).contains(&got), "{rows} slots in tiles of {tile}: {got} for {least}");
+    }
 }
