@@ -1,7 +1,8 @@
 //! Every variant through the writers of all native APIs, with the options that wgpu 30 gives them for the
 //! modules of this backend: checked, workgroup memory left as it is, one entry point.
 //!
-//! Each API is written twice: for the oldest and for the newest devices that the writer tells apart. SPIR-V
+//! Each API is written twice: for the oldest devices that the writer knows, loops counted as in builds with
+//! debug assertions, and for the newest ones, loops as they are, as in optimised builds. SPIR-V
 //! goes through `spirv-val` where it is installed. `ENGRAFT_REQUIRE=spirv-val`, which the wgpu lane sets,
 //! makes its absence a failure and writes every variant; elsewhere one of 32 is, by `ENGRAFT_SEED`. To
 //! validate takes far longer than all else: there one of eight is, and all of them under `ENGRAFT_FULL`.
@@ -37,6 +38,9 @@ enum Target {
 
 const TARGETS: [Target; 6] =
     [Target::Spirv13, Target::Spirv16, Target::Msl21, Target::Msl40, Target::Hlsl51, Target::Hlsl66];
+
+const NEWEST_MSL: (u8, u8) = (4, 0);
+const NEWEST_HLSL: hlsl::ShaderModel = hlsl::ShaderModel::V6_6;
 
 /// Of so many variants one is validated, unless all are.
 const VALIDATED: usize = 8;
@@ -81,9 +85,9 @@ impl Variant {
             Target::Spirv13 => self.spirv(false),
             Target::Spirv16 => self.spirv(true),
             Target::Msl21 => self.msl((2, 1)),
-            Target::Msl40 => self.msl((4, 0)),
+            Target::Msl40 => self.msl(NEWEST_MSL),
             Target::Hlsl51 => self.hlsl(hlsl::ShaderModel::V5_1),
-            Target::Hlsl66 => self.hlsl(hlsl::ShaderModel::V6_6),
+            Target::Hlsl66 => self.hlsl(NEWEST_HLSL),
         }
     }
 
@@ -107,7 +111,7 @@ impl Variant {
                 binding_array: BoundsCheckPolicy::Unchecked,
             },
             zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
-            force_loop_bounding: true,
+            force_loop_bounding: !newest,
             emit_int_div_checks: true,
             ..spv::Options::default()
         };
@@ -161,7 +165,7 @@ impl Variant {
                 binding_array: BoundsCheckPolicy::Unchecked,
             },
             zero_initialize_workgroup_memory: false,
-            force_loop_bounding: true,
+            force_loop_bounding: lang_version < NEWEST_MSL,
             emit_int_div_checks: true,
             ..msl::Options::default()
         };
@@ -194,7 +198,7 @@ impl Variant {
             immediates_target: immediates.then(|| target(0, 0)),
             zero_initialize_workgroup_memory: false,
             restrict_indexing: true,
-            force_loop_bounding: true,
+            force_loop_bounding: shader_model < NEWEST_HLSL,
             ..hlsl::Options::default()
         };
         let entry = hlsl::PipelineOptions { entry_point: Some((ShaderStage::Compute, "main".into())) };
