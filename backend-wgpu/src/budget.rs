@@ -187,8 +187,8 @@ mod tests {
         assert_eq!((fixed.most(), fixed.groups(EACH), fixed.work(7, EACH)), (1, 1, 7));
     }
 
-    /// A workgroup of a prompt has 32 times the sums of a single token's, and counts seven times as much: both
-    /// read their weights.
+    /// A workgroup of a prompt has 32 times the sums of a single token's, and counts seven times as much:
+    /// both read their weights.
     #[test]
     fn work_is_of_rows_and_outputs_and_the_inner_size() {
         let [token, prompt] = [(1, 8), (8, 32)].map(|(rows, outputs)| of_matmul(rows, outputs, 4096));

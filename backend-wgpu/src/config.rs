@@ -32,9 +32,9 @@ pub struct WgpuConfig {
     /// Folder that keeps compiled pipelines from start to start, where the API lets a program have them
     /// (Vulkan); none: nothing is kept. Elsewhere drivers keep them by themselves, and nothing is written.
     pub kernel_cache: Option<PathBuf>,
-    /// Workgroups that one command buffer may have, whatever they have to do; none: as much work as takes 75 ms,
-    /// by what the device took for those before, so that no watchdog gives one up. A dispatch of a matmul or of attention that has more
-    /// is split; other ops, and attention with terms by distance, are dispatched as a whole. No bit depends
-    /// on it.
+    /// Workgroups that one command buffer may have, whatever they have to do; none: as much work as takes
+    /// 75 ms, by what the device took for those before, so that no watchdog gives one up. A dispatch of a
+    /// matmul or of attention that has more is split; other ops, and attention with terms by distance, are
+    /// dispatched as a whole. No bit depends on it.
     pub submit_groups: Option<u64>,
 }

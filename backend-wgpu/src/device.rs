@@ -190,7 +190,7 @@ impl Gpu {
     }
 
     /// Allocates a buffer that begins with `bytes`, and is zero behind them. The queue writes them before the
-    /// next submit: a browser that has no memory for a buffer which is mapped from the beginning ends the page.
+    /// next submit: a browser without memory for a buffer that is mapped from the beginning ends the page.
     pub fn alloc_filled(&self, what: &str, bytes: &[u8]) -> Result<WgpuMem> {
         let mem = self.alloc(what, bytes.len())?;
         // The queue takes whole words.

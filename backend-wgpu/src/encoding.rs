@@ -13,10 +13,9 @@
 //!
 //! Not every API says that a command buffer was given up (Metal's watchdog does it, and wgpu counts it as
 //! completed). So work is followed by a mark: a dispatch that notes its number, if the mark before it was
-//! noted. It stands in the pass of that work, whose dispatches run one after the other, and no pass ends
-//! without one. Whatever is copied
-//! for the host has a mark of its own, and a copy of the number noted last is put behind it: results with
-//! another number are none (`readback`).
+//! noted. It stands in the pass of that work, whose dispatches run one after the other, and no pass with work
+//! ends without one (`marks`). Whatever is copied for the host has a mark of its own, and a copy of the number
+//! noted last is put behind it: results with another number are none (`readback`).
 
 use crate::WgpuMem;
 use crate::adapter::IN_BROWSER;
@@ -189,8 +188,8 @@ impl Encoding {
         self.pass_is_lost = self.loss(|loss| loss == Loss::Pass).is_some();
     }
 
-    /// Ends the pass, behind a mark of its work. On Metal wgpu makes a command buffer of every pass: a mark in
-    /// a later one says nothing of this.
+    /// Ends the pass, behind a mark of its work. On Metal wgpu makes a command buffer of every pass: a mark
+    /// in a later one says nothing of this.
     fn end_pass(&mut self, gpu: &Gpu) -> Result<()> {
         if let Some(number) = self.marks.at_end_of_pass() {
             self.mark(gpu, number)?;

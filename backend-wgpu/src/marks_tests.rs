@@ -108,8 +108,8 @@ fn marks_have_room_for_their_numbers() {
     }
 }
 
-/// A step of many command buffers, with the next one handed over before the first is read: how long it took is
-/// known all the same.
+/// A step of many command buffers, with the next one handed over before the first is read: how long it took
+/// is known all the same.
 #[test]
 #[ignore = "needs a wgpu adapter"]
 fn what_is_read_is_timed_however_much_follows() {

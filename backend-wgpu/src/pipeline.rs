@@ -71,8 +71,8 @@ fn storage_layout(device: &wgpu::Device, label: &str, bindings: &[Access]) -> wg
         .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(label), entries: &entries })
 }
 
-/// A shader whose accesses stay inside their bindings, whatever the data say: naga writes a check where an API
-/// has none of its own. Loops are counted in builds with debug assertions alone: all of them end.
+/// A shader whose accesses stay inside their bindings, whatever the data say: naga writes a check where an
+/// API has none of its own. Loops are counted in builds with debug assertions alone: all of them end.
 fn module(gpu: &Gpu, label: &str, text: String) -> wgpu::ShaderModule {
     let checks = wgpu::ShaderRuntimeChecks {
         force_loop_bounding: gpu.bounds_loops,
@@ -210,7 +210,7 @@ mod tests {
 
     /// How far a counter goes in a round: never by nothing. Numbers of workgroups, slices and chunks are 1 at
     /// least, as are invocations of a measurement.
-    const STEPS: [&str; 13] = [
+    const STEPS: [&str; 14] = [
         "1u",
         "8u",
         "64u",
@@ -218,6 +218,7 @@ mod tests {
         "groups.x",
         "groups.y",
         "groups.x * 64u",
+        "groups.x * BINS",
         "groups.x * 256u",
         "groups.x * slice_step(0u)",
         "groups.y * slice_step(1u)",
@@ -226,8 +227,8 @@ mod tests {
         "CHUNK",
     ];
 
-    /// Other loops: the counter of a measurement; those that halve or double a counter; searches that halve what
-    /// is left, and walks, of which each round moves on by one row, key, bin or unit at least.
+    /// Other loops: the counter of a measurement; those that halve or double a counter; searches that halve
+    /// what is left, and walks, of which each round moves on by one row, key, bin or unit at least.
     const OTHERS: [&str; 9] = [
         "for (var i = id.x; i < p.count; i += p.invocations) {",
         "for (var bit = 4u; bit > 0u; bit = bit >> 1u) {",

@@ -217,8 +217,8 @@ fn workgroups_over_many_keys_count_for_more() {
     assert_eq!([6, 4096, 8192, 3 * 4096].map(&mut submits), [1, 1, 2, 3]);
 }
 
-/// A matmul's work is that of its rows, outputs and inner size, padded as its tiles are; of experts that of all
-/// slots, in whichever tiles.
+/// A matmul's work is that of its rows, outputs and inner size, padded as its tiles are; of experts that of
+/// all slots, in whichever tiles.
 #[test]
 #[ignore = "needs a wgpu adapter"]
 fn work_is_that_of_rows_and_outputs() {
