@@ -79,6 +79,19 @@ fn shares_memory(features: wgpu::Features, api: wgpu::Backend, kind: AdapterKind
     shared && known && features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
 }
 
+/// The limits that a device is opened with, but for immediates.
+fn asked_of(have: &wgpu::Limits) -> wgpu::Limits {
+    wgpu::Limits {
+        max_storage_buffer_binding_size: have.max_storage_buffer_binding_size,
+        max_buffer_size: have.max_buffer_size,
+        max_compute_workgroups_per_dimension: have.max_compute_workgroups_per_dimension,
+        max_storage_buffers_per_shader_stage: 8,
+        max_compute_workgroup_storage_size: 16 << 10,
+        max_compute_invocations_per_workgroup: 256,
+        ..wgpu::Limits::downlevel_defaults()
+    }
+}
+
 /// What buffers of kernels are for.
 const OF_KERNELS: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
@@ -97,15 +110,7 @@ impl Gpu {
         let have = adapter.limits();
         let mut features = adapter.features()
             & (wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS);
-        let mut limits = wgpu::Limits {
-            max_storage_buffer_binding_size: have.max_storage_buffer_binding_size,
-            max_buffer_size: have.max_buffer_size,
-            max_compute_workgroups_per_dimension: have.max_compute_workgroups_per_dimension,
-            ..wgpu::Limits::downlevel_defaults()
-        };
-        limits.max_storage_buffers_per_shader_stage = 8;
-        limits.max_compute_workgroup_storage_size = 16 << 10;
-        limits.max_compute_invocations_per_workgroup = 256;
+        let mut limits = asked_of(&have);
         let shared_memory = shares_memory(adapter.features(), adapter.get_info().backend, listed.kind);
         if shared_memory {
             features |= wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;

@@ -14,8 +14,8 @@
 //! Not every API says that a command buffer was given up (Metal's watchdog does it, and wgpu counts it as
 //! completed). So work is followed by a mark: a dispatch that notes its number, if the mark before it was
 //! noted. It stands in the pass of that work, whose dispatches run one after the other, and no pass with work
-//! ends without one (`marks`). Whatever is copied for the host has a mark of its own, and a copy of the number
-//! noted last is put behind it: results with another number are none (`readback`).
+//! ends without one (`marks`). Whatever is copied for the host has a mark of its own, and a copy of the
+//! number noted last is put behind it: results with another number are none (`readback`).
 
 use crate::WgpuMem;
 use crate::adapter::IN_BROWSER;

@@ -6,7 +6,7 @@ use crate::kernel::Variant;
 use crate::limits::Limits;
 use crate::select::{LANES_PER_PANEL, MatmulOf, Shader};
 use crate::slices::ALL_GROUPS;
-use crate::weight::Panels;
+use crate::weight::{Chunk, Panels};
 use crate::{Wgpu, WgpuMem, WgpuStream};
 use engraft_core::Result;
 use engraft_core::mem::MatRef;
@@ -66,6 +66,12 @@ fn matmul_of(w: &Panels, input: &Input<'_>, out: Elem, act: bool) -> MatmulOf {
     }
 }
 
+/// Work of a chunk's outputs of so many rows, in tiles of `of_tile`.
+fn work_of((w, chunk): (&Panels, &Chunk), rows: usize, of_tile: usize) -> u64 {
+    let outputs = chunk.count * PANEL * (1 + usize::from(w.gate));
+    of_matmul(of_tile, outputs, w.cols).saturating_mul(rows.div_ceil(of_tile) as u64)
+}
+
 pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Variant) -> Result<()> {
     let Linear { x, weight, bias, then, out } = op;
     let (w, gpu, out) = (weight.panels()?, stream.gpu().clone(), out.as_ref());
@@ -121,8 +127,7 @@ pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Varian
         ];
         let tiles = x.rows().div_ceil(rows as usize).min(limits.groups as usize);
         let grid = [word(chunk.count * per_panel)?, word(tiles)?, 1];
-        let all = of_matmul(rows as usize, chunk.count * PANEL * (1 + usize::from(w.gate)), w.cols);
-        let work = all.saturating_mul(x.rows().div_ceil(rows as usize) as u64);
+        let work = work_of((w, chunk), x.rows(), rows as usize);
         stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, work)?;
     }
     Ok(())

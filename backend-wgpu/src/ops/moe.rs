@@ -9,7 +9,7 @@ use super::linear;
 use crate::budget::of_matmul;
 use crate::command::{Call, FLAT, Place, Slot, buffer, elem, groups, matrix, word};
 use crate::slices::ALL_GROUPS;
-use crate::weight::Panels;
+use crate::weight::{Chunk, Panels};
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::ops::{Chosen, Combine, ExpertLinear, MoeOp, Route};
@@ -105,7 +105,6 @@ fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<
     let (from_elem, to_elem) = (elem(x.dtype()), elem(out.dtype()));
     let (weight, vector, grouped) = (w.packing, input.aligned(), rows > 1);
     let kernel = Kernel::Experts { weight, x: from_elem, out: to_elem, rows, vector, grouped };
-    let all = of_slots(w, out.rows(), by.count, rows as usize);
     // Panels are counted from those of expert 0, wherever they are.
     let before = first * w.per_expert();
     for chunk in &w.chunks {
@@ -135,18 +134,18 @@ fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<
             which.slot,
         ];
         let grid = [word(w.outputs().div_ceil(PANEL))?, word(tiles)?, word(experts)?];
-        // A rank has a share of the experts, and a chunk one of theirs.
-        let panels = by.count.saturating_mul(w.per_expert()).max(1) as u64;
-        let work = all.saturating_mul(chunk.count as u64) / panels;
+        let work = work_of((w, chunk), out.rows(), by.count, rows as usize);
         stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, work)?;
     }
     Ok(())
 }
 
-/// Work of slots that all experts share, in tiles of so many rows. Of an expert's tiles one has fewer rows.
-fn of_slots(w: &Panels, slots: usize, experts: usize, rows: usize) -> u64 {
+/// Work of a chunk for slots that all experts share, in tiles of so many rows. Of an expert's tiles one has
+/// fewer. A rank has a share of the experts, and a chunk one of theirs.
+fn work_of((w, chunk): (&Panels, &Chunk), slots: usize, experts: usize, rows: usize) -> u64 {
     let tiles = slots.div_ceil(rows) + if rows > 1 { experts.min(slots) } else { 0 };
-    of_matmul(rows, w.outputs(), w.cols).saturating_mul(tiles as u64)
+    let all = of_matmul(rows, w.outputs(), w.cols).saturating_mul(tiles as u64);
+    all.saturating_mul(chunk.count as u64) / experts.saturating_mul(w.per_expert()).max(1) as u64
 }
 
 fn combine(stream: &mut WgpuStream, op: Combine<'_, Wgpu>) -> Result<()> {
