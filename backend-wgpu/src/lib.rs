@@ -10,8 +10,8 @@
 //! immediates; `readback` are buffers that the host reads; `budget` and `slices` say how much work goes into
 //! one command buffer, `ledger` by what those before it took; `marks` are numbers behind work; `encoding` is
 //! the open one; `scores` are small buffers that attention reads; `clock` has points in a queue's time;
-//! `backend` is what a device's streams share; `stream` is one rank's queue, and its captured steps (graphs in
-//! software); `ops` ties ops to kernels; `probe` finds out what the driver does to arithmetic and so which
+//! `backend` is what a device's streams share; `stream` is one rank's queue, and its captured steps (graphs
+//! in software); `ops` ties ops to kernels; `probe` finds out what the driver does to arithmetic and so which
 //! promise about bits can be kept; `measure` what the device can do at most; `wanted` which shaders a
 //! model's ops run by; `open` puts it all together.
 //!
