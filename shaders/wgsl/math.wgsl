@@ -29,7 +29,7 @@ fn exp_of(x: f32) -> f32 {
     let e = 1.0 + og(madd(og(r * r), q, r));
     let steps = bitcast<i32>(shifted) - 1262485504;
     let half = steps >> 1u;
-    let scaled = og(og(e) * power_of_two(half)) * power_of_two(steps - half);
+    let scaled = og(og(og(e) * power_of_two(half)) * power_of_two(steps - half));
     let v = select(scaled, 0.0, x < -87.33654);
     return select(v, x, is_nan(x));
 }

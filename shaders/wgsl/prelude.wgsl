@@ -3,9 +3,9 @@
 `params(carrier, fields)`: the template that calls it is the one place that names a kernel's parameters;
 `eps`, `factor`, `near`, `cap`, `inverse`, `slope`, `limit` and `shift` are f32, all others u32.
 
-The guard `og` makes a value opaque: an exclusive or with a parameter that is always zero. A compiler that
-may reassociate or contract cannot see through it, so a product stays a product and a sum a sum
-(docs/numerics.md, 2). -#}
+The guard `og` makes a value opaque: an or with a parameter that is always zero. A compiler that may
+reassociate or contract cannot see through it, so a product stays a product and a sum a sum (docs/numerics.md,
+2). Not an exclusive or: compilers know that two of them are none, and values may be guarded twice. -#}
 {%- macro params(carrier, fields) -%}
 struct Params {
     zero: u32,
@@ -20,7 +20,7 @@ var<immediate> p: Params;
 {%- endif %}
 
 fn og(x: f32) -> f32 {
-    return bitcast<f32>(bitcast<u32>(x) ^ p.zero);
+    return bitcast<f32>(bitcast<u32>(x) | p.zero);
 }
 
 // Multiply and add, each rounded: the contract's separate multiply-add.

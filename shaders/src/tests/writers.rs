@@ -20,6 +20,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+mod com;
+mod dxc;
+mod dxil;
+
 /// What a variant is written for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Target {
@@ -86,8 +90,8 @@ impl Variant {
             Target::Spirv16 => self.spirv(true),
             Target::Msl21 => self.msl((2, 1)),
             Target::Msl40 => self.msl(NEWEST_MSL),
-            Target::Hlsl51 => self.hlsl(hlsl::ShaderModel::V5_1),
-            Target::Hlsl66 => self.hlsl(NEWEST_HLSL),
+            Target::Hlsl51 => self.hlsl(hlsl::ShaderModel::V5_1).map(|_| Vec::new()),
+            Target::Hlsl66 => self.hlsl(NEWEST_HLSL).map(|_| Vec::new()),
         }
     }
 
@@ -175,10 +179,11 @@ impl Variant {
         };
         let (_, said) =
             msl::write_string(&self.module, &self.info, &options, &entry).map_err(|e| e.to_string())?;
-        one_entry(said.entry_point_names)
+        one_entry(said.entry_point_names).map(|_| Vec::new())
     }
 
-    fn hlsl(&self, shader_model: hlsl::ShaderModel) -> Result<Vec<u32>, String> {
+    /// The text, and the name of its entry point.
+    fn hlsl(&self, shader_model: hlsl::ShaderModel) -> Result<(String, String), String> {
         let target = |space, register| hlsl::BindTarget { space, register, ..Default::default() };
         let immediates = self.dialect.carrier == Carrier::Immediate;
         // Read-only and writable buffers have registers of their own.
@@ -196,6 +201,8 @@ impl Variant {
             binding_map,
             fake_missing_bindings: false,
             immediates_target: immediates.then(|| target(0, 0)),
+            // How many workgroups there are, which DX12 does not say.
+            special_constants_binding: Some(target(u8::from(immediates), 1)),
             zero_initialize_workgroup_memory: false,
             restrict_indexing: true,
             force_loop_bounding: shader_model < NEWEST_HLSL,
@@ -206,30 +213,30 @@ impl Variant {
         let said = hlsl::Writer::new(&mut text, &options, &entry)
             .write(&self.module, &self.info, None)
             .map_err(|e| e.to_string())?;
-        one_entry(said.entry_point_names)
+        Ok((text, one_entry(said.entry_point_names)?))
     }
 }
 
 /// The one entry point that was asked for.
-fn one_entry<E: ToString>(names: Vec<Result<String, E>>) -> Result<Vec<u32>, String> {
+fn one_entry<E: ToString>(names: Vec<Result<String, E>>) -> Result<String, String> {
     match &names[..] {
-        [Ok(_)] => Ok(Vec::new()),
+        [Ok(name)] => Ok(name.clone()),
         [Err(e)] => Err(e.to_string()),
         all => Err(format!("{} entry points, 1 is wanted", all.len())),
     }
 }
 
-/// Whether SPIR-V has to be validated.
-fn required() -> bool {
+/// Whether a check may not be left out: SPIR-V's by `spirv-val`, HLSL's by `dxc`.
+fn required(check: &str) -> bool {
     let required = std::env::var("ENGRAFT_REQUIRE").unwrap_or_default();
-    required.split(',').any(|name| name == "spirv-val")
+    required.split(',').any(|name| name == check)
 }
 
 /// Whether SPIR-V can be validated here. Said past the capture of tests where it cannot.
 fn validator() -> bool {
     let there =
         Command::new("spirv-val").arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
-    assert!(there || !required(), "spirv-val is required and not installed");
+    assert!(there || !required("spirv-val"), "spirv-val is required and not installed");
     if !there {
         let said = "SPIR-V was written but not validated: spirv-val is not installed (Debian: spirv-tools)";
         writeln!(std::io::stderr(), "{said}").unwrap();
@@ -293,7 +300,7 @@ fn writers_of_all_apis_take_the_variants() {
         .into_iter()
         .flat_map(|k| dialects(&k).into_iter().map(move |d| (k, d)))
         .collect();
-    let (whole, next) = (full || required(), AtomicUsize::new(0));
+    let (whole, next) = (full || required("spirv-val"), AtomicUsize::new(0));
     let sums = Mutex::new(([Done::default(); TARGETS.len()], Vec::new()));
     let work = || {
         let (mut done, mut refused) = ([Done::default(); TARGETS.len()], Vec::new());
