@@ -204,9 +204,8 @@ impl Compiler<'_> {
         let object = Buffer { start: object.as_ptr(), bytes: object.len(), encoding: 0 };
         let mut this = std::ptr::null_mut();
         // SAFETY: the object is a compiler, and the program outlives the call.
-        let status = unsafe {
-            self.0.function::<Disassemble>(DISASSEMBLE)(self.0.0, &object, &RESULT, &mut this)
-        };
+        let status =
+            unsafe { self.0.function::<Disassemble>(DISASSEMBLE)(self.0.0, &object, &RESULT, &mut this) };
         Ok(text(taken(Object::made("Disassemble", status, this)?, Output::Disassembly)?))
     }
 }

@@ -24,7 +24,9 @@ struct Refusal {
 const REFUSED: [Refusal; 1] = [
     // naga writes `dot4add_i8packed(a, b, 0)`, and DXC takes its type from the literal, which has 64 bits.
     Refusal {
-        is_of: |variant, model| variant.kernel.of_bytes() && variant.dialect.dot && model >= ShaderModel::V6_4,
+        is_of: |variant, model| {
+            variant.kernel.of_bytes() && variant.dialect.dot && model >= ShaderModel::V6_4
+        },
         says: "@dx.op.dot4AddPacked.i64",
     },
 ];
@@ -174,7 +176,8 @@ fn guards_outlive_dxc() {
     let Some(dxc) = library() else { return };
     let compiler = dxc.compiler().unwrap();
     let (x, out) = (Elem::F32, Elem::F32);
-    let linear = |weight, rows, vector| Kernel::Linear { weight, x, out, rows, gate: true, vector, act: true };
+    let linear =
+        |weight, rows, vector| Kernel::Linear { weight, x, out, rows, gate: true, vector, act: true };
     let lanes = |subgroups| {
         let weight = Packing::Q4K;
         Kernel::LinearLanes { weight, x, out, rows: 4, gate: false, act: false, subgroups }

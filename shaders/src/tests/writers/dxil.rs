@@ -77,7 +77,10 @@ impl<'a> Program<'a> {
         for line in lines {
             if let Some((name, said)) = line.split_once(" = ").filter(|(name, _)| name.starts_with('%')) {
                 let (op, rest) = said.split_once(' ').unwrap_or((said, ""));
-                values.insert(name, Value { op, rest });
+                // Types have such names, too.
+                if op != "type" {
+                    values.insert(name, Value { op, rest });
+                }
             } else if let Some(said) = line.strip_prefix("store ") {
                 stores.push(said);
             }
@@ -98,7 +101,7 @@ impl<'a> Program<'a> {
     fn array(&self, place: &'a str) -> Option<&'a str> {
         let (name, value) = self.values.get_key_value(place)?;
         match value.op {
-            "alloca" => Some(name),
+            "alloca" => Some(*name),
             "getelementptr" | "bitcast" => names(value.rest).find_map(|from| self.array(from)),
             _ => None,
         }
@@ -142,7 +145,8 @@ impl<'a> Program<'a> {
         let Some(value) = self.values.get(name).filter(|v| v.op == "extractvalue") else { return false };
         let loaded = value.operands().find_map(|from| self.values.get(from));
         value.rest.ends_with(", 0")
-            && loaded.is_some_and(|v| v.is_call(&["@dx.op.cbufferLoadLegacy"]) && v.rest.ends_with(", i32 0)"))
+            && loaded
+                .is_some_and(|v| v.is_call(&["@dx.op.cbufferLoadLegacy"]) && v.rest.ends_with(", i32 0)"))
     }
 
     /// What may lose its roundings or its order: products that sums take as they are, operations that are
@@ -182,7 +186,8 @@ impl<'a> Program<'a> {
 /// A product and a sum, with what stands between them.
 fn said(between: &str) -> String {
     format!(
-        "define void @main() {{
+        "%dx.types.CBufRet.i32 = type {{ i32, i32, i32, i32 }}
+define void @main() {{
   %1 = call %dx.types.CBufRet.i32 @dx.op.cbufferLoadLegacy.i32(i32 59, %dx.types.Handle %0, i32 0)  ; CBuf(h,i)
   %2 = extractvalue %dx.types.CBufRet.i32 %1, 0
   %5 = fmul fast float %3, %4
@@ -215,13 +220,17 @@ fn what_may_be_contracted_is_seen() {
     for between in unguarded {
         let text = said(between);
         let faults = Program::read(&text).faults();
-        assert!(matches!(&faults[..], [one] if one.contains("%10") && one.ends_with("the product %5")), "{faults:?}");
+        assert!(
+            matches!(&faults[..], [one] if one.contains("%10") && one.ends_with("the product %5")),
+            "{faults:?}"
+        );
     }
     // Guarded by a word that is no parameter, or not at all.
     for (from, to) in [("%1, 0", "%1, 1"), ("i32 0)", "i32 1)"), ("= or", "= xor")] {
         assert_eq!(Program::read(&said(guarded).replace(from, to)).guards(), 0, "{to}");
     }
-    let fused = said("%9 = call float @dx.op.tertiary.f32(i32 46, float %3, float %4, float %6)  ; FMad(a,b,c)");
+    let fused =
+        said("%9 = call float @dx.op.tertiary.f32(i32 46, float %3, float %4, float %6)  ; FMad(a,b,c)");
     assert!(Program::read(&fused).faults()[0].starts_with("fused"));
     let tree = said("%6 = fadd fast float %3, %4\n  %9 = fadd fast float %3, %11");
     let program = Program::read(&tree);
