@@ -4,7 +4,7 @@ use engraft_kernels::pack::Encoding;
 use engraft_kernels::params::gemm::Hopper;
 use engraft_kernels::params::linear::Linear;
 use engraft_kernels::params::moe::ExpertLinear;
-use engraft_kernels::params::{Elem, Format, attention, flash, gemm, int8};
+use engraft_kernels::params::{Elem, Format, attention, flash, gemm, grouped, int8};
 use std::fmt;
 
 /// What cuBLASLt's matmuls are counted as.
@@ -30,8 +30,15 @@ pub enum Kernel {
     Columns,
     /// Matmuls of quantized activations (`w8a8`).
     Integers,
-    /// Experts' matmuls, weights in this format as stored.
+    /// Experts' matmuls in the contract's order, weights in this format as stored.
     Experts(Format),
+    /// Experts' matmuls on tensor cores.
+    Grouped {
+        /// How weights are packed.
+        encoding: Encoding,
+        /// Element type of activations.
+        elem: Elem,
+    },
     /// A matmul on tensor cores.
     Tensor {
         /// How weights are packed.
@@ -81,6 +88,7 @@ impl Kernel {
             Self::Columns => all(&Linear::COLUMNS),
             Self::Integers => all(&int8::ENTRIES),
             Self::Experts(format) => ExpertLinear::entries(format).map(String::from).collect(),
+            Self::Grouped { encoding, elem } => grouped::entries(encoding, elem).collect(),
             Self::Tensor { encoding, elem, hopper, .. } => {
                 gemm::entries(encoding, elem).chain(gemm::boxed_entries(encoding, elem, hopper)).collect()
             }
@@ -107,6 +115,7 @@ impl fmt::Display for Kernel {
             Self::Columns => f.write_str("linear_columns*_f32"),
             Self::Integers => f.write_str("int8_*"),
             Self::Experts(format) => write!(f, "moe_linear*_{}", format.name()),
+            Self::Grouped { encoding, elem } => f.write_str(&grouped::name(encoding, elem)),
             Self::Tensor { encoding, elem, hopper, blaslt } => {
                 f.write_str(&gemm::name(encoding, elem))?;
                 if hopper != Hopper::None {

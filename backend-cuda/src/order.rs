@@ -93,8 +93,8 @@ impl Packed {
         let (mut file, done, n);
         match self.order {
             Order::Tensor(layout) => {
-                n = layout.n;
-                file = vec![0u8; layout.n * layout.row_bytes()];
+                n = layout.rows();
+                file = vec![0u8; n * layout.row_bytes()];
                 done = layout.unpack(&codes, &scales, &mut file);
             }
             Order::Columns(columns) => {

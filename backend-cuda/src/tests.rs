@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+mod experts;
 mod loading;
 
 fn config() -> CudaConfig {

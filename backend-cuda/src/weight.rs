@@ -246,8 +246,12 @@ pub(crate) fn prepare(gpu: &Cuda, weight: HostWeight<'_>, uses: &[Taken]) -> Res
     };
     // What ranks could share is added by the tree.
     let sum = match used_for {
-        WeightUse::LinearShare { .. } => Sum::shared(&leaves).unwrap_or(Sum::by_tree(cols, grain)),
-        WeightUse::Linear { .. } if grain > 1 => Sum::shared(&leaves).unwrap_or(Sum::by_tree(cols, grain)),
+        WeightUse::LinearShare { .. } | WeightUse::ExpertsShare { .. } => {
+            Sum::shared(&leaves).unwrap_or(Sum::by_tree(cols, grain))
+        }
+        WeightUse::Linear { .. } | WeightUse::Experts { .. } if grain > 1 => {
+            Sum::shared(&leaves).unwrap_or(Sum::by_tree(cols, grain))
+        }
         _ => Sum::folded(cols, grain),
     };
     let row_bytes = format.bytes(1, cols);

@@ -64,6 +64,28 @@ struct Gemm {
     DEVICE float zero(u32 leaf) const { return own >> leaf & 1 ? 0.0f : -0.0f; }
 };
 
+// What a block multiplies with and which rows: one weight, rows from `first` on as they lie. grouped.cuh has
+// another, of experts.
+struct OneWeight {
+    // Whether rows are looked up in a list.
+    static constexpr bool LISTED = false;
+    const Gemm &p;
+    u32 first;
+
+    // Row r of the block: whether there is one, the row of x that it reads, whether it is written, and where.
+    DEVICE bool has(u32 r) const { return first + r < p.x.rows; }
+    DEVICE u32 from(u32 r) const { return first + r; }
+    DEVICE bool writes(u32 r) const { return has(r); }
+    DEVICE u32 to(u32 r) const { return first + r; }
+    // Rows from row r of the block on.
+    DEVICE u32 left(u32 r) const { return has(r) ? p.x.rows - (first + r) : 0; }
+    template <typename F>
+    DEVICE u64 weight() const { return p.weight; }
+    template <typename F>
+    DEVICE u64 scales() const { return p.scales; }
+    DEVICE u64 bias() const { return p.bias; }
+};
+
 constexpr u32 THEN_NOTHING = 0;
 constexpr u32 THEN_ACT = 1;
 constexpr u32 THEN_ADD = 2;
@@ -263,12 +285,12 @@ struct Sums {
 
 // ---- Copies -----------------------------------------------------------------------------------------------
 
-// 8 values of x from (row, k) to shared memory where rows do not begin at multiples of 16 bytes; beyond the
-// matrix zeros.
-template <typename T>
-DEVICE void copy_single(const Gemm &p, u32 row, u32 k, u32 to) {
-    u32 count = row < p.x.rows && k < p.k ? least(p.k - k, 8u) : 0;
-    const T *from = row_of<T>(p.x, count > 0 ? row : 0) + k;
+// 8 values of x from (row r of the block, k) to shared memory where rows do not begin at multiples of 16
+// bytes; beyond the matrix zeros.
+template <typename T, typename R>
+DEVICE void copy_single(const Gemm &p, const R &rows, u32 r, u32 k, u32 to) {
+    u32 count = rows.has(r) && k < p.k ? least(p.k - k, 8u) : 0;
+    const T *from = row_of<T>(p.x, count > 0 ? rows.from(r) : 0) + k;
 #pragma unroll 1
     for (u32 i = 0; i < 8; i++) {
         u16 v = i < count ? from[i].raw : 0;
@@ -358,8 +380,8 @@ DEVICE u32 output_at(const Gemm &p, u32 col, u32 within) { return col + (p.gated
 // `words`.
 template <typename T, u32 V>
 DEVICE void finish(
-    const Gemm &p, u32 tile, u32 within, u32 row, const float *sums, u32 part_pitch, u32 parts, bool wide, bool read,
-    uint4 words
+    const Gemm &p, u64 biases, u32 tile, u32 within, u32 row, const float *sums, u32 part_pitch, u32 parts, bool wide,
+    bool read, uint4 words
 ) {
     bool gate = p.then == THEN_GATE;
     u32 inner = p.n / 2;
@@ -389,8 +411,8 @@ DEVICE void finish(
                 for (u32 i = 0; i < V; i++) v[i] = add(v[i], from[part * part_pitch + i]);
             }
         }
-        if (p.bias != 0) {
-            const float *b = reinterpret_cast<const float *>(p.bias) + bias;
+        if (biases != 0) {
+            const float *b = reinterpret_cast<const float *>(biases) + bias;
 #pragma unroll
             for (u32 i = 0; i < V; i++) v[i] = add(v[i], i < count ? b[i] : 0.0f);
         }
@@ -451,9 +473,9 @@ DEVICE void finish(
     }
 }
 
-// All outputs of a block: tiles from `tile`, rows from `row` on.
-template <typename T, u32 V, u32 TILES, u32 ROWS>
-DEVICE void finish_all(const Gemm &p, u32 tile, u32 row, const float *board, u32 parts, u32 threads) {
+// All outputs of a block: tiles from `tile` on.
+template <typename T, u32 V, u32 TILES, u32 ROWS, typename R>
+DEVICE void finish_all(const Gemm &p, const R &rows, u32 tile, const float *board, u32 parts, u32 threads) {
     constexpr u32 PITCH = Board<TILES>::PITCH;
     // Pieces of a thread whose old values are on their way at one time.
     constexpr u32 SIDE = V == 8 ? 4 : 1;
@@ -466,7 +488,7 @@ DEVICE void finish_all(const Gemm &p, u32 tile, u32 row, const float *board, u32
     auto place = [&](u32 i, u32 &r, u32 &f) {
         r = i / pieces, f = i % pieces * V;
         if (gate) f = f / 8 * 16 + f % 8;
-        return i < pieces * ROWS && row + r < p.x.rows;
+        return i < pieces * ROWS && rows.writes(r);
     };
     for (u32 i = threadIdx.x; i < pieces * ROWS; i += threads * SIDE) {
         uint4 old[SIDE] = {};
@@ -477,7 +499,7 @@ DEVICE void finish_all(const Gemm &p, u32 tile, u32 row, const float *board, u32
                 if (!reads || !place(i + j * threads, r, f)) continue;
                 u32 col = column_of(p, tile + f / 16, f % 16);
                 if (columns_from(p, col) < V) continue;
-                u64 at = (u64)(row + r) * p.out.pitch + output_at(p, col, f % 16);
+                u64 at = (u64)rows.to(r) * p.out.pitch + output_at(p, col, f % 16);
                 old[j] = *reinterpret_cast<const uint4 *>(reinterpret_cast<const T *>(p.out.ptr) + at);
                 read |= 1u << j;
             }
@@ -487,7 +509,7 @@ DEVICE void finish_all(const Gemm &p, u32 tile, u32 row, const float *board, u32
         for (u32 j = 0; j < SIDE; j++, read >>= 1) {
             if (place(i + j * threads, r, f)) {
                 const float *sums = board + r * PITCH + f;
-                finish<T, V>(p, tile + f / 16, f % 16, row + r, sums, ROWS * PITCH, parts, wide, read & 1, old[0]);
+                finish<T, V>(p, rows.bias(), tile + f / 16, f % 16, rows.to(r), sums, ROWS * PITCH, parts, wide, read & 1, old[0]);
             }
 #pragma unroll
             for (u32 e = 0; e + 1 < SIDE; e++) old[e] = old[e + 1];

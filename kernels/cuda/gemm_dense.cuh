@@ -6,7 +6,7 @@
 #pragma once
 #include "gemm.cuh"
 
-template <typename T, typename F, u32 MW, u32 NW, u32 MT, u32 NT, u32 STAGES>
+template <typename T, typename F, u32 MW, u32 NW, u32 MT, u32 NT, u32 STAGES, typename R = OneWeight>
 struct Dense {
     static constexpr u32 TILES = MW * MT, ROWS = NW * NT * 8, THREADS = MW * NW * 32;
     static constexpr u32 W = 2 * F::HALF, S = 2 * F::SCALES, X = ROWS * 128, STAGE = TILES * (W + S) + X;
@@ -18,8 +18,12 @@ struct Dense {
     static constexpr u32 WN = TILES * W / 16 / THREADS, XN = ROWS * 8 / THREADS;
     static_assert(WN * THREADS * 16 == TILES * W && XN * THREADS == ROWS * 8 && ROWS * 4 % THREADS == 0, "whole pieces");
 
+    // Different rows among the pieces of x.
+    static constexpr u32 OWN_ROWS = ROWS * 4 / THREADS;
+
     const Gemm &p;
-    u32 tile, row;
+    R rows;
+    u32 tile;
     // The ring and its end; where this thread's part of the next unit goes.
     u32 ring, ring_end, w_to, x_to;
     // This thread's place in a stage's rows.
@@ -28,6 +32,8 @@ struct Dense {
     u64 w_from, x_from;
     u32 w_step[WN];
     u64 x_pitch;
+    // Of listed rows the way from this thread's first to each other one of its own.
+    u64 x_step[R::LISTED && OWN_ROWS > 1 ? OWN_ROWS - 1 : 1];
     // Which of this thread's rows exist.
     u32 rows_there;
     // Scales: whether this thread copies any, from where.
@@ -38,15 +44,15 @@ struct Dense {
 
     DEVICE static u32 row_of_piece(u32 i) { return threadIdx.x / 4 + i * THREADS % (ROWS * 4) / 4; }
 
-    DEVICE Dense(const Gemm &p, u32 memory) : p(p) {
-        tile = blockIdx.x * TILES, row = blockIdx.y * ROWS;
+    DEVICE Dense(const Gemm &p, const R &rows, u32 memory) : p(p), rows(rows) {
+        tile = blockIdx.x * TILES;
         ring = pinned(memory), ring_end = pinned(memory + STAGES * STAGE);
         w_to = ring + threadIdx.x * 16;
         x_place = pinned(place_of_piece(threadIdx.x));
         x_to = ring + x_place;
         all = pinned(p.units), group_units = pinned(p.group_units);
         u32 last = over(p.n, 16) - 1 - tile;
-        w_from = p.weight + (u64)tile * p.units * W;
+        w_from = rows.template weight<F>() + (u64)tile * p.units * W;
 #pragma unroll
         for (u32 i = 0; i < WN; i++) {
             u32 piece = threadIdx.x + i * THREADS;
@@ -55,16 +61,25 @@ struct Dense {
         units = fresh = 0;
         if constexpr (F::SCALES > 0) {
             u32 t = threadIdx.x / (S / 16);
-            s_from = p.scales + (u64)(tile + least(t, last)) * p.groups * F::SCALES + threadIdx.x % (S / 16) * 16;
+            s_from = rows.template scales<F>() + (u64)(tile + least(t, last)) * p.groups * F::SCALES + threadIdx.x % (S / 16) * 16;
         }
         left = (int)p.k - (int)(threadIdx.x % 4 * 8);
         wide = pinned(wide_rows<T>(p));
         x_pitch = p.x.pitch * sizeof(T);
-        x_from = p.x.ptr + row * x_pitch + threadIdx.x % 4 * 16;
         rows_there = 0;
 #pragma unroll
-        for (u32 i = 0; i < XN; i++) rows_there |= (u32)(row + row_of_piece(i) < p.x.rows) << i;
+        for (u32 i = 0; i < XN; i++) rows_there |= (u32)rows.has(row_of_piece(i)) << i;
         rows_there = pinned(rows_there);
+        u32 row = rows.from(0);
+        if constexpr (R::LISTED) {
+            row = rows_there & 1 ? rows.from(row_of_piece(0)) : 0;
+#pragma unroll
+            for (u32 i = 1; i < OWN_ROWS; i++) {
+                u64 other = rows_there >> i & 1 ? rows.from(row_of_piece(i)) : row;
+                x_step[i - 1] = (other - row) * x_pitch;
+            }
+        }
+        x_from = p.x.ptr + row * x_pitch + threadIdx.x % 4 * 16;
     }
 
     // Beginnings of slots alone may be compared: `offset` is this thread's place in one.
@@ -98,14 +113,16 @@ struct Dense {
             for (u32 i = 0; i < XN; i++) {
                 u32 h = i * THREADS / (ROWS * 4);
                 bool there = rows_there >> i & 1;
-                const u8 *from = reinterpret_cast<const u8 *>(x_from + (there ? row_of_piece(i) * x_pitch : 0) + h * 64);
+                u64 step = there ? row_of_piece(i) * x_pitch : 0;
+                if constexpr (R::LISTED) step = i % OWN_ROWS == 0 ? 0 : x_step[i % OWN_ROWS == 0 ? 0 : i % OWN_ROWS - 1];
+                const u8 *from = reinterpret_cast<const u8 *>(x_from + step + h * 64);
                 copy16_or_zero(to + i * THREADS * 16, from, there && left > (int)(h * 32));
             }
         } else {
 #pragma unroll 1
             for (u32 i = 0; i < XN; i++) {
                 u32 k = (u32)((int)p.k - left) + i * THREADS / (ROWS * 4) * 32;
-                copy_single<T>(p, row + row_of_piece(i), k, to + i * THREADS * 16);
+                copy_single<T>(p, rows, row_of_piece(i), k, to + i * THREADS * 16);
             }
         }
         x_from += 128;
@@ -155,8 +172,8 @@ struct Dense {
         u32 lane = pinned(threadIdx.x % 32), warp = threadIdx.x / 32, wm = warp % MW, wn = warp / MW;
 #pragma unroll 1
         for (u32 i = 0; i < STAGES - 1 && i < all; i++) copy_weights();
-        wait_for_dependencies();
-        launch_dependents();
+        // Where rows are listed, reading the list has waited.
+        if constexpr (!R::LISTED) begin();
 #pragma unroll 1
         for (u32 i = 0; i < STAGES - 1; i++) {
             if (i < all) copy_rows();
@@ -217,7 +234,7 @@ struct Dense {
         __syncthreads();
         Board<TILES>::put(board, 0, ROWS, wm * MT, wn * NT * 8, total, lane);
         __syncthreads();
-        finish_all<T, 8, TILES, ROWS>(p, tile, row, board, 1, THREADS);
+        finish_all<T, 8, TILES, ROWS>(p, rows, tile, board, 1, THREADS);
     }
 };
 
@@ -226,6 +243,7 @@ struct Dense {
     extern "C" __global__ void __launch_bounds__(MW * NW * 32, 1) FAMILY##_##NAME(const __grid_constant__ Gemm p) {    \
         using Kernel = Dense<T, F, MW, NW, MT, NT, STAGES>;                                                            \
         static_assert(Kernel::SHARED <= 98304, "96 KiB");                                                              \
-        Kernel kernel(p, shared_address(memory));                                                                      \
+        OneWeight rows{p, blockIdx.y * Kernel::ROWS};                                                                  \
+        Kernel kernel(p, rows, shared_address(memory));                                                                \
         kernel.run(reinterpret_cast<float *>(memory));                                                                 \
     }

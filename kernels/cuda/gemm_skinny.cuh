@@ -7,7 +7,7 @@
 #pragma once
 #include "gemm.cuh"
 
-template <typename T, typename F, u32 WARPS, u32 MT, u32 NT, u32 STAGES>
+template <typename T, typename F, u32 WARPS, u32 MT, u32 NT, u32 STAGES, typename R = OneWeight>
 struct Skinny {
     static constexpr u32 OWN = 8 / WARPS, ROWS = 8 * NT, HALVES = F::HALVES;
     // Stages of a unit.
@@ -19,13 +19,16 @@ struct Skinny {
     static constexpr u32 SHARED = RING > BOARD ? RING : BOARD;
 
     const Gemm &p;
-    u32 lane, tile, row;
+    R rows;
+    u32 lane, tile;
     // The ring and its end; where this lane's part of the next stage's weights and rows goes.
     u32 ring, ring_end, w_to, x_to;
     // From there to this lane's place among the rows.
     u32 x_place;
-    // What they are read from: this lane's 16 bytes, and the way to the next tile and the next eight rows.
+    // What they are read from: this lane's 16 bytes, and the way to the next tile and the next eight rows; of
+    // listed rows that from the first to each other one.
     u64 w_from, s_from, x_from, w_pitch, s_pitch, x_pitch;
+    u64 x_step[R::LISTED && NT > 1 ? NT - 1 : 1];
     // Weight stages copied, that of the next group.
     u32 copied, fresh;
     // Stages of all, of the first leaf, of the first group, of a whole group; 0 for groups of 32.
@@ -35,8 +38,8 @@ struct Skinny {
     u32 eights;
     u32 wide;
 
-    DEVICE Skinny(const Gemm &p, u32 memory, u32 first, u32 middle, u32 end) : p(p) {
-        lane = pinned(threadIdx.x % 32), tile = blockIdx.x * MT, row = blockIdx.y * ROWS;
+    DEVICE Skinny(const Gemm &p, const R &rows, u32 memory, u32 first, u32 middle, u32 end) : p(p), rows(rows) {
+        lane = pinned(threadIdx.x % 32), tile = blockIdx.x * MT;
         ring = pinned(memory + threadIdx.x / 32 * (STAGES * STAGE) + lane * 16);
         ring_end = pinned(ring + STAGES * STAGE);
         w_to = x_to = ring;
@@ -45,7 +48,7 @@ struct Skinny {
         // A block's last tile may not exist: then it is the one before.
         bool all = tile + MT <= over(p.n, 16);
         w_pitch = all ? (u64)p.units * (2 * F::HALF) : 0;
-        w_from = p.weight + ((u64)tile * p.units + first) * (2 * F::HALF) + lane * 16;
+        w_from = rows.template weight<F>() + ((u64)tile * p.units + first) * (2 * F::HALF) + lane * 16;
         copied = fresh = 0;
         if constexpr (F::SCALES > 0) {
             bool small = p.group_units == 0;
@@ -53,14 +56,21 @@ struct Skinny {
             group_stages = pinned(p.group_units * PER_UNIT);
             group_first = pinned(small ? 0 : ((group + 1) * p.group_units - first) * PER_UNIT);
             s_pitch = all ? (u64)p.groups * F::SCALES : 0;
-            s_from = p.scales + ((u64)tile * p.groups + group) * F::SCALES + lane * 16;
+            s_from = rows.template scales<F>() + ((u64)tile * p.groups + group) * F::SCALES + lane * 16;
         }
-        u32 at = row + lane / 4;
-        eights = pinned(at < p.x.rows ? over(p.x.rows - at, 8) : 0);
+        eights = pinned(over(rows.left(lane / 4), 8));
         left = (int)p.k - (int)(first * 64 + lane % 4 * 8);
         wide = pinned(wide_rows<T>(p));
         x_pitch = p.x.pitch * (8 * sizeof(T));
-        x_from = p.x.ptr + ((u64)(eights > 0 ? at : 0) * p.x.pitch + first * 64 + lane % 4 * 8) * sizeof(T);
+        u32 row = eights > 0 ? rows.from(lane / 4) : 0;
+        if constexpr (R::LISTED) {
+#pragma unroll
+            for (u32 j = 1; j < NT; j++) {
+                u64 other = j < eights ? rows.from(lane / 4 + j * 8) : row;
+                x_step[j - 1] = (other - row) * (p.x.pitch * sizeof(T));
+            }
+        }
+        x_from = p.x.ptr + ((u64)row * p.x.pitch + first * 64 + lane % 4 * 8) * sizeof(T);
     }
 
     DEVICE u32 after(u32 slot) const { return slot + STAGE == ring_end ? ring : slot + STAGE; }
@@ -99,7 +109,8 @@ struct Skinny {
             for (u32 h = 0; h < HALVES; h++) {
 #pragma unroll
                 for (u32 j = 0; j < NT; j++) {
-                    const u8 *from = reinterpret_cast<const u8 *>(x_from + j * x_pitch + h * 64);
+                    u64 step = !R::LISTED ? j * x_pitch : j == 0 ? 0 : x_step[R::LISTED && j > 0 ? j - 1 : 0];
+                    const u8 *from = reinterpret_cast<const u8 *>(x_from + step + h * 64);
                     if (j < eights) copy16_or_zero(to + (h * NT + j) * 512, from, left > (int)(h * 32));
                 }
             }
@@ -107,7 +118,7 @@ struct Skinny {
 #pragma unroll 1
             for (u32 part = 0; part < HALVES * NT; part++) {
                 u32 k = (u32)((int)p.k - left) + part / NT * 32;
-                if (part % NT < eights) copy_single<T>(p, row + lane / 4 + part % NT * 8, k, to + part * 512);
+                if (part % NT < eights) copy_single<T>(p, rows, lane / 4 + part % NT * 8, k, to + part * 512);
             }
         }
         x_from += HALVES * 64;
@@ -130,8 +141,8 @@ struct Skinny {
         clear_rows();
 #pragma unroll 1
         for (u32 i = 0; i < STAGES - 1 && i < total; i++) copy_weights();
-        wait_for_dependencies();
-        launch_dependents();
+        // Where rows are listed, reading the list has waited.
+        if constexpr (!R::LISTED) begin();
 #pragma unroll 1
         for (u32 i = 0; i < STAGES - 1; i++) {
             if (i < total) copy_rows();
@@ -187,7 +198,7 @@ struct Skinny {
         if constexpr (OWN > 1) Board<MT>::put(board, leaf, ROWS, 0, 0, before, lane);
         Board<MT>::put(board, leaf + OWN - 1, ROWS, 0, 0, sums.leaf, lane);
         __syncthreads();
-        finish_all<T, 1, MT, ROWS>(p, tile, row, board, 8, WARPS * 32);
+        finish_all<T, 1, MT, ROWS>(p, rows, tile, board, 8, WARPS * 32);
     }
 };
 
@@ -197,6 +208,7 @@ struct Skinny {
         using Kernel = Skinny<T, F, WARPS, MT, NT, STAGES>;                                                            \
         static_assert(Kernel::SHARED <= 98304, "96 KiB");                                                              \
         u32 leaf = threadIdx.x / 32 * Kernel::OWN;                                                                     \
-        Kernel kernel(p, shared_address(memory), p.leaves[leaf], p.leaves[leaf + 1], p.leaves[leaf + Kernel::OWN]);     \
+        OneWeight rows{p, blockIdx.y * Kernel::ROWS};                                                                  \
+        Kernel kernel(p, rows, shared_address(memory), p.leaves[leaf], p.leaves[leaf + 1], p.leaves[leaf + Kernel::OWN]); \
         kernel.run(reinterpret_cast<float *>(memory));                                                                 \
     }

@@ -347,7 +347,7 @@ struct Block {
             for (u32 i = 0; i < SUMS; i++) board[row_of_sum(i) * PITCH + output_of_sum(i)] = total[i];
         }
         __syncthreads();
-        finish_all<T, 8, TILES, N>(p, tile, row, board, 1, THREADS);
+        finish_all<T, 8, TILES, N>(p, OneWeight{p, row}, tile, board, 1, THREADS);
     }
 
     // This block's leaves, then all leaves of its rows.
@@ -383,7 +383,7 @@ struct Block {
         }
         cluster_arrive();
         cluster_wait();
-        finish_all<T, 8, TILES, SLICE>(p, tile, row + leaf / OWN * SLICE, board, 8, THREADS);
+        finish_all<T, 8, TILES, SLICE>(p, OneWeight{p, row + leaf / OWN * SLICE}, tile, board, 8, THREADS);
     }
 
     DEVICE void run(float *board) {

@@ -9,8 +9,8 @@
 //            ascending. A warp per expert looks through all slots twice: no atomics, so the order is what it
 //            must be.
 //   linear   every slot's matmul with its expert's weight [experts * n, k], in the order of the
-//            contract: blocks of 32 outputs by 4 slots (or 16) of one expert; a block finds its expert from
-//            the bounds on the device.
+//            contract: blocks of 32 outputs by 4 slots (or 16) of one expert (slots.cuh); on tensor cores
+//            grouped.cu and groupedq.cu.
 //   combine  out[t] = sum over j of weights[t, j] y[t top_k + j], added to out[t] where asked. Leaves go by
 //            expert number, each a chain of madd; a rank adds those of its own experts and reads no other
 //            slot. Without experts one chain.
@@ -18,6 +18,7 @@
 // Bytes: linear reads an expert's weight once per 4 (16) of its slots; combine reads y once and writes out
 // once.
 #include "matmul.cuh"
+#include "slots.cuh"
 
 constexpr u32 MOST_CHOSEN = 64;
 
@@ -246,46 +247,13 @@ struct ExpertLinear {
 template <typename W, u32 ROWS>
 DEVICE void experts(const ExpertLinear &p) {
     __shared__ MatmulShared<ROWS> shared;
-    __shared__ u32 place[3];
     begin();
     const u32 *groups = reinterpret_cast<const u32 *>(p.groups), *order = groups + p.count + 1;
-    const u32 *bounds = groups + p.first;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, slots = p.out.rows;
-    // Which expert has tile blockIdx.x: experts' tiles lie one after the other.
-    if (threadIdx.x < 32) {
-        u32 before = 0, found = 0xffffffffu, from = 0, to = 0;
-        for (u32 e = 0; e < p.own && found == 0xffffffffu; e += 32) {
-            // Bounds beyond the slots count as their number.
-            u32 a = e + lane < p.own ? least(bounds[e + lane], slots) : 0;
-            u32 b = e + lane < p.own ? most(least(bounds[e + lane + 1], slots), a) : a;
-            u32 tiles = over(b - a, ROWS), sum = tiles;
-#pragma unroll
-            for (u32 span = 1; span < 32; span *= 2) {
-                u32 other = __shfl_up_sync(0xffffffffu, sum, span);
-                if (lane >= span) sum += other;
-            }
-            u32 hits = __ballot_sync(0xffffffffu, before + sum > blockIdx.x);
-            if (hits) {
-                u32 at = __ffs(hits) - 1;
-                found = e + at;
-                u32 first = before + __shfl_sync(0xffffffffu, sum - tiles, at);
-                from = __shfl_sync(0xffffffffu, a, at) + (blockIdx.x - first) * ROWS;
-                to = __shfl_sync(0xffffffffu, b, at);
-            }
-            before += __shfl_sync(0xffffffffu, sum, 31);
-        }
-        if (lane == 0) {
-            place[0] = found;
-            place[1] = from;
-            place[2] = to;
-        }
-    }
-    __syncthreads();
-    u32 expert = place[0], from = place[1];
-    if (expert == 0xffffffffu) return;
-    if (from >= place[2]) return;
-    u32 count = least(place[2] - from, ROWS), outputs = p.out.cols, per_row = slots / p.x.rows;
-    u64 begin = (u64)expert * outputs;
+    SlotTile tile = slot_tile<ROWS>(groups + p.first, p.own, slots, blockIdx.x, lane);
+    if (tile.count == 0) return;
+    u32 from = tile.from, count = tile.count, outputs = p.out.cols, per_row = slots / p.x.rows;
+    u64 begin = (u64)tile.expert * outputs;
     u32 first = blockIdx.y * TILE_OUTPUTS, n = first + lane;
     matmul<W>(p.x, p.elem, p.weight, p.leaves, count, [=](u32 i) { return least(order[from + i], slots - 1) / per_row; }, begin + first,
                begin + outputs, shared);

@@ -79,8 +79,10 @@ impl Encoding {
 pub struct Layout {
     /// What the kernels multiply from.
     pub encoding: Encoding,
-    /// Outputs.
+    /// Outputs, of one part.
     pub n: usize,
+    /// Parts, whose rows lie one after the other (experts); tiles begin anew with each.
+    pub parts: usize,
     /// Inputs.
     pub k: usize,
     /// Whether gate and up rows share tiles.
@@ -128,12 +130,34 @@ impl Layout {
             _ if group != 0 && group != HALF && group < k && !group.is_multiple_of(UNIT) => {
                 Err("groups are 32 values, a multiple of 64, or a row")
             }
-            _ => Ok(Layout { encoding, n, k, gated, group, split_nibbles }),
+            _ => Ok(Layout { encoding, n, parts: 1, k, gated, group, split_nibbles }),
         }
+    }
+
+    /// The layout of the same rows, of `parts` experts.
+    ///
+    /// # Errors
+    /// Rows that the parts do not share evenly, or pairs of them.
+    pub fn in_parts(self, parts: usize) -> Result<Layout, &'static str> {
+        match () {
+            _ if parts == 0 || !self.n.is_multiple_of(parts) => Err("experts share the rows evenly"),
+            _ if self.gated || self.parts != 1 => Err("experts have no gated weights"),
+            _ => Ok(Layout { n: self.n / parts, parts, ..self }),
+        }
+    }
+
+    /// Outputs of all parts.
+    pub const fn rows(&self) -> usize {
+        self.parts * self.n
     }
 
     /// Tiles of outputs.
     pub const fn tiles(&self) -> usize {
+        self.parts * self.part_tiles()
+    }
+
+    /// Those of one part.
+    const fn part_tiles(&self) -> usize {
         self.n.div_ceil(TILE)
     }
 
@@ -200,11 +224,12 @@ impl Layout {
 
     /// The file's row that is row `r` of `tile`; none beyond the weight.
     fn row(&self, tile: usize, r: usize) -> Option<usize> {
+        let (part, tile) = (tile / self.part_tiles(), tile % self.part_tiles());
         let (row, end) = match self.gated {
             false => (tile * TILE + r, self.n),
             true => (tile * 8 + r % 8, self.n / 2),
         };
-        (row < end).then_some(if self.gated && r >= 8 { row + end } else { row })
+        (row < end).then_some(part * self.n + if self.gated && r >= 8 { row + end } else { row })
     }
 
     /// Packs some tiles of a weight: `file` holds all its rows, `codes` and `scales` exactly these tiles.
@@ -289,7 +314,7 @@ impl Layout {
     fn fits(&self, tiles: &Range<usize>, file: usize, codes: usize, scales: usize) -> bool {
         let count = tiles.len();
         tiles.end <= self.tiles()
-            && file == self.n * self.row_bytes()
+            && file == self.rows() * self.row_bytes()
             && codes == count * self.tile_bytes()
             && scales == count * self.tile_scale_bytes()
     }

@@ -6,8 +6,8 @@ use bytemuck::Zeroable;
 use engraft_kernels::pack::Encoding;
 use engraft_kernels::params::kv::KvView;
 use engraft_kernels::params::{
-    Elem, Format, MatView, attention, elementwise, embed, exchange, flash, gemm, index, int8, kv, linear,
-    moe, norm, picture, rope, rows, sample,
+    Elem, Format, MatView, attention, elementwise, embed, exchange, flash, gemm, grouped, index, int8, kv,
+    linear, moe, norm, picture, rope, rows, sample,
 };
 use engraft_kernels::{Launch, MODULES, Module, entries, param_bytes, single, waits_for_others};
 use serde_json::Value;
@@ -68,7 +68,7 @@ fn kernels_for_tensor_cores_use_them() {
     for module in MODULES {
         for entry in entries(ptx(module)) {
             let wanted = match module.stem {
-                "gemm" | "gemmq" => everyone,
+                "gemm" | "gemmq" | "grouped" | "groupedq" => everyone,
                 "flash" if !entry.starts_with("flash_merge_") => everyone,
                 "int8" if entry == "int8_dense" => everyone,
                 "gemmw" | "gemmwq" | "flashw" => hopper,
@@ -80,7 +80,7 @@ fn kernels_for_tensor_cores_use_them() {
         }
     }
     // An entry of another name would go by unseen.
-    assert_eq!(found, 2 * (12 + 36 + 28 + 1) + 20 + 36 + 4);
+    assert_eq!(found, 2 * (12 + 36 + 10 + 36 + 28 + 1) + 20 + 36 + 4);
     // What entries share has none, or every text would.
     let merge = MODULES
         .iter()
@@ -145,7 +145,7 @@ fn named() -> BTreeSet<String> {
                 Encoding::Nibbles { offset },
                 Encoding::FiveBits { offset },
             ] {
-                all.extend(gemm::entries(encoding, elem));
+                all.extend(gemm::entries(encoding, elem).chain(grouped::entries(encoding, elem)));
                 all.extend(gemm::boxed_entries(encoding, elem, gemm::Hopper::All));
             }
         }
@@ -161,6 +161,8 @@ fn every_entry_has_a_launch_that_names_it_and_no_other_is_named() {
     assert_eq!(named.difference(&compiled).collect::<Vec<_>>(), Vec::<&String>::new(), "named alone");
     assert_eq!(compiled.difference(&named).collect::<Vec<_>>(), Vec::<&String>::new(), "compiled alone");
     assert_eq!(gemm::name(Encoding::Plain, Elem::F16), "gemm_*_f16");
+    assert_eq!(grouped::name(Encoding::Plain, Elem::BF16), "grouped_*_bf16");
+    assert_eq!(grouped::name(Encoding::Bytes { offset: false }, Elem::F16), "groupedq_*_f16_int8");
     assert_eq!(gemm::name(Encoding::FiveBits { offset: true }, Elem::BF16), "gemmq_*_bf16_int5a");
 }
 

@@ -9,6 +9,8 @@ mod bias;
 mod flash;
 #[path = "tensor/gemm.rs"]
 mod gemm;
+#[path = "tensor/grouped.rs"]
+mod grouped;
 #[path = "tensor/long.rs"]
 mod long;
 #[path = "tensor/machine.rs"]

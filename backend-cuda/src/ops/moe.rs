@@ -1,33 +1,37 @@
 //! Experts: routing, their matmuls, their sum.
 
-use super::names::{elem, format, no_format};
+use super::Terms;
+use super::names::{elem, unsupported};
+use super::select::{Experts, experts};
+use crate::order::Order;
 use crate::weight::{bounds_of, word};
 use crate::{Cuda, CudaStream, Kernel};
-use engraft_core::mem::{Weight, WeightFormat, WeightUse};
+use engraft_core::mem::{Weight, WeightUse};
 use engraft_core::ops::{Chosen, Combine, ExpertLinear, MoeOp, MoeOpKind, Route, Signature};
 use engraft_core::params::{GroupRank, RouterScore};
 use engraft_core::{Error, Result};
-use engraft_kernels::params::moe as kernels;
+use engraft_kernels::params::{gemm, grouped, moe as kernels};
 
 /// Which kernel.
-pub(super) fn kernel(op: MoeOpKind, signature: &Signature) -> std::result::Result<Kernel, String> {
+pub(super) fn kernel(
+    terms: Terms,
+    op: MoeOpKind,
+    signature: &Signature,
+) -> std::result::Result<Kernel, String> {
     Ok(match op {
         MoeOpKind::Route => {
             let entries = &[kernels::Route::ENTRY, kernels::Group::ENTRY];
             Kernel::Several { name: kernels::Route::ENTRY, entries }
         }
-        MoeOpKind::ExpertLinear if signature.weight == Some(WeightFormat::W8A8) => {
-            return Err(no_format(signature));
-        }
-        MoeOpKind::ExpertLinear => Kernel::Experts(format(signature)?),
+        MoeOpKind::ExpertLinear => experts(terms, signature)?.kernel(signature),
         MoeOpKind::Combine => Kernel::Entry(kernels::Combine::entry(elem(signature.x))),
     })
 }
 
-pub(super) fn run(stream: &mut CudaStream, op: MoeOp<'_, Cuda>) -> Result<()> {
+pub(super) fn run(stream: &mut CudaStream, op: MoeOp<'_, Cuda>, signature: &Signature) -> Result<()> {
     match op {
         MoeOp::Route(op) => route(stream, op),
-        MoeOp::ExpertLinear(op) => expert_linear(stream, op),
+        MoeOp::ExpertLinear(op) => expert_linear(stream, op, signature),
         MoeOp::Combine(op) => combine(stream, op),
     }
 }
@@ -79,24 +83,41 @@ fn route(stream: &mut CudaStream, op: Route<'_, Cuda>) -> Result<()> {
     stream.launch(&p.launch(), &p)
 }
 
-fn expert_linear(stream: &mut CudaStream, op: ExpertLinear<'_, Cuda>) -> Result<()> {
+fn expert_linear(stream: &mut CudaStream, op: ExpertLinear<'_, Cuda>, signature: &Signature) -> Result<()> {
     let w = op.weight.rows()?;
     let own = match op.weight.info().used_for {
         WeightUse::Experts { count, .. } | WeightUse::ExpertsShare { count, .. } => count,
         _ => return Err(Error::internal("a weight that is not of experts")),
     };
-    let p = kernels::ExpertLinear {
-        x: stream.matrix(op.x)?,
-        weight: w.view(stream.gpu())?,
-        out: stream.matrix_mut(&op.out)?,
-        bias: stream.vector(op.bias)?,
-        groups: stream.buffer(op.groups.groups)?,
-        leaves: w.leaves,
-        count: word(op.groups.count)?,
-        first: word(op.first)?,
-        own: word(own)?,
-        elem: elem(op.x.dtype()),
-        elem_out: elem(op.out.dtype()),
-    };
-    stream.launch(&p.launch(w.format), &p)
+    let (x, out, bias) = (stream.matrix(op.x)?, stream.matrix_mut(&op.out)?, stream.vector(op.bias)?);
+    let groups = stream.buffer(op.groups.groups)?;
+    let (count, first, elem, elem_out) =
+        (word(op.groups.count)?, word(op.first)?, elem(op.x.dtype()), elem(op.out.dtype()));
+    match experts(stream.gpu().terms(), signature).map_err(|reason| unsupported(signature, reason))? {
+        Experts::Strict(format) => {
+            let (weight, leaves, own) = (w.view(stream.gpu())?, w.leaves, word(own)?);
+            let p = kernels::ExpertLinear {
+                x,
+                weight,
+                out,
+                bias,
+                groups,
+                leaves,
+                count,
+                first,
+                own,
+                elem,
+                elem_out,
+            };
+            stream.launch(&p.launch(format), &p)
+        }
+        Experts::Tensor(layout) => {
+            let layout = layout.in_parts(own).map_err(Error::internal)?;
+            let (weight, scales) = w.packed(stream.gpu(), Order::Tensor(layout))?;
+            let mut gemm = gemm::Gemm::new(&layout, w.sum, elem, elem_out, gemm::Then::Nothing);
+            (gemm.x, gemm.out, gemm.weight, gemm.scales, gemm.bias) = (x, out, weight, scales, bias);
+            let p = grouped::Grouped { gemm, groups, count, first, own: word(own)?, reserved: 0 };
+            stream.launch(&p.launch(), &p)
+        }
+    }
 }

@@ -1,13 +1,13 @@
-//! Which kernel a matmul or an attention takes: one choice by the op's signature, which its body and the
+//! Which kernel a matmul, one of experts or an attention takes: one choice by the op's signature, which its body and the
 //! report both ask.
 
-use super::names::{elem, format};
+use super::names::{elem, format, no_format};
 use crate::Kernel;
 use crate::order::{Order, Taken};
 use crate::terms::Terms;
-use engraft_core::mem::{WeightFormat, WeightInfo};
+use engraft_core::mem::{WeightFormat, WeightInfo, WeightUse};
 use engraft_core::numerics::Mode;
-use engraft_core::ops::{LinearOpKind, OpKind, Signature, SumPart};
+use engraft_core::ops::{LinearOpKind, MoeOpKind, OpKind, Signature, SumPart};
 use engraft_core::params::Heads;
 use engraft_kernels::bytes::Bytes;
 use engraft_kernels::columns::Columns;
@@ -93,6 +93,37 @@ pub(super) fn matmul(terms: Terms, s: &Signature) -> Result<Matmul, String> {
     })
 }
 
+/// How experts' matmuls run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Experts {
+    /// In the contract's order: weights in this format as stored.
+    Strict(Format),
+    /// On tensor cores: weights packed, as one matrix that experts have parts of.
+    Tensor(Layout),
+}
+
+impl Experts {
+    /// The key, for activations of the signature's type.
+    pub fn kernel(self, signature: &Signature) -> Kernel {
+        match self {
+            Self::Strict(format) => Kernel::Experts(format),
+            Self::Tensor(Layout { encoding, .. }) => Kernel::Grouped { encoding, elem: elem(signature.x) },
+        }
+    }
+}
+
+/// The kernel of experts' matmuls: on tensor cores where a matmul with all of their rows is.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn experts(terms: Terms, s: &Signature) -> Result<Experts, String> {
+    Ok(match matmul(terms, s)? {
+        Matmul::Tensor { layout, .. } => Experts::Tensor(layout),
+        Matmul::Strict(_) | Matmul::Columns(_) => Experts::Strict(format(s)?),
+        Matmul::Integers(_) => return Err(no_format(s)),
+    })
+}
+
 /// Without tensor cores.
 fn in_order(format: Format, n: usize, k: usize) -> Matmul {
     match format {
@@ -107,11 +138,21 @@ fn in_order(format: Format, n: usize, k: usize) -> Matmul {
 pub(crate) fn taken(terms: Terms, s: &Signature, weight: &WeightInfo) -> Taken {
     let part = SumPart::of(weight.used_for);
     let real = Signature { weight: Some(weight.format), inner: weight.cols, outer: weight.rows, part, ..*s };
+    let packed = |order| Taken { stored: false, packed: Some(order) };
     let chosen = match s.op {
         OpKind::Linear(_) => matmul(terms, &real),
+        OpKind::Moe(MoeOpKind::ExpertLinear) => {
+            let parts = match (experts(terms, &real), weight.used_for) {
+                (
+                    Ok(Experts::Tensor(layout)),
+                    WeightUse::Experts { count, .. } | WeightUse::ExpertsShare { count, .. },
+                ) => layout.in_parts(count).ok(),
+                _ => None,
+            };
+            return parts.map_or(Taken::STORED, |layout| packed(Order::Tensor(layout)));
+        }
         _ => return Taken::STORED,
     };
-    let packed = |order| Taken { stored: false, packed: Some(order) };
     match chosen {
         Ok(Matmul::Strict(_)) | Err(_) => Taken::STORED,
         Ok(Matmul::Columns(columns)) => packed(Order::Columns(columns)),
@@ -225,6 +266,32 @@ mod tests {
         assert_eq!(matmul(LARGE, &part), Ok(Matmul::Strict(Format::Bf16)));
         let part = Signature { x: Float::F32, weight: Some(WeightFormat::Plain(Float::F32)), ..part };
         assert_eq!(matmul(LARGE, &part), Ok(Matmul::Columns(Columns { n: 4096, k: 4096 })));
+    }
+
+    #[test]
+    fn experts_take_tensor_cores_where_a_matmul_does() {
+        let plain = Signature::new(OpKind::Moe(MoeOpKind::ExpertLinear), Float::Bf16, 64, 8 * 40);
+        let name = |terms, weight| shown(terms, &Signature { weight: Some(weight), ..plain });
+        let bf16 = WeightFormat::Plain(Float::Bf16);
+        let fast = Terms { mode: Mode::Fast, blaslt: true, ..LARGE };
+        assert_eq!(name(LARGE, bf16), "grouped_*_bf16");
+        assert_eq!(name(fast, bf16), "grouped_*_bf16");
+        assert_eq!(name(SMALL, WeightFormat::Block(Block::Q8_0)), "groupedq_*_bf16_int8");
+        assert_eq!(name(LARGE, WeightFormat::Block(Block::Q4K)), "moe_linear*_q4_k");
+        assert_eq!(name(Terms { mode: Mode::Reference, ..LARGE }, bf16), "moe_linear*_bf16");
+        let rank = Signature { weight: Some(bf16), out: Float::F32, ..plain };
+        assert_eq!(shown(LARGE, &Signature { part: SumPart::Units, ..rank }), "grouped_*_bf16");
+        assert_eq!(shown(LARGE, &Signature { part: SumPart::Any, ..rank }), "moe_linear*_bf16");
+        let full = Signature { x: Float::F32, weight: Some(WeightFormat::Plain(Float::F32)), ..rank };
+        assert_eq!(shown(LARGE, &full), "moe_linear*_f32");
+        // Tiles begin anew with every expert.
+        let used_for = WeightUse::Experts { count: 8, grain: 1 };
+        let info = WeightInfo { name: "w".into(), rows: 320, cols: 64, format: bf16, used_for };
+        let packed = taken(LARGE, &Signature { weight: Some(bf16), ..plain }, &info).packed;
+        assert!(
+            matches!(packed, Some(Order::Tensor(layout)) if (layout.parts, layout.n, layout.tiles()) == (8, 40, 24)),
+            "{packed:?}"
+        );
     }
 
     #[test]

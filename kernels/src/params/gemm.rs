@@ -42,13 +42,13 @@ pub struct Gemm {
     pub scales: u64,
     /// `[n]` f32, or 0.
     pub bias: u64,
-    n: u32,
+    pub(super) n: u32,
     k: u32,
     units: u32,
     group_units: u32,
     groups: u32,
-    encoding: u32,
-    elem: Elem,
+    pub(super) encoding: u32,
+    pub(super) elem: Elem,
     elem_out: Elem,
     gated: u32,
     then: u32,
@@ -92,7 +92,7 @@ const ADD: u32 = 2;
 const GATE: u32 = 3;
 
 /// Number of an encoding, as `launch` reads it.
-const fn number(encoding: Encoding) -> u32 {
+pub(super) const fn number(encoding: Encoding) -> u32 {
     match encoding {
         Encoding::Plain => 0,
         Encoding::Bytes { offset } => 1 + offset as u32,
@@ -141,9 +141,14 @@ const PACKED_TILINGS: [&str; 3] = ["n8", "n32", "wide"];
 
 /// The entry of a kernel, by its tile.
 fn entry(encoding: u32, tiling: &str, elem: Elem) -> String {
+    entry_of(["gemm", "gemmq"], encoding, tiling, elem)
+}
+
+/// The same of these stems: that of plain, that of quantized weights.
+pub(super) fn entry_of([plain, packed]: [&str; 2], encoding: u32, tiling: &str, elem: Elem) -> String {
     match encoding {
-        0 => format!("gemm_{tiling}_{}", elem.name()),
-        encoding => format!("gemmq_{tiling}_{}_{}", elem.name(), NAMES[encoding.min(6) as usize]),
+        0 => format!("{plain}_{tiling}_{}", elem.name()),
+        encoding => format!("{packed}_{tiling}_{}_{}", elem.name(), NAMES[encoding.min(6) as usize]),
     }
 }
 
@@ -360,12 +365,12 @@ const MANY: u32 = 96;
 
 /// How a launch tiles the outputs: tiles of 16 and rows of a block, threads, shared memory.
 #[derive(Debug, Clone, Copy)]
-struct Tiling {
-    name: &'static str,
-    tiles: u32,
-    rows: u32,
-    threads: u32,
-    shared: u32,
+pub(super) struct Tiling {
+    pub name: &'static str,
+    pub tiles: u32,
+    pub rows: u32,
+    pub threads: u32,
+    pub shared: u32,
 }
 
 impl Gemm {
@@ -521,7 +526,7 @@ impl Gemm {
     }
 
     /// The kernels of this encoding; figures as in the tables of `gemm.cu` and `gemmq.cu`.
-    fn tilings(&self) -> Vec<Tiling> {
+    pub(super) fn tilings(&self) -> Vec<Tiling> {
         let (half, scales, halves) = bytes_of(self.encoding);
         // The board: f32 sums of all leaves (of one, in the dense kernels), 4 more columns than outputs.
         let board = |tiles: u32, rows: u32| rows * (16 * tiles + 4) * 4;

@@ -18,6 +18,7 @@ pub mod embed;
 pub mod exchange;
 pub mod flash;
 pub mod gemm;
+pub mod grouped;
 pub mod index;
 pub mod int8;
 pub mod kv;

@@ -1,4 +1,4 @@
-//! Experts: `cuda/moe.cu`.
+//! Experts: `cuda/moe.cu`; their matmuls on tensor cores: [`super::grouped`].
 
 use super::{Elem, Format, Leaves, MatView, WeightView, by_elem, by_format, launch, over_rows};
 use crate::Launch;
@@ -78,7 +78,7 @@ impl Group {
     }
 }
 
-/// Every slot's matmul with its expert's weight.
+/// Every slot's matmul with its expert's weight, in the contract's order.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct ExpertLinear {

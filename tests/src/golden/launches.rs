@@ -9,7 +9,7 @@ pub type Launches = BTreeMap<String, u64>;
 
 /// Beginnings of entries whose every launch belongs to a slot of the plan; others also serve in between
 /// (gathering rows, converting logits, sorting slots by expert).
-const PLANNED: [&str; 12] = [
+const PLANNED: [&str; 14] = [
     "attention_paged_",
     "attention_dense_",
     "attention_disentangled_",
@@ -20,6 +20,8 @@ const PLANNED: [&str; 12] = [
     "gemmq_",
     "gemmw_",
     "gemmwq_",
+    "grouped_",
+    "groupedq_",
     "linear_",
     "moe_linear_",
 ];
