@@ -3,7 +3,7 @@
 
 use super::{config, open, words};
 use crate::{Cuda, CudaMem, CudaStream, CudaWeight};
-use engraft_core::backend::{Backend, Stream};
+use engraft_core::backend::{Backend, Stream, block_on};
 use engraft_core::mem::{Float, HostWeight, Mat, MatLayout, MatRef, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::numerics::{Mode, Share, leaf_bounds};
 use engraft_core::ops::{Checked, ExpertLinear, Groups, Linear, MoeOpKind, OpKind, Run, Signature, Then};
@@ -44,6 +44,13 @@ fn bias(gpu: &Cuda, n: usize, first: usize) -> CudaWeight {
 
 fn rows(gpu: &Cuda, rows: usize, cols: usize, dtype: Float) -> Mat<CudaMem> {
     Mat::new(gpu.alloc(rows * cols * dtype.bytes()).unwrap(), rows, cols, dtype).unwrap()
+}
+
+/// The bytes of a matrix, when the stream has come so far.
+fn read(gpu: &Cuda, stream: &mut CudaStream, from: &Mat<CudaMem>) -> Vec<u8> {
+    let ticket = stream.download(words(gpu, 1).view()).unwrap();
+    block_on(stream.collect(ticket, &mut [0u32])).unwrap();
+    gpu.read(from.view(1).unwrap().mem()).unwrap()
 }
 
 /// What experts are used for.
@@ -109,7 +116,7 @@ impl Case {
                 .unwrap(),
             )
             .unwrap();
-        gpu.read(out.view(slots).unwrap().mem()).unwrap()
+        read(gpu, stream, &out)
     }
 
     /// One slot by the matmul of its row.
@@ -117,7 +124,7 @@ impl Case {
         let (n, k, e) = (self.n, self.k, EXPERTS[slot] as usize);
         let mut out = rows(gpu, 1, n, self.out());
         if !self.own.contains(&e) {
-            return gpu.read(out.view(1).unwrap().mem()).unwrap();
+            return read(gpu, stream, &out);
         }
         let weight = weight(gpu, n, k, 1000 + e * n * k, self.uses().1, false);
         let bias = self.share.is_none().then(|| bias(gpu, n, 100 + e * n));
@@ -132,7 +139,7 @@ impl Case {
                     .unwrap(),
             )
             .unwrap();
-        gpu.read(out.view(1).unwrap().mem()).unwrap()
+        read(gpu, stream, &out)
     }
 }
 
