@@ -141,7 +141,8 @@ impl Layout {
     pub fn in_parts(self, parts: usize) -> Result<Layout, &'static str> {
         match () {
             _ if parts == 0 || !self.n.is_multiple_of(parts) => Err("experts share the rows evenly"),
-            _ if self.gated || self.parts != 1 => Err("experts have no gated weights"),
+            _ if self.gated => Err("experts have no gated weights"),
+            _ if self.parts != 1 => Err("parts have no parts"),
             _ => Ok(Layout { n: self.n / parts, parts, ..self }),
         }
     }

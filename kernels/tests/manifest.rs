@@ -197,7 +197,9 @@ fn shared_memory_is_what_choices_count_on() {
     // Matmuls need no query: they fit the smallest device that is taken, 99 KiB a block.
     for format in [Format::Bf16, Format::Int8, Format::Int8a, Format::Int4, Format::Int4a, Format::Q8_0] {
         let layout = gemm::supports(Elem::BF16, Elem::BF16, format, 64, 256, 512, false).unwrap();
-        for launch in gemm::Gemm::new(&layout, sum, Elem::BF16, Elem::BF16, gemm::Then::Nothing).choices() {
+        let gemm = gemm::Gemm::new(&layout, sum, Elem::BF16, Elem::BF16, gemm::Then::Nothing);
+        let of_experts = grouped::Grouped { gemm, ..grouped::Grouped::zeroed() };
+        for launch in gemm.choices().into_iter().chain(of_experts.choices()) {
             assert!(shared(&launch) <= 99 << 10, "{launch:?}");
         }
     }

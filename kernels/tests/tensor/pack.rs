@@ -25,14 +25,23 @@ const FORMATS: [(Format, &[usize]); 11] = [
 
 proptest! {
     #[test]
-    fn unpacking_gives_the_file_back(n in 1usize..70, k in 1usize..300, gated: bool, seed: u64, pick in 0usize..64) {
+    fn unpacking_gives_the_file_back(
+        n in 1usize..70, parts in 1usize..4, k in 1usize..300, gated: bool, seed: u64, pick in 0usize..64
+    ) {
         let (format, groups) = FORMATS[pick % FORMATS.len()];
         let group = groups[pick % groups.len()];
         let blocks = Layout::of(format, 0, n, 33, false).is_err();
-        let (n, k) = (if gated { n.next_multiple_of(2) } else { n }, if blocks { k.next_multiple_of(32) } else { k });
+        // Experts have no gated weights.
+        let parts = if gated { 1 } else { parts };
+        let n = parts * if gated { n.next_multiple_of(2) } else { n };
+        let k = if blocks { k.next_multiple_of(32) } else { k };
         let w = random(format, group, n, k, &mut Dice(seed));
-        let layout = Layout::of(format, group, n, k, gated).unwrap();
+        let mut layout = Layout::of(format, group, n, k, gated).unwrap();
+        if parts > 1 {
+            layout = layout.in_parts(parts).unwrap();
+        }
         prop_assert_eq!(w.file.len(), n * layout.row_bytes());
+        prop_assert_eq!(layout.tiles(), parts * (n / parts).div_ceil(16));
         let mut codes = vec![1; layout.code_bytes()];
         let mut scales = vec![1; layout.scale_bytes()];
         // In two parts, as several threads would.
@@ -130,6 +139,10 @@ fn what_cannot_be_packed_is_refused_with_a_reason() {
     assert!(refused(Format::Q8_0, 0, 16, 40, false).contains("whole"));
     assert!(refused(Format::F16, 0, 17, 64, true).contains("gate"));
     let layout = Layout::of(Format::F16, 0, 16, 64, false).unwrap();
+    let parts = |layout: Layout, parts| layout.in_parts(parts).unwrap_err();
+    assert!(parts(layout, 3).contains("evenly") && parts(layout, 0).contains("evenly"));
+    assert!(parts(Layout { gated: true, ..layout }, 2).contains("gated"));
+    assert!(parts(layout.in_parts(2).unwrap(), 2).contains("parts"));
     let rows = |file| FileRows::new([file], 128).unwrap();
     assert!(!layout.pack(0..1, &rows(&[0; 15 * 128]), &mut [0; 2048], &mut []));
     assert!(!layout.pack(0..2, &rows(&[0; 2048]), &mut [0; 4096], &mut []));
