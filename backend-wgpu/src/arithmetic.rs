@@ -2,6 +2,17 @@
 
 use engraft_core::numerics::Mode;
 
+/// How a device's kernels sum, as far as promises depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sums {
+    /// In the contract's order, not the wide one.
+    pub leaves: bool,
+    /// Every sum of a chain is guarded, as in all modes but `Fast`.
+    pub guarded: bool,
+    /// Kernels between which the number of rows decides are compared; pages cannot wait for that.
+    pub compared: bool,
+}
+
 /// Which operations give the host's bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Arithmetic {
@@ -23,13 +34,18 @@ impl Arithmetic {
         self.division && self.square_root && self.order && self.functions
     }
 
-    /// Why `wanted` is not promised where sums follow the contract's order (`leaves`) or the wide one; none
-    /// where it is.
-    pub fn withheld(&self, wanted: Mode, leaves: bool) -> Option<String> {
-        match (wanted, self.promise(leaves)) {
+    /// Why `wanted` is not promised for such sums; none where it is.
+    pub fn withheld(&self, wanted: Mode, sums: Sums) -> Option<String> {
+        match (wanted, self.promise(sums)) {
             (Mode::Fast, _) | (Mode::Reference, Mode::Reference) => None,
             (Mode::Invariant, Mode::Reference | Mode::Invariant) => None,
-            (Mode::Reference, _) if !leaves => Some("sums follow the wide order".into()),
+            (_, Mode::Fast) if self.order && !sums.guarded => {
+                Some("sums are not guarded in mode fast".into())
+            }
+            (_, Mode::Fast) if self.order => {
+                Some("pages cannot compare kernels of several rows with others".into())
+            }
+            (Mode::Reference, _) if !sums.leaves => Some("sums follow the wide order".into()),
             (Mode::Reference, _) => {
                 let all = [
                     ("division", self.division),
@@ -44,14 +60,15 @@ impl Arithmetic {
         }
     }
 
-    /// What may be promised where sums follow the contract's order (`leaves`) or the wide one.
+    /// What may be promised for such sums.
     ///
     /// A driver that contracts or reassociates decides so kernel by kernel, and the number of rows decides
-    /// which kernel runs: bits could depend on the batch, so nothing is promised.
-    pub fn promise(&self, leaves: bool) -> Mode {
-        match self.order {
+    /// which kernel runs: bits could depend on the batch, so nothing is promised. Nor is it where the kernels
+    /// of few rows, which have the wide order alone, are compared with no other.
+    pub fn promise(&self, sums: Sums) -> Mode {
+        match self.order && sums.guarded && (sums.leaves || sums.compared) {
             false => Mode::Fast,
-            true if leaves && self.strict() => Mode::Reference,
+            true if sums.leaves && self.strict() => Mode::Reference,
             true => Mode::Invariant,
         }
     }
@@ -65,25 +82,38 @@ mod tests {
     fn no_more_is_promised_than_the_probe_found() {
         let all =
             Arithmetic { division: true, square_root: true, order: true, functions: true, subnormals: false };
-        assert_eq!(all.promise(true), Mode::Reference);
-        assert_eq!(all.promise(false), Mode::Invariant);
+        let sums = |leaves| Sums { leaves, guarded: true, compared: true };
+        assert_eq!(all.promise(sums(true)), Mode::Reference);
+        assert_eq!(all.promise(sums(false)), Mode::Invariant);
+        // A page: the wide order is compared with nothing there.
+        let page = [true, false].map(|leaves| Sums { compared: false, ..sums(leaves) });
+        assert_eq!(page.map(|sums| all.promise(sums)), [Mode::Reference, Mode::Fast]);
+        assert!(all.withheld(Mode::Invariant, page[1]).is_some_and(|why| why.contains("pages")));
+        // Mode fast.
+        let bare = [true, false].map(|leaves| Sums { guarded: false, ..sums(leaves) });
+        assert_eq!(bare.map(|sums| all.promise(sums)), [Mode::Fast; 2]);
+        assert!(all.withheld(Mode::Reference, bare[0]).is_some_and(|why| why.contains("guarded")));
         for less in [
             Arithmetic { division: false, ..all },
             Arithmetic { square_root: false, ..all },
             Arithmetic { functions: false, ..all },
         ] {
-            assert_eq!([true, false].map(|leaves| less.promise(leaves)), [Mode::Invariant; 2], "{less:?}");
+            assert_eq!(
+                [true, false].map(|leaves| less.promise(sums(leaves))),
+                [Mode::Invariant; 2],
+                "{less:?}"
+            );
         }
         let none = Arithmetic { order: false, ..all };
-        assert_eq!([true, false].map(|leaves| none.promise(leaves)), [Mode::Fast; 2]);
-        let why = |of: Arithmetic, wanted| of.withheld(wanted, true).unwrap_or_default();
+        assert_eq!([true, false].map(|leaves| none.promise(sums(leaves))), [Mode::Fast; 2]);
+        let why = |of: Arithmetic, wanted| of.withheld(wanted, sums(true)).unwrap_or_default();
         assert_eq!([Mode::Reference, Mode::Invariant, Mode::Fast].map(|mode| why(all, mode)), [""; 3]);
-        assert!(all.withheld(Mode::Reference, false).is_some());
+        assert!(all.withheld(Mode::Reference, sums(false)).is_some());
         let rough = Arithmetic { division: false, functions: false, ..all };
         assert_eq!(why(rough, Mode::Reference), "not the host's bits: division, exp, tanh and erf");
         assert_eq!(why(rough, Mode::Invariant), "");
         assert!(why(none, Mode::Invariant).contains("reassociates") && why(none, Mode::Fast).is_empty());
         // A device that was not probed yet.
-        assert_eq!(Arithmetic::default().promise(true), Mode::Fast);
+        assert_eq!(Arithmetic::default().promise(sums(true)), Mode::Fast);
     }
 }

@@ -1,8 +1,8 @@
 //! `Wgpu`: what all streams of a device share. Opening one, and the backend contract, lie in `open`, above
 //! the streams.
 
-use crate::adapter::Listed;
-use crate::arithmetic::Arithmetic;
+use crate::adapter::{IN_BROWSER, Listed};
+use crate::arithmetic::{Arithmetic, Sums};
 use crate::config::WgpuConfig;
 use crate::device::{Counters, Gpu};
 use crate::encoding::{Encoding, Loss};
@@ -16,7 +16,13 @@ use engraft_core::Result;
 use engraft_core::backend::Caps;
 use engraft_core::mem::{Device, Float, KvLayout, StepShape};
 use engraft_core::numerics::Mode;
+use engraft_shaders::Kernel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How kernels of a device sum.
+fn sums(select: &Select, guarded: bool) -> Sums {
+    Sums { leaves: select.keeps_order(), guarded, compared: !IN_BROWSER }
+}
 
 /// A GPU (or a driver that plays one) as a backend.
 #[derive(Debug)]
@@ -92,7 +98,7 @@ impl Wgpu {
         unusable: Option<String>,
     ) -> Result<Self> {
         self.arithmetic = arithmetic;
-        if !arithmetic.order {
+        if !arithmetic.order && self.pipelines.dialect.strict {
             let device = &self.caps.device;
             tracing::warn!("{device} contracts or reassociates sums: bits may depend on the batch");
         }
@@ -110,6 +116,19 @@ impl Wgpu {
             self.select = self.select.without_subgroups(config, &self.gpu.name, &reason)?;
         }
         Ok(self)
+    }
+
+    /// What is promised about bits.
+    pub(crate) fn promise(&self) -> Mode {
+        self.arithmetic.promise(sums(&self.select, self.pipelines.dialect.strict))
+    }
+
+    /// The kernel that runs in the place of `kernel`: the same, unless it did not give its twin's bits.
+    ///
+    /// # Errors
+    /// As [`Pipelines::get`].
+    pub(crate) fn runs(&self, kernel: Kernel) -> Result<Kernel> {
+        Ok(self.pipelines.get(&self.gpu, kernel)?.kernel)
     }
 
     /// The adapter.
@@ -132,7 +151,7 @@ impl Wgpu {
         [Mode::Reference, Mode::Invariant, Mode::Fast].map(|mode| {
             let config = WgpuConfig { mode, ..WgpuConfig::default() };
             let why = match Select::offered(&config, &self.listed) {
-                Ok(select) => self.arithmetic.withheld(mode, select.keeps_order()),
+                Ok(select) => self.arithmetic.withheld(mode, sums(&select, mode != Mode::Fast)),
                 Err(e) => Some(e.to_string()),
             };
             (mode, why)

@@ -4,7 +4,8 @@
 //! `limits`, `facts` (what adapters say of themselves), `outcome` (what probes found), `faults`, `mem`
 //! (buffers), `device` (an opened adapter, allocations); `staging` fills buffers, `weight` packs; `kernel`
 //! and `select` (which variant of a kernel runs); `cache` keeps what drivers compile on disk; `pipeline`
-//! compiles a kernel of `engraft-shaders`, `trial` has operands to try one with, `twins` compares two;
+//! compiles a kernel of `engraft-shaders`, `trial` has operands to try one with, `expected` what the plainest
+//! ones make of them, `twins` compares two;
 //! `pipelines` has each once;
 //! `command` is one dispatch with everything it touches; `arena` holds parameters where these cannot be
 //! immediates; `readback` are buffers that the host reads; `budget` and `slices` say how much work goes into
@@ -32,6 +33,7 @@ mod command;
 mod config;
 mod device;
 mod encoding;
+mod expected;
 mod facts;
 mod faults;
 mod kernel;
@@ -62,7 +64,7 @@ mod wanted;
 mod weight;
 
 pub use adapter::{AdapterKind, Listed, list};
-pub use arithmetic::Arithmetic;
+pub use arithmetic::{Arithmetic, Sums};
 pub use backend::{Wgpu, WgpuPlan};
 pub use clock::WgpuEvent;
 pub use config::WgpuConfig;

@@ -11,7 +11,7 @@ use crate::select::Select;
 use crate::{Wgpu, WgpuGraph, WgpuMem, WgpuPlan, WgpuStream, WgpuWeight, limits, probe, wanted, weight};
 use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup, block_on};
 use engraft_core::mem::{HostWeight, StepShape};
-use engraft_core::numerics::{Madd, Numerics};
+use engraft_core::numerics::{Madd, Mode, Numerics};
 use engraft_core::ops::{OpKind, PictureOpKind, Signature};
 use engraft_core::{Error, Result};
 use engraft_shaders::Dialect;
@@ -36,7 +36,8 @@ impl Wgpu {
         limits::check(&listed.name, &have)?;
         let carrier = carrier(&adapter, &have, config.uniform_parameters);
         let select = Select::offered(&config, &listed)?;
-        let dialect = Dialect { carrier, f16: select.f16(), dot: select.dot() };
+        let strict = config.mode != Mode::Fast;
+        let dialect = Dialect { carrier, f16: select.f16(), dot: select.dot(), strict };
         let cached = config.kernel_cache.is_some();
         let gpu = Gpu::open(&adapter, &listed, dialect, (select.subgroups(), cached)).await?;
         let cache = match &config.kernel_cache {
@@ -108,8 +109,7 @@ impl Backend for Wgpu {
         &self.caps
     }
     fn numerics(&self) -> Numerics {
-        let mode = self.arithmetic().promise(self.select.keeps_order());
-        Numerics { mode, madd: Madd::Separate }
+        Numerics { mode: self.promise(), madd: Madd::Separate }
     }
     fn alloc(&self, bytes: usize) -> Result<WgpuMem> {
         self.gpu.alloc("a buffer", bytes)

@@ -9,11 +9,11 @@
 use crate::arithmetic::Arithmetic;
 use crate::command::{Call, Slot, groups};
 use crate::outcome::Probe;
-use crate::{Wgpu, WgpuStream};
-use engraft_core::Result;
+use crate::{Wgpu, WgpuStream, expected};
 use engraft_core::backend::Stream;
 use engraft_core::math::{self, SeparateMadd};
 use engraft_core::mem::Buf;
+use engraft_core::{Error, Result};
 use engraft_shaders::{Elem, Elementwise, Kernel};
 use std::sync::Arc;
 
@@ -36,12 +36,16 @@ const NAMES: [&str; RESULTS] = [
     "chain of multiply-adds",
 ];
 
-/// Runs the probe kernel and compares: what may be promised for it, and each result by name.
+/// Runs the probe kernel and the plainest of every class, and compares: what may be promised for them, and
+/// each result by name.
 pub(crate) async fn run(gpu: &Arc<Wgpu>) -> Result<(Arithmetic, Vec<Probe>)> {
     let pairs = pairs();
     let seen = compare(&pairs, &results(gpu, &pairs).await?);
-    let probes = NAMES.iter().zip(&seen).map(|(name, seen)| seen.probe(name)).collect();
-    Ok((judge(&seen), probes))
+    let summed = sums(gpu).await?;
+    let mut arithmetic = judge(&seen);
+    arithmetic.order &= summed.passed != Some(false);
+    let probes = NAMES.iter().zip(&seen).map(|(name, seen)| seen.probe(name)).chain([summed]).collect();
+    Ok((arithmetic, probes))
 }
 
 /// What the probe kernel makes of pairs.
@@ -59,6 +63,52 @@ async fn results(gpu: &Arc<Wgpu>, pairs: &[f32]) -> Result<Vec<f32>> {
     let ticket = stream.download(output.view())?;
     stream.collect(ticket, &mut got).await?;
     Ok(got)
+}
+
+/// Whether the plainest kernel of every class gives the host's bits. What the probe's own kernel does says
+/// nothing of others: a driver contracts or reassociates kernel by kernel.
+async fn sums(gpu: &Arc<Wgpu>) -> Result<Probe> {
+    let (cases, mut wrong) = (expected::cases(), Vec::new());
+    for (kernel, leaves) in cases {
+        if let Some(why) = differs(gpu, kernel, leaves).await? {
+            wrong.push(format!("{}: {why}", kernel.label()));
+        }
+    }
+    let failed = (!wrong.is_empty()).then(|| wrong.join("; "));
+    Ok(Probe::of("sums of kernels", failed.as_deref(), &format!("the host's bits in {} cases", cases.len())))
+}
+
+/// How a kernel's results are not the host's; none where they are.
+async fn differs(gpu: &Arc<Wgpu>, kernel: Kernel, leaves: bool) -> Result<Option<String>> {
+    let none = || Error::internal(format!("nothing to try {} with", kernel.label()));
+    let trial = expected::trial(&kernel, leaves).ok_or_else(none)?;
+    let (binding, want) = expected::of(&kernel, &trial, leaves).ok_or_else(none)?;
+    let filled = |words: &Vec<u32>| gpu.gpu.alloc_filled("the probe", bytemuck::cast_slice(words));
+    let buffers = trial.buffers.iter().map(filled).collect::<Result<Vec<_>>>()?;
+    let slot = |mem| Slot::whole(gpu.limits(), mem, "the probe");
+    let slots = buffers.iter().map(slot).collect::<Result<Vec<_>>>()?;
+    let mut stream = WgpuStream::new(gpu.clone());
+    let call = Call { kernel, slots: &slots, words: &trial.words, grid: trial.grid };
+    match stream.call(&call) {
+        Err(Error::Unsupported { reason, .. }) => return Ok(Some(reason)),
+        called => called?,
+    }
+    let output: Buf<_, u32> = Buf::new(buffers[binding].share(), want.len())?;
+    let ticket = stream.download(output.view())?;
+    let mut got = vec![0u32; want.len()];
+    stream.collect(ticket, &mut got).await?;
+    Ok(other(&want, &got))
+}
+
+/// How many words are others, and the first of them.
+fn other(want: &[u32], got: &[u32]) -> Option<String> {
+    let mut differ = want.iter().zip(got).enumerate().filter(|(_, (want, got))| want != got);
+    let (at, (first, found)) = differ.next()?;
+    let count = differ.count() + 1;
+    Some(format!(
+        "{count} of {} words are not the host's, word {at} is {found:#010x} for {first:#010x}",
+        want.len()
+    ))
 }
 
 /// Invocations of the workgroup that is looked at, and words that each writes.

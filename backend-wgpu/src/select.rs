@@ -86,6 +86,17 @@ pub(crate) struct Shader {
 /// As an adapter names its API.
 const DX12: &str = "Dx12";
 
+impl Shader {
+    /// The same matmul by the kernel that stands in for this one's.
+    pub fn by(self, kernel: Kernel) -> Self {
+        match kernel {
+            Kernel::Linear { rows, .. } => Self { kernel, rows, per_panel: 1, ..self },
+            Kernel::LinearLanes { rows, .. } => Self { kernel, rows, ..self },
+            _ => self,
+        }
+    }
+}
+
 /// Workgroups of a panel where sums are split over lanes.
 pub(crate) const LANES_PER_PANEL: usize = 4;
 

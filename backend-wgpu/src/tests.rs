@@ -1,7 +1,7 @@
 //! Tests on whatever adapter there is. They are ignored unless they are asked for, and fail without one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use crate::arithmetic::Arithmetic;
+use crate::arithmetic::{Arithmetic, Sums};
 use crate::kernel::{Variant, WgpuKernel};
 use crate::limits::Way;
 use crate::pipelines::Pipelines;
@@ -15,6 +15,8 @@ use engraft_shaders::{Attention, Elem, Kernel, Norm, Packing, Reduce};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+pub(crate) mod classes;
 
 /// The adapter that a test runs on: the one that ENGRAFT_REQUIRE asks for, as the lanes do, or the first.
 pub(crate) fn opened() -> Arc<Wgpu> {
@@ -159,7 +161,7 @@ pub(crate) fn broken(text: String) -> String {
 }
 
 /// Which kernels stand in for `all`.
-fn stand_in(gpu: &Wgpu, all: &[Kernel]) -> Vec<Kernel> {
+pub(crate) fn stand_in(gpu: &Wgpu, all: &[Kernel]) -> Vec<Kernel> {
     assert!(gpu.pipelines.ready(&gpu.gpu, all).unwrap().is_empty());
     all.iter().map(|kernel| gpu.pipelines.get(&gpu.gpu, *kernel).unwrap().kernel).collect()
 }
@@ -194,7 +196,7 @@ fn a_kernel_that_sums_in_another_order_is_not_used() {
     };
     // Another one for every class, where none is wrong.
     let sound = on_driver(WgpuConfig::default(), |_, text| text).probe_kernels().unwrap();
-    assert_eq!((sound.passed, sound.found.as_str()), (Some(true), "12 give the bits of plainer ones"));
+    assert_eq!((sound.passed, sound.found.as_str()), (Some(true), "14 give the bits of plainer ones"));
     let gpu = on_driver(WgpuConfig::default(), |kernel, text| match kernel {
         Kernel::Linear { weight: Packing::Q4_0, rows: 4, .. }
         | Kernel::Experts { weight: Packing::F32 | Packing::W8A8, rows: 8, .. } => {
@@ -207,7 +209,7 @@ fn a_kernel_that_sums_in_another_order_is_not_used() {
     assert_eq!(stand_in(&gpu, &all), [plain, bytes, tile(Packing::Q4_0, 1)]);
     let experts = |weight: Packing, rows| {
         let (x, out, vector) = (Elem::F32, Elem::F32, weight != Packing::W8A8);
-        Kernel::Experts { weight, x, out, rows, vector, grouped: true }
+        Kernel::Experts { weight, x, out, rows, vector, grouped: rows > 1 }
     };
     let all = [(Packing::F32, 4), (Packing::F32, 8), (Packing::W8A8, 4), (Packing::W8A8, 8)];
     let stood_in = stand_in(&gpu, &all.map(|(weight, rows)| experts(weight, rows)));
@@ -330,9 +332,10 @@ fn an_adapter_is_opened_by_its_place_and_says_what_its_probes_found() {
             (passed("division"), passed("subnormals")),
             (Some(found.division), Some(found.subnormals))
         );
-        assert_eq!(gpu.probes().len(), 11, "{:?}", gpu.probes());
+        assert_eq!(gpu.probes().len(), 12, "{:?}", gpu.probes());
         let [reference, invariant, fast] = gpu.withheld();
-        assert_eq!(reference.1.is_none(), found.promise(true) == Mode::Reference, "{reference:?}");
+        let sums = Sums { leaves: true, guarded: true, compared: true };
+        assert_eq!(reference.1.is_none(), found.promise(sums) == Mode::Reference, "{reference:?}");
         assert_eq!((invariant.1.is_none(), fast.1.is_none()), (found.order, true));
     }
     assert!(Wgpu::new(WgpuConfig { index: Some(all.len()), ..WgpuConfig::default() }).is_err());

@@ -6,9 +6,10 @@
 //! came out infinite would hide what went wrong.
 
 use crate::select::LANES_PER_PANEL;
-use engraft_shaders::{Attention, BLOCK_WORDS, Elem, Kernel, Norm, PANEL, Packing, Rescale};
+use crate::slices::OWN_BITS;
+use engraft_shaders::{ATTENTION_SLOTS, Attention, BLOCK_WORDS, Elem, Kernel, Norm, PANEL, Packing, Rescale};
 
-/// What a dispatch brings.
+/// Operands, and what the dispatch of a kernel on them brings.
 #[derive(Debug, Clone)]
 pub(crate) struct Trial {
     /// The words of every binding, in order.
@@ -17,6 +18,13 @@ pub(crate) struct Trial {
     pub words: Vec<u32>,
     pub grid: [u32; 3],
 }
+
+/// Where a matmul's flags are among its words, and two of them.
+const LINEAR_FLAGS: usize = 10;
+const WITH_BIAS: u32 = 1;
+const WIDE_ORDER: u32 = 2;
+/// Where those of experts say where the slots are.
+const EXPERTS_WHICH: usize = 11;
 
 /// The least power of two of activations and of norms' weights; of weights of a matmul; of scales as halves
 /// and as f32.
@@ -43,13 +51,30 @@ impl Trial {
             Kernel::Linear { weight, x, out, rows, gate, .. } => {
                 Some(linear(&mut dice, (weight, x, out), (rows, gate), false))
             }
-            Kernel::Experts { weight, x, out, grouped: true, .. } => {
-                Some(experts(&mut dice, (weight, x, out)))
-            }
+            Kernel::Experts { weight, x, out, .. } => Some(experts(&mut dice, (weight, x, out)).by(kernel)),
             Kernel::Attention(how, x, kv) if how.distances => Some(by_distance(&mut dice, how, x, kv)),
             Kernel::Attention(how, x, kv) => Some(attention(&mut dice, how, x, kv)),
+            Kernel::AttentionTile(columns, capped, x, kv) => {
+                let how = Attention { dense: false, columns, capped, subgroups: false, distances: false };
+                Some(tiled(attention(&mut dice, how, x, kv)))
+            }
             _ => None,
         }
+    }
+
+    /// The same operands for `kernel`, a plainer one of the same class.
+    pub fn by(&self, kernel: &Kernel) -> Self {
+        let mut by = self.clone();
+        match kernel {
+            Kernel::Linear { .. } => by.grid = [1; 3],
+            Kernel::LinearLanes { .. } => by.grid = [LANES_PER_PANEL as u32, 1, 1],
+            Kernel::Experts { grouped: false, .. } => {
+                (by.words[EXPERTS_WHICH], by.grid) = (OF_SLOTS, [1, 3, 1])
+            }
+            Kernel::Attention(..) => by.grid = [by.words[0], QUERY_HEADS, 1],
+            _ => {}
+        }
+        by
     }
 
     /// The same tiles in the wide order of sums, which devices run unless mode `Reference` is asked for.
@@ -62,11 +87,6 @@ impl Trial {
         })
     }
 }
-
-/// Where a matmul's flags are among its words, and two of them.
-const LINEAR_FLAGS: usize = 10;
-const WITH_BIAS: u32 = 1;
-const WIDE_ORDER: u32 = 2;
 
 /// Numbers of a seed.
 struct Dice(u64);
@@ -218,15 +238,30 @@ fn operands(dice: &mut Dice, (weight, x): (Packing, Elem), rows: u32, outputs: u
     (vec![codes, scales, dice.rows(Elem::F32, outputs), input], x_pitch)
 }
 
+/// Slots of experts: bounds, the slots by expert.
+const BOUNDS: [u32; 4] = [0, 9, 9, 14];
+const ORDER: [u32; 14] = [12, 0, 2, 4, 6, 8, 10, 1, 3, 5, 13, 7, 11, 9];
+/// Where every slot's expert follows.
+const OF_SLOTS: u32 = (BOUNDS.len() + ORDER.len()) as u32;
+
+/// The expert of every slot.
+fn of_slots() -> Vec<u32> {
+    let mut experts = vec![0; ORDER.len()];
+    for (expert, bounds) in (0..).zip(BOUNDS.windows(2)) {
+        ORDER[bounds[0] as usize..bounds[1] as usize]
+            .iter()
+            .for_each(|slot| experts[*slot as usize] = expert);
+    }
+    experts
+}
+
 /// Three experts of a panel each: one with more slots than a tile has rows, one with none, one with less. Two
 /// slots read one row.
 fn experts(dice: &mut Dice, (weight, x, out): (Packing, Elem, Elem)) -> Trial {
     let (count, per_row, outputs) = (3, 2, PANEL as u32);
-    let bounds = [0, 9, 9, 14];
-    let order = [12, 0, 2, 4, 6, 8, 10, 1, 3, 5, 13, 7, 11, 9];
-    let slots = order.len() as u32;
+    let slots = ORDER.len() as u32;
     let (mut buffers, x_pitch) = operands(dice, (weight, x), slots / per_row, count * outputs);
-    buffers.extend([dice.rows(out, slots * outputs), [&bounds[..], &order].concat()]);
+    buffers.extend([dice.rows(out, slots * outputs), [&BOUNDS[..], &ORDER, &of_slots()].concat()]);
     let (bias, block) = (1, block_of(weight));
     let words = vec![
         slots,
@@ -268,9 +303,22 @@ fn linear(
     Trial { buffers, words, grid: [per_panel, 1, 1] }
 }
 
+/// Query heads of attention.
+const QUERY_HEADS: u32 = 2;
+
+/// Both heads and two rows in a tile, as `ops/attention.rs` would dispatch it.
+fn tiled(mut trial: Trial) -> Trial {
+    if let Some(slice) = trial.words.last_mut() {
+        *slice |= QUERY_HEADS << (OWN_BITS + 1);
+    }
+    let rows = ATTENTION_SLOTS as u32 / QUERY_HEADS;
+    trial.grid = [trial.words[0].div_ceil(rows), 1, 1];
+    trial
+}
+
 /// Two heads that share keys, over three chunks of positions or two.
 fn attention(dice: &mut Dice, how: Attention, x: Elem, kv: Elem) -> Trial {
-    let (heads, k_dim, v_dim, page_size, pages) = (2, 24, 64 * how.columns - 5, 16, 9);
+    let (heads, k_dim, v_dim, page_size, pages) = (QUERY_HEADS, 24, 64 * how.columns - 5, 16, 9);
     let (tokens, length) = if how.dense { (70, 70) } else { (3, 130) };
     let keys = if how.dense { length } else { pages * page_size };
     // Scale, cap and its reciprocal, no window, causal.
@@ -315,13 +363,13 @@ fn by_distance(dice: &mut Dice, how: Attention, x: Elem, kv: Elem) -> Trial {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::Trial;
-    use engraft_shaders::{Carrier, Dialect, Kernel, source};
+    use super::{EXPERTS_WHICH, Trial};
+    use engraft_shaders::{Carrier, Dialect, Elem, Kernel, Packing, source};
 
     /// Of every kernel that needs subgroups or takes several rows, with what its template asks for.
     #[test]
     fn every_kernel_that_uses_subgroups_has_a_twin_and_a_trial() {
-        let dialect = Dialect { carrier: Carrier::Immediate, f16: false, dot: true };
+        let dialect = Dialect { carrier: Carrier::Immediate, f16: false, dot: true, strict: true };
         let all = Kernel::all(1);
         let lone = |kernel: &&Kernel| kernel.subgroups() && kernel.twin().is_none();
         assert_eq!(all.iter().filter(lone).collect::<Vec<_>>(), [&Kernel::Lanes]);
@@ -332,11 +380,22 @@ mod tests {
             _ => 1,
         };
         assert!(all.iter().all(|kernel| of_rows(kernel) == 1 || kernel.twin().is_some()));
+        // Whatever there is, comparisons end in what rows, queries and slots are taken one by one by.
+        let last = |kernel: &Kernel| std::iter::successors(Some(*kernel), Kernel::twin).last();
+        let plainest = |kernel: &Kernel| match last(kernel) {
+            Some(Kernel::Linear { rows, .. }) => rows == 1,
+            Some(Kernel::Experts { rows, grouped, .. }) => rows == 1 && !grouped,
+            Some(Kernel::LinearLanes { .. } | Kernel::AttentionTile(..)) | None => false,
+            Some(_) => true,
+        };
+        assert_eq!(all.iter().find(|kernel| !plainest(kernel)), None);
         // Whatever the weight, one of eight is enough of those.
         let some = all.into_iter().filter(|kernel| kernel.twin().is_some()).step_by(8);
         for (kernel, twin) in some.filter_map(|kernel| Some((kernel, kernel.twin()?))) {
             let (label, trial) = (kernel.label(), Trial::of(&kernel).unwrap());
             assert!(!twin.subgroups() && twin != kernel, "{label}");
+            let words = |kernel: &Kernel| trial.by(kernel).words;
+            assert!(words(&kernel) == trial.words && words(&twin).len() == trial.words.len(), "{label}");
             for kernel in [kernel, twin] {
                 let source = source(&kernel, dialect).unwrap();
                 assert_eq!(source.words, trial.words.len() + 1, "{label}");
@@ -344,5 +403,24 @@ mod tests {
             }
         }
         assert!(Kernel::Sample.twin().is_none() && Trial::of(&Kernel::Sample).is_none());
+    }
+
+    /// The experts of slots by groups are those of the slots one by one.
+    #[test]
+    fn slots_one_by_one_have_the_experts_that_groups_give_them() {
+        let (weight, x, out) = (Packing::F32, Elem::F32, Elem::F32);
+        let [grouped, single] = [(8, true), (1, false)].map(|(rows, grouped)| {
+            let kernel = Kernel::Experts { weight, x, out, rows, vector: true, grouped };
+            Trial::of(&kernel).unwrap()
+        });
+        let (count, slots) = (grouped.words[12] as usize & 0xffff, grouped.words[0] as usize);
+        let (bounds, order) = grouped.buffers[5].split_at(count + 1);
+        let first = single.words[EXPERTS_WHICH] as usize;
+        for expert in 0..count {
+            for slot in &order[bounds[expert] as usize..bounds[expert + 1] as usize] {
+                assert_eq!(single.buffers[5][first + *slot as usize], expert as u32, "slot {slot}");
+            }
+        }
+        assert_eq!(bounds[count] as usize, slots);
     }
 }

@@ -3,7 +3,9 @@
 //! A driver chooses the width of subgroups pipeline by pipeline (Intel's does), and may leave some of them
 //! partly empty; it contracts or reassociates kernel by kernel, too. That one kernel is right says nothing of
 //! another. So each that exchanges within subgroups is compared with the one that exchanges through workgroup
-//! memory, and each that takes several rows with the one that takes one, before anything relies on it.
+//! memory, each that takes several rows with the one that takes one, that of lanes with that of tiles, tiles
+//! of attention with single queries, experts' slots by group with slots one by one, before anything relies on
+//! it.
 
 use crate::WgpuMem;
 use crate::adapter::IN_BROWSER;
@@ -32,7 +34,7 @@ pub(crate) fn differ(
     if IN_BROWSER {
         return Ok(Some("pages cannot wait for a comparison".into()));
     }
-    let [got, want] = [run(gpu, carrier, kernel, trial)?, run(gpu, carrier, twin, trial)?];
+    let [got, want] = [run(gpu, carrier, kernel, trial)?, run(gpu, carrier, twin, &trial.by(&twin.kernel))?];
     Ok(compare(trial, &twin.bindings, &got, &want))
 }
 

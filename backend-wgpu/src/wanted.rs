@@ -92,7 +92,7 @@ fn is_open(op: OpKind) -> bool {
 }
 
 /// A kernel of every class that has a plainer twin on a device: that exchanges within subgroups, and, where
-/// `rows`, that takes several rows.
+/// `rows`, that takes several rows or queries, or splits sums over lanes.
 pub(crate) fn classes(select: &Select, rows: bool) -> Vec<Kernel> {
     let (x, out, kv) = (Elem::F32, Elem::F32, Elem::F32);
     let (gate, act, vector) = (false, false, true);
@@ -101,8 +101,10 @@ pub(crate) fn classes(select: &Select, rows: bool) -> Vec<Kernel> {
         [Norm::Alone, Norm::Add, Norm::Heads].map(|how| Kernel::Norm(how, x, reduce)).into();
     all.push(Kernel::RopeAppendNorm(x, kv, reduce));
     for weight in [Packing::F32, Packing::Q4_0, Packing::Q4K] {
-        let lanes = |rows| Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups: true };
-        all.extend([1, 4].map(lanes));
+        for subgroups in [true, false] {
+            let lanes = |rows| Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups };
+            all.extend([1, 4].map(lanes));
+        }
         let tile = |rows| Kernel::Linear { weight, x, out, rows, gate, vector, act };
         let experts = |rows| Kernel::Experts { weight, x, out, rows, vector, grouped: true };
         all.extend([4, 8].into_iter().flat_map(|rows| [tile(rows), experts(rows)]));
@@ -111,7 +113,12 @@ pub(crate) fn classes(select: &Select, rows: bool) -> Vec<Kernel> {
         let how = Attention { dense, columns, capped: false, subgroups: true, distances: false };
         all.push(Kernel::Attention(how, x, kv));
     }
-    all.retain(|kernel| if kernel.subgroups() { select.subgroups() } else { rows });
+    all.extend([1, 2].map(|columns| Kernel::AttentionTile(columns, false, x, kv)));
+    all.retain(|kernel| match kernel {
+        kernel if kernel.subgroups() => select.subgroups(),
+        Kernel::LinearLanes { .. } => rows && !select.keeps_order(),
+        _ => rows,
+    });
     all
 }
 

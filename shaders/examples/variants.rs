@@ -9,8 +9,12 @@ const COLUMNS: u32 = 8;
 
 fn main() -> Result<(), RenderError> {
     for kernel in Kernel::all(COLUMNS) {
-        let [plain, uniform] =
-            [Carrier::Immediate, Carrier::Uniform].map(|carrier| Dialect { carrier, f16: false, dot: true });
+        let [plain, uniform] = [Carrier::Immediate, Carrier::Uniform].map(|carrier| Dialect {
+            carrier,
+            f16: false,
+            dot: true,
+            strict: true,
+        });
         let others = [Dialect { f16: true, dot: false, ..uniform }, Dialect { dot: false, ..uniform }];
         for dialect in [plain, uniform].into_iter().chain(others) {
             let text = source(&kernel, dialect)?.text;

@@ -34,7 +34,7 @@ impl Kernel {
 
 /// Matmuls of experts.
 fn of_experts(all: &mut Vec<Kernel>, weight: Packing, x: Elem) {
-    for (rows, grouped) in [(1, false), (1, true), (4, true), (8, true)] {
+    for (rows, grouped) in [(1, false), (4, true), (8, true)] {
         let vectors: &[bool] = if weight == Packing::W8A8 { &[false] } else { &[false, true] };
         let outs: &[Elem] = if x == Elem::F32 { &[Elem::F32] } else { &[x, Elem::F32] };
         for (&vector, &out) in vectors.iter().flat_map(|v| outs.iter().map(move |out| (v, out))) {

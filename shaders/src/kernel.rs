@@ -250,11 +250,15 @@ impl Kernel {
         }
     }
 
-    /// The plainer kernel that takes the same operands and gives the same bits: without subgroups, or row by
-    /// row; a grid of the one serves the other.
+    /// The plainer kernel that takes the same operands and gives the same bits: without subgroups, row by
+    /// row, without lanes (in the wide order), query by query, slot by slot. Grids differ, and of experts
+    /// what says which slots are whose.
     pub fn twin(&self) -> Option<Kernel> {
         let same = |reduce| if reduce == Reduce::Subgroups { Reduce::Shared } else { reduce };
         let twin = match *self {
+            Kernel::LinearLanes { weight, x, out, rows: 1, gate, act, subgroups: false } => {
+                Kernel::Linear { weight, x, out, rows: 1, gate, vector: true, act }
+            }
             Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups } => {
                 let rows = if subgroups { rows } else { 1 };
                 Kernel::LinearLanes { weight, x, out, rows, gate, act, subgroups: false }
@@ -262,8 +266,12 @@ impl Kernel {
             Kernel::Linear { weight, x, out, gate, vector, act, .. } => {
                 Kernel::Linear { weight, x, out, rows: 1, gate, vector, act }
             }
-            Kernel::Experts { weight, x, out, vector, grouped, .. } => {
-                Kernel::Experts { weight, x, out, rows: 1, vector, grouped }
+            Kernel::Experts { weight, x, out, vector, .. } => {
+                Kernel::Experts { weight, x, out, rows: 1, vector, grouped: false }
+            }
+            Kernel::AttentionTile(columns, capped, x, kv) => {
+                let how = Attention { dense: false, columns, capped, subgroups: false, distances: false };
+                Kernel::Attention(how, x, kv)
             }
             Kernel::Attention(how, x, kv) => Kernel::Attention(Attention { subgroups: false, ..how }, x, kv),
             Kernel::Norm(how, x, reduce) => Kernel::Norm(how, x, same(reduce)),

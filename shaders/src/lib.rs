@@ -209,6 +209,9 @@ pub struct Dialect {
     /// Products of four bytes by one instruction (`dot4I8Packed`); otherwise byte by byte. The integers are
     /// the same.
     pub dot: bool,
+    /// An order of sums is promised: every sum of a chain is opaque to compilers that reassociate. The bits
+    /// are the same on drivers that do not.
+    pub strict: bool,
 }
 
 #[cfg(test)]

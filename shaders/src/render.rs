@@ -113,6 +113,8 @@ pub fn source(kernel: &Kernel, dialect: Dialect) -> Result<Source, RenderError> 
 
 fn rendered(kernel: &Kernel, dialect: Dialect) -> Result<String, minijinja::Error> {
     let mut env = Environment::new();
+    // Seen by macros, too, which have no context of their own.
+    env.add_global("strict", dialect.strict);
     let stem = format!("{}.wgsl", kernel.stem());
     add(&mut env, &stem)?;
     let template = env.get_template(&stem)?;

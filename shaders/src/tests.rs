@@ -3,8 +3,9 @@
 
 use super::*;
 use naga::valid::{Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
-use naga::{AddressSpace, BinaryOperator, Expression, MathFunction, ScalarKind, StorageAccess};
+use naga::{AddressSpace, BinaryOperator, Expression, Literal, MathFunction, ScalarKind, StorageAccess};
 
+mod cost;
 mod writers;
 
 /// Value columns that the variants under test carry.
@@ -13,8 +14,12 @@ const COLUMNS: u32 = 8;
 /// Every dialect in which the kernel has a text of its own; halves by their type as native devices take them,
 /// in the example `variants` as browsers do.
 fn dialects(kernel: &Kernel) -> Vec<Dialect> {
-    let [plain, uniform] =
-        [Carrier::Immediate, Carrier::Uniform].map(|carrier| Dialect { carrier, f16: false, dot: true });
+    let [plain, uniform] = [Carrier::Immediate, Carrier::Uniform].map(|carrier| Dialect {
+        carrier,
+        f16: false,
+        dot: true,
+        strict: true,
+    });
     let mut all = vec![plain, uniform];
     if kernel.label().replace("bf16", "").contains("f16") {
         all.push(Dialect { f16: true, ..plain });
@@ -54,6 +59,8 @@ fn every_variant_is_valid_portable_and_takes_what_its_text_says() {
             let (module, info) = module(&kernel, dialect, &said.text);
             portable(&kernel, &said, &module);
             assert!(!of_driver(&module, &info), "{} divides by the driver's rule", kernel.label());
+            assert!(!has_infinity(&module), "{} makes an infinity", kernel.label());
+            assert_eq!(open_chain(&said.text), None, "{}", kernel.label());
             let mut found = Vec::new();
             let (mut words, mut slice) = (None, None);
             for (_, global) in module.global_variables.iter() {
@@ -104,7 +111,7 @@ fn moves_are_the_macros_of_their_template() {
     for (name, of_elements) in [("gather", true), ("scatter", false), ("mark_seen", false)] {
         assert!(found.contains(&Move { name, of_elements }), "{name}: {found:?}");
     }
-    let dialect = Dialect { carrier: Carrier::Uniform, f16: false, dot: true };
+    let dialect = Dialect { carrier: Carrier::Uniform, f16: false, dot: true, strict: true };
     let refused = source(&Kernel::Rows("nothing", Elem::F32), dialect).unwrap_err().to_string();
     assert!(refused.contains("rows_nothing_f32"), "{refused}");
 }
@@ -126,6 +133,79 @@ fn of_driver(module: &naga::Module, info: &ModuleInfo) -> bool {
             _ => false,
         })
     })
+}
+
+/// A line that adds to a sum and leaves it to compilers what the sum before it was made of.
+fn open_chain(text: &str) -> Option<&str> {
+    let bare = text.contains("return madd(a, b, sum);");
+    let open = |line: &&str| {
+        let Some((sum, to)) = line.split_once(" = ") else { return false };
+        let open = to.starts_with("madd(") || to.starts_with("chained(") && bare;
+        open && to.ends_with(&format!(", {sum});"))
+    };
+    text.lines().map(str::trim).find(open)
+}
+
+#[test]
+fn chains_are_open_in_mode_fast_alone() {
+    let (x, kv) = (Elem::F32, Elem::F32);
+    let how = Attention { dense: false, columns: 1, capped: false, subgroups: false, distances: false };
+    let linear =
+        Kernel::Linear { weight: Packing::Q4K, x, out: x, rows: 4, gate: false, vector: true, act: false };
+    for kernel in [linear, Kernel::Attention(how, x, kv), Kernel::AttentionTile(1, false, x, kv)] {
+        let of = |strict| {
+            let dialect = Dialect { strict, ..dialects(&kernel)[0] };
+            let said = source(&kernel, dialect).unwrap();
+            module(&kernel, dialect, &said.text);
+            open_chain(&said.text).map(str::to_string)
+        };
+        assert_eq!(of(true), None);
+        assert!(of(false).is_some_and(|line| line.contains("chained(")), "{}", kernel.label());
+    }
+    assert!(open_chain("    acc0 = madd(a[0], w0[0], acc0);").is_some());
+    assert!(open_chain("    acc0 = og(madd(a[0], w0[0], acc0));").is_none());
+}
+
+/// Whether any float is made of the bits of an infinity, guarded or not: compilers may take it that there are
+/// none.
+fn has_infinity(module: &naga::Module) -> bool {
+    let infinite = |literal: &Literal| match literal {
+        Literal::U32(bits) => bits & 0x7fff_ffff == 0x7f80_0000,
+        Literal::F32(v) => v.is_infinite(),
+        _ => false,
+    };
+    let entries = module.entry_points.iter().map(|entry| &entry.function);
+    entries.chain(module.functions.iter().map(|(_, function)| function)).any(|function| {
+        let of = |handle: naga::Handle<Expression>| match &function.expressions[handle] {
+            Expression::Literal(literal) => infinite(literal),
+            Expression::Constant(constant) => {
+                let init = module.constants[*constant].init;
+                matches!(&module.global_expressions[init], Expression::Literal(literal) if infinite(literal))
+            }
+            _ => false,
+        };
+        function.expressions.iter().any(|(_, expression)| match expression {
+            Expression::As { expr, kind: ScalarKind::Float, convert: None } => {
+                match function.expressions[*expr] {
+                    Expression::Binary { left, right, .. } => of(left) || of(right),
+                    _ => of(*expr),
+                }
+            }
+            _ => false,
+        })
+    })
+}
+
+#[test]
+fn an_infinity_is_seen() {
+    let of = |body: &str| {
+        let text = format!(
+            "const INFINITE = 0xff800000u; @compute @workgroup_size(1) fn main() {{ var n = 7u; var a = 3.0; {body} }}"
+        );
+        has_infinity(&module(&Kernel::Sample, dialects(&Kernel::Sample)[0], &text).0)
+    };
+    assert_eq!(["a = bitcast<f32>(0x7f800000u ^ n);", "a = bitcast<f32>(INFINITE ^ n);"].map(of), [true; 2]);
+    assert_eq!(["n = INFINITE;", "a = bitcast<f32>(0xff7fffffu ^ n);"].map(of), [false; 2]);
 }
 
 #[test]

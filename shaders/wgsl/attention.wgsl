@@ -163,14 +163,14 @@ fn main(
             let a = max(lo, chunk) - chunk;
             let b = min(hi - chunk, CHUNK);
             let j = chunk + v;
-            // Below every number; hidden, since compilers may take it that there are no infinities.
-            var mine = bitcast<f32>(0xff800000u ^ p.zero);
+            // The least number, not an infinity: compilers may take it that there are none.
+            var mine = bitcast<f32>(0xff7fffffu ^ p.zero);
             if (v >= a && v < b) {
                 var acc = 0.0;
 {%- if dense %}
                 let k_base = p.k_offset + (first + j) * k_pitch + kv_head * k_dim;
                 for (var d = 0u; d < k_dim; d += 1u) {
-                    acc = madd(q_at(q_base + d), keys_at(k_base + d), acc);
+                    acc = chained(q_at(q_base + d), keys_at(k_base + d), acc);
                 }
 {%- if distances %}
                 let near = min(j, position);
@@ -179,7 +179,7 @@ fn main(
                     let base = p.of_k_offset + at * of_k_pitch + head * k_dim;
                     var term = 0.0;
                     for (var d = 0u; d < k_dim; d += 1u) {
-                        term = madd(q_at(q_base + d), of_k_at(base + d), term);
+                        term = chained(q_at(q_base + d), of_k_at(base + d), term);
                     }
                     acc = og(og(acc) + og(term));
                 }
@@ -187,7 +187,7 @@ fn main(
                     let base = p.of_q_offset + at * of_q_pitch + head * k_dim;
                     var term = 0.0;
                     for (var d = 0u; d < k_dim; d += 1u) {
-                        term = madd(keys_at(k_base + d), of_q_at(base + d), term);
+                        term = chained(keys_at(k_base + d), of_q_at(base + d), term);
                     }
                     acc = og(og(acc) + og(term));
                 }
@@ -196,7 +196,7 @@ fn main(
                 let page = pages[row + j / p.page_size];
                 let k_base = (page * kv_heads + kv_head) * k_dim * p.page_size + j % p.page_size;
                 for (var d = 0u; d < k_dim; d += 1u) {
-                    acc = madd(q_at(q_base + d), keys_at(k_base + d * p.page_size), acc);
+                    acc = chained(q_at(q_base + d), keys_at(k_base + d * p.page_size), acc);
                 }
 {%- endif %}
                 var s = og(og(acc) * scale);
@@ -255,7 +255,7 @@ fn main(
 {%- endif %}
                         let e = shared_e[i];
                         l = og(l + e);
-                        acc = madd(e, value, acc);
+                        acc = chained(e, value, acc);
                     }
                     acc = og(acc);
                     o[c] = og(select(og(o[c] * keep) + og(acc * take), acc, !any));

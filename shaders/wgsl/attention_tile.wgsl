@@ -142,7 +142,7 @@ fn main(
                     for (var d = 0u; d < k_dim; d += 1u) {
                         let key = keys_at(k_base + d * p.page_size);
 {%- for s in range(slots) %}
-                        acc{{ s }} = madd(q_at(q{{ s }} + d), key, acc{{ s }});
+                        acc{{ s }} = chained(q_at(q{{ s }} + d), key, acc{{ s }});
 {%- endfor %}
                     }
 {%- for s in range(slots) %}
@@ -198,7 +198,7 @@ fn main(
                             if (i >= a{{ s }} && i < b{{ s }}) {
                                 let e = shared_e[i + {{ s * 64 }}u];
                                 l{{ s }} = og(l{{ s }} + e);
-                                acc{{ s }} = madd(e, value, acc{{ s }});
+                                acc{{ s }} = chained(e, value, acc{{ s }});
                             }
 {%- endfor %}
                         }

@@ -111,13 +111,13 @@ fn main(
                         key = high_at(p.high_offset + slot * fixed[HIGH_PITCH] + d - fixed[LOW_COLS]);
                     }
                     for (var i = 0u; i < heads; i += 1u) {
-                        sums[i] = og(madd(q_at(from_ + i * width + d), key, sums[i]));
+                        sums[i] = chained(q_at(from_ + i * width + d), key, sums[i]);
                     }
                 }
                 for (var i = 0u; i < heads; i += 1u) {
                     let dot = og(sums[i] * bitcast<f32>(fixed[SCALE]));
                     let weight = factors_at(p.factors_offset + token * fixed[FACTORS_PITCH] + h + i);
-                    score = og(madd(weight, select(dot, 0.0, dot < 0.0), score));
+                    score = chained(weight, select(dot, 0.0, dot < 0.0), score);
                 }
             }
             out[p.out_offset + r * p.out_pitch + j] = score;

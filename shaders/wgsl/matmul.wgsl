@@ -80,7 +80,7 @@ while (k < to_k) {
 {%- endfor %}
     }
 {%- for r in range(rows) %}
-    acc{{ r }} = madd(og(bitcast<f32>(x[x{{ r }} + b * 9u + 8u]) * d), f32(sum{{ r }}), acc{{ r }});
+    acc{{ r }} = chained(og(bitcast<f32>(x[x{{ r }} + b * 9u + 8u]) * d), f32(sum{{ r }}), acc{{ r }});
 {%- endfor %}
     k += 32u;
 }
@@ -143,7 +143,7 @@ while (k < to_k) {
         {
             let a = x_four(x{{ r }} + k + {{ f * 4 }}u);
 {%- for e in range(4) %}
-            acc{{ r }} = madd(a[{{ e }}], w{{ f }}[{{ e }}], acc{{ r }});
+            acc{{ r }} = chained(a[{{ e }}], w{{ f }}[{{ e }}], acc{{ r }});
 {%- endfor %}
         }
 {%- endfor %}
@@ -154,7 +154,7 @@ while (k < to_k) {
 {%- endif %}
     let w = weight_at(panel, lane, k);
 {%- for r in range(rows) %}
-    acc{{ r }} = madd(x_at(x{{ r }} + k), w, acc{{ r }});
+    acc{{ r }} = chained(x_at(x{{ r }} + k), w, acc{{ r }});
 {%- endfor %}
     k += 1u;
 }

@@ -250,21 +250,84 @@ fn main(
 @group(0) @binding(0) var<storage, read> experts: array<u32>;
 @group(0) @binding(1) var<storage, read_write> groups_out: array<u32>;
 
-// An invocation takes one expert: where its slots begin is how many slots go to those before it.
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
-    for (var e = id.x; e <= p.count; e += groups.x * 64u) {
-        var begin = 0u;
-        for (var s = 0u; s < p.slots; s += 1u) {
-            begin += select(0u, 1u, experts[p.experts_offset + s] < e);
+// Experts that a workgroup counts slots of.
+const BINS = 1024u;
+
+// How many slots an expert has, then where the next one goes; slots of experts before these; of four experts.
+var<workgroup> bins: array<atomic<u32>, 1024>;
+var<workgroup> before: atomic<u32>;
+var<workgroup> fours: array<u32, 256>;
+// The bins of 256 slots; `BINS` for those of other workgroups.
+var<workgroup> tile: array<u32, 256>;
+
+// Slots are read twice, however many experts there are: to count them, and to put each behind those before
+// it.
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) t: u32,
+) {
+    let order = p.groups_offset + p.count + 1u;
+    for (var first = group.x * BINS; first <= p.count; first += groups.x * BINS) {
+        for (var i = t; i < BINS; i += 256u) {
+            atomicStore(&bins[i], 0u);
         }
-        groups_out[p.groups_offset + e] = begin;
-        var at = p.groups_offset + p.count + 1u + begin;
-        for (var s = 0u; s < p.slots; s += 1u) {
-            if (experts[p.experts_offset + s] == e) {
-                groups_out[at] = s;
-                at += 1u;
+        if (t == 0u) {
+            atomicStore(&before, 0u);
+        }
+        workgroupBarrier();
+        for (var s = t; s < p.slots; s += 256u) {
+            let expert = experts[p.experts_offset + s];
+            if (expert < first) {
+                atomicAdd(&before, 1u);
+            } else if (expert - first < BINS) {
+                atomicAdd(&bins[expert - first], 1u);
             }
+        }
+        workgroupBarrier();
+        var four = 0u;
+        for (var i = 0u; i < 4u; i += 1u) {
+            four += atomicLoad(&bins[t * 4u + i]);
+        }
+        fours[t] = four;
+        workgroupBarrier();
+        var begin = atomicLoad(&before);
+        for (var i = 0u; i < t; i += 1u) {
+            begin += fours[i];
+        }
+        for (var i = 0u; i < 4u; i += 1u) {
+            let bin = t * 4u + i;
+            let count = atomicLoad(&bins[bin]);
+            atomicStore(&bins[bin], begin);
+            if (first + bin <= p.count) {
+                groups_out[p.groups_offset + first + bin] = begin;
+            }
+            begin += count;
+        }
+        workgroupBarrier();
+        for (var from_ = 0u; from_ < p.slots; from_ += 256u) {
+            let s = from_ + t;
+            var bin = BINS;
+            if (s < p.slots) {
+                let expert = experts[p.experts_offset + s];
+                // Below zero is far above.
+                bin = select(BINS, min(expert - first, BINS), expert <= p.count);
+            }
+            tile[t] = bin;
+            workgroupBarrier();
+            if (bin < BINS) {
+                var at = order + atomicLoad(&bins[bin]);
+                for (var i = 0u; i < t; i += 1u) {
+                    at += select(0u, 1u, tile[i] == bin);
+                }
+                groups_out[at] = s;
+            }
+            workgroupBarrier();
+            if (bin < BINS) {
+                atomicAdd(&bins[bin], 1u);
+            }
+            workgroupBarrier();
         }
     }
 }
@@ -290,7 +353,7 @@ fn leaf_of(t: u32, c: u32, from_j: u32, end: u32, own: bool, next: ptr<function,
         }
         if (own) {
             let w = weights[p.weights_offset + t * p.weights_pitch + j];
-            acc = madd(w, y_at(p.y_offset + (t * p.top_k + j) * p.y_pitch + c), acc);
+            acc = chained(w, y_at(p.y_offset + (t * p.top_k + j) * p.y_pitch + c), acc);
         }
     }
     *next = j;

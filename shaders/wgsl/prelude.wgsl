@@ -5,7 +5,8 @@
 
 The guard `og` makes a value opaque: an or with a parameter that is always zero. A compiler that may
 reassociate or contract cannot see through it, so a product stays a product and a sum a sum (docs/numerics.md,
-2). Not an exclusive or: compilers know that two of them are none, and values may be guarded twice. -#}
+2). Not an exclusive or: compilers know that two of them are none, and values may be guarded twice. `strict` is
+the dialect's, for all templates. -#}
 {%- macro params(carrier, fields) -%}
 struct Params {
     zero: u32,
@@ -26,6 +27,11 @@ fn og(x: f32) -> f32 {
 // Multiply and add, each rounded: the contract's separate multiply-add.
 fn madd(a: f32, b: f32, c: f32) -> f32 {
     return og(a * b) + c;
+}
+
+// The next sum of a chain of products; opaque as the product is, where kernels are strict.
+fn chained(a: f32, b: f32, sum: f32) -> f32 {
+    return {{ "og(madd(a, b, sum))" if strict else "madd(a, b, sum)" }};
 }
 
 fn bf16_value(bits: u32) -> f32 {

@@ -33,7 +33,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     var acc = 0.0;
     for (var k = 0u; k < 8u; k += 1u) {
         let at = 2u * ((i + k) % p.count);
-        acc = madd(pairs[at], pairs[at + 1u], acc);
+        acc = chained(pairs[at], pairs[at + 1u], acc);
     }
     results[to + 8u] = acc;
 }

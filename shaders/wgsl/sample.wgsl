@@ -131,19 +131,21 @@ fn random_bits(key: vec2<u32>, subsequence: u32, position: u32, index: u32) -> v
 
 fn penalised(row: Row, base: u32, i: u32) -> f32 {
     let raw = logits_at(base + i);
-    let l = select(raw, bitcast<f32>(NEGATIVE_INFINITY ^ p.zero), is_nan(raw));
-    if (row.seen >= 0) {
+    // As it is: what is no number stays none, whatever a compiler takes for granted.
+    if (row.seen >= 0 && !is_nan(raw)) {
         let bits = atomicLoad(&seen[p.seen_offset + u32(row.seen) * p.seen_words + i / 32u]);
         if (((bits >> (i % 32u)) & 1u) == 1u) {
-            return og(l * select(row.penalty, row.inv_penalty, l > 0.0));
+            return og(raw * select(row.penalty, row.inv_penalty, raw > 0.0));
         }
     }
-    return l;
+    return raw;
 }
 
-// The place of z in ascending order, z at most the largest finite f32.
+// The place of z in ascending order, z at most the largest finite f32; what is no number has the lowest.
 fn key_of(row: Row, base: u32, i: u32) -> u32 {
-    return min(ascending(og(penalised(row, base, i) * row.inv_temperature)), 0xff7fffffu);
+    let l = penalised(row, base, i);
+    let key = min(ascending(og(l * row.inv_temperature)), 0xff7fffffu);
+    return select(key, LOWEST, is_nan(l));
 }
 
 fn weight_of(key: u32, zmax: f32) -> u32 {

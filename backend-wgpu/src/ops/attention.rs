@@ -46,7 +46,12 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
     let pages = buffer(limits, table.pages, "a page table")?;
     let [keys, values] = slabs(limits, kv)?;
     let share = heads.heads / heads.kv_heads;
-    let of_tile = gpu.select.tile_heads(q.rows(), count, &heads);
+    let (x, kv) = (elem(q.dtype()), elem(l.dtype));
+    let tile = Kernel::AttentionTile(columns, capped, x, kv);
+    let of_tile = match gpu.select.tile_heads(q.rows(), count, &heads) {
+        Some(of_tile) if gpu.runs(tile)? == tile => Some(of_tile),
+        _ => None,
+    };
     let words = [
         word(q.rows())?,
         word(count)?,
@@ -69,7 +74,6 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
     let sequences = Slot::whole(limits, bounds.mem(), "a step")?;
     let scores = Slot::whole(limits, &scores, "scores")?;
     let slots = [q_at.slot, keys, values, sequences, scores, to.slot, pages.slot, of_heads];
-    let (x, kv) = (elem(q.dtype()), elem(l.dtype));
     let Some(of_tile) = of_tile else {
         let how = Attention { dense: false, columns, capped, subgroups, distances: false };
         let (kernel, grid) = (Kernel::Attention(how, x, kv), grid(limits, q.rows(), heads.heads)?);
@@ -77,9 +81,9 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
         return stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, work);
     };
     let tiles = [q.rows().div_ceil(ATTENTION_SLOTS / of_tile), heads.kv_heads * share.div_ceil(of_tile)];
-    let (kernel, grid) = (Kernel::AttentionTile(columns, capped, x, kv), grid(limits, tiles[0], tiles[1])?);
     let work = work_of(tiles, ATTENTION_SLOTS, seqs.max_keys, &heads);
-    stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, work)
+    let grid = grid(limits, tiles[0], tiles[1])?;
+    stream.call_of(&Call { kernel: tile, slots: &slots, words: &words, grid }, work)
 }
 
 /// Bits of the parameter of slices that are attention's own: whether heads have sinks, how many share a tile.

@@ -16,6 +16,9 @@ use engraft_core::ops::{Chosen, Combine, ExpertLinear, MoeOp, Route};
 use engraft_core::params::{GroupRank, RouterScore};
 use engraft_shaders::{Elem, Kernel, Moe as Entry, PANEL};
 
+/// Experts whose slots a workgroup counts.
+const COUNTED: usize = 1024;
+
 pub(super) fn run(stream: &mut WgpuStream, op: MoeOp<'_, Wgpu>) -> Result<()> {
     match op {
         MoeOp::Route(op) => route(stream, op),
@@ -68,7 +71,7 @@ fn route(stream: &mut WgpuStream, op: Route<'_, Wgpu>) -> Result<()> {
     let slots = logits.rows() * router.top_k;
     let words = [word(slots)?, word(router.experts)?, experts.offset, grouped.offset];
     let (kernel, slots) = (Kernel::Moe(Entry::Group, Elem::F32), [experts.slot, grouped.slot]);
-    let grid = groups(&limits, router.experts + 1, 64);
+    let grid = groups(&limits, router.experts + 1, COUNTED);
     stream.call(&Call { kernel, slots: &slots, words: &words, grid })
 }
 
@@ -97,14 +100,16 @@ fn expert_linear(stream: &mut WgpuStream, op: ExpertLinear<'_, Wgpu>) -> Result<
     let share = out.rows().div_ceil(by.count.max(1));
     let own = w.experts;
     let rows = gpu.select.tile_rows(share);
-    let (which, tiles, experts) = match rows {
-        1 => (buffer(limits, by.experts, "experts")?, out.rows(), 1),
-        _ => (buffer(limits, by.groups, "slots by expert")?, share.div_ceil(rows as usize), own),
-    };
-    let tiles = tiles.min(limits.groups as usize);
     let (from_elem, to_elem) = (elem(x.dtype()), elem(out.dtype()));
     let (weight, vector, grouped) = (w.packing, input.aligned(), rows > 1);
-    let kernel = Kernel::Experts { weight, x: from_elem, out: to_elem, rows, vector, grouped };
+    let kernel = gpu.runs(Kernel::Experts { weight, x: from_elem, out: to_elem, rows, vector, grouped })?;
+    let (which, tiles, experts) = match kernel {
+        Kernel::Experts { rows, grouped: true, .. } => {
+            (buffer(limits, by.groups, "slots by expert")?, share.div_ceil(rows as usize), own)
+        }
+        _ => (buffer(limits, by.experts, "experts")?, out.rows(), 1),
+    };
+    let tiles = tiles.min(limits.groups as usize);
     // Panels are counted from those of expert 0, wherever they are.
     let before = first * w.per_expert();
     for chunk in &w.chunks {

@@ -14,6 +14,7 @@ use engraft_core::params::{Heads, NormKind, Scores};
 use std::sync::Arc;
 
 mod slices;
+mod stand_ins;
 
 /// What lies around operands.
 const GUARD: u32 = 0x7f80_5aa5;

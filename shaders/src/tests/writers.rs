@@ -348,7 +348,7 @@ fn writers_of_all_apis_take_the_variants() {
 /// What a writer or spirv-val refuses fails by the names of the variant and the target.
 #[test]
 fn what_is_refused_is_named() {
-    let dialect = Dialect { carrier: Carrier::Immediate, f16: false, dot: true };
+    let dialect = Dialect { carrier: Carrier::Immediate, f16: false, dot: true, strict: true };
     let mut done = [Done::default(); TARGETS.len()];
     let mut variant = Variant::read(Kernel::Sample, dialect);
     write(&variant, false, &mut done).unwrap();

@@ -10,7 +10,7 @@ use engraft_core::mem::{Float, HostWeight, Mat, StepShape, Table, WeightFormat, 
 use engraft_core::numerics::Mode;
 use engraft_core::ops::*;
 use engraft_core::params::Scores;
-use engraft_shaders::{PANEL, Reduce};
+use engraft_shaders::{Elem, Kernel, PANEL, Packing, Reduce};
 
 /// Numbers of which no two sums are alike.
 fn noise(count: usize) -> Vec<f32> {
@@ -23,21 +23,21 @@ fn noise(count: usize) -> Vec<f32> {
 }
 
 impl Bench {
-    fn noise(&mut self, rows: usize, cols: usize) -> Mat<WgpuMem> {
+    pub(super) fn noise(&mut self, rows: usize, cols: usize) -> Mat<WgpuMem> {
         let mut mat = Mat::new(self.gpu.alloc(rows * cols * 4).unwrap(), rows, cols, Float::F32).unwrap();
         self.stream.upload(&noise(rows * cols), mat.view_mut(rows).unwrap().into_f32().unwrap()).unwrap();
         mat
     }
 
-    fn noisy_weight(&self, rows: usize, cols: usize, used_for: WeightUse) -> WgpuWeight {
+    pub(super) fn noisy_weight(&self, rows: usize, cols: usize, used_for: WeightUse) -> WgpuWeight {
         let format = WeightFormat::Plain(Float::F32);
         let info = WeightInfo { name: "w".into(), rows, cols, format, used_for };
         let parts = vec![bytemuck::cast_slice(&noise(rows * cols)).to_vec().into()];
         self.gpu.prepare_weight(HostWeight::new(info, parts).unwrap(), &[]).unwrap()
     }
 
-    /// Runs `op`, whose only dispatch has `grid`, whole and in slices.
-    fn in_slices(&mut self, what: &str, grid: [u32; 3], op: &dyn Fn(&mut Bench) -> Vec<u32>) {
+    /// Runs `op`, whose only dispatch has `grid`, whole and in slices: what it writes.
+    fn in_slices(&mut self, what: &str, grid: [u32; 3], op: &dyn Fn(&mut Bench) -> Vec<u32>) -> Vec<u32> {
         let longest = u64::from(grid.into_iter().max().unwrap());
         let others = groups_of(grid) / longest;
         let one_of = |parts: u64| others * longest.div_ceil(parts);
@@ -63,20 +63,27 @@ impl Bench {
             assert_eq!(got, *want, "{what} in {count} slices");
         }
         self.gpu.encoding().limit(Some(u64::MAX));
+        whole.unwrap()
     }
 
-    fn matmul_in_slices(&mut self, what: &str, rows: usize, outputs: usize, grid: [u32; 3]) {
+    pub(super) fn matmul_in_slices(
+        &mut self,
+        what: &str,
+        rows: usize,
+        outputs: usize,
+        grid: [u32; 3],
+    ) -> Vec<u32> {
         let weight = self.noisy_weight(outputs, 64, WeightUse::Linear { grain: 1, group: 1 });
         let x = self.noise(rows, 64);
         self.in_slices(what, grid, &|bench| {
             let mut out = bench.guarded(rows * outputs);
             bench.run(Linear::new(x.view(rows).unwrap(), &weight, None, out.mat(rows, outputs)));
             bench.inside(&out)
-        });
+        })
     }
 
     /// Slot `s` goes to expert `s * s` modulo their number: some have several, some none.
-    fn experts_in_slices(&mut self, slots: usize) {
+    pub(super) fn experts_in_slices(&mut self, slots: usize) -> Vec<u32> {
         let (count, outputs) = (5, 40);
         let weight = self.noisy_weight(count * outputs, 64, WeightUse::Experts { count, grain: 1 });
         let x = self.noise(slots, 64);
@@ -87,7 +94,11 @@ impl Bench {
         let bounds: Vec<u32> = (0..=count as u32).map(below).collect();
         let (experts, groups) = (self.words(&of), self.words(&[bounds, order].concat()));
         let share = slots.div_ceil(count);
-        let rows = self.gpu.select.tile_rows(share) as usize;
+        let (rows, elem) = (self.gpu.select.tile_rows(share), Elem::F32);
+        let (weight_as, vector, grouped) = (Packing::F32, true, rows > 1);
+        let kernel = Kernel::Experts { weight: weight_as, x: elem, out: elem, rows, vector, grouped };
+        let stands_in = self.gpu.runs(kernel).unwrap() != kernel;
+        let rows = if stands_in { 1 } else { rows as usize };
         let (tiles, all) = if rows == 1 { (slots, 1) } else { (share.div_ceil(rows), count) };
         let grid = [outputs.div_ceil(PANEL), tiles, all].map(|n| n as u32);
         self.in_slices(&format!("experts of {slots} slots"), grid, &|bench| {
@@ -96,11 +107,11 @@ impl Bench {
             let (x, out_mat) = (x.view(slots).unwrap(), out.mat(slots, outputs));
             bench.run(ExpertLinear { x, weight: &weight, bias: None, groups, first: 0, out: out_mat });
             bench.inside(&out)
-        });
+        })
     }
 
     /// Nine rows at the end of thirty positions, with sinks.
-    fn attention_in_slices(&mut self, what: &str, grid: [u32; 3]) {
+    pub(super) fn attention_in_slices(&mut self, what: &str, grid: [u32; 3]) -> Vec<u32> {
         let (rows, keys, cols) = (9, 30, HEADS.heads * HEADS.k_dim);
         let sinks = self.noisy_weight(1, HEADS.heads, WeightUse::Vector);
         let q = self.noise(rows, cols);
@@ -131,7 +142,7 @@ impl Bench {
                 out: out.mat(rows, cols),
             });
             bench.inside(&out)
-        });
+        })
     }
 
     fn dense_in_slices(&mut self) {
