@@ -204,7 +204,7 @@ fn main(
                 s = og(scores[1] * tanh_of(og(s * scores[2])));
 {%- endif %}
                 if ((flags & SLOPES) != 0u) {
-                    s = madd(scores[8u + head], og(f32(j) - f32(position)), s);
+                    s = chained(scores[8u + head], og(f32(j) - f32(position)), s);
                 }
 {%- if not distances %}
                 if ((flags & RELATIVE) != 0u) {

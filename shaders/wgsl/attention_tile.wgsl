@@ -151,7 +151,7 @@ fn main(
                     s{{ s }} = og(scores[1] * tanh_of(og(s{{ s }} * scores[2])));
 {%- endif %}
                     if ((flags & SLOPES) != 0u) {
-                        s{{ s }} = madd(scores[8u + head{{ s }}], og(f32(j) - f32(position{{ s }})), s{{ s }});
+                        s{{ s }} = chained(scores[8u + head{{ s }}], og(f32(j) - f32(position{{ s }})), s{{ s }});
                     }
                     if ((flags & RELATIVE) != 0u) {
                         s{{ s }} = og(s{{ s }}) + bias_of(sinks, head{{ s }}, j, position{{ s }});
