@@ -183,7 +183,7 @@ fn a_pipeline_whose_subgroups_are_others_is_not_used() {
     let replaced = gpu.replaced_kernels();
     assert_eq!(replaced.len(), 1, "{replaced:?}");
     assert_eq!(replaced[0].0, add.label());
-    assert!(replaced[0].1.contains("450 words are not those of the plainer kernel"), "{replaced:?}");
+    assert!(replaced[0].1.contains("7200 words are not those of the plainer kernel"), "{replaced:?}");
 }
 
 /// A driver that reassociates one class of kernels: bits would depend on the number of rows.

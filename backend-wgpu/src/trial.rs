@@ -165,9 +165,10 @@ impl Dice {
     }
 }
 
-/// Three rows; of heads two to a row.
+/// Rows, of heads two to a row: so many and so long that squares which were contracted change the last bit of
+/// some row's deviation.
 fn norm(dice: &mut Dice, how: Norm, x: Elem) -> Trial {
-    let (rows, cols) = (3, 150);
+    let (rows, cols) = (16, 450);
     let parts = if how == Norm::Heads { 2 } else { 1 };
     let width = cols / parts;
     let mut buffers = vec![dice.rows(Elem::F32, width), dice.rows(Elem::F32, width)];
