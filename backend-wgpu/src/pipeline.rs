@@ -267,7 +267,7 @@ mod tests {
                 continue;
             }
             kernels += 1;
-            let dialect = Dialect { carrier: Carrier::Immediate, f16: true, dot: true };
+            let dialect = Dialect { carrier: Carrier::Immediate, f16: true, dot: true, strict: false };
             let text = rendered(&kernel, dialect).unwrap().text;
             assert!(!text.contains("loop {") && !text.contains("loop{"), "{label}");
             for line in text.lines().map(str::trim).filter(|l| l.contains("for (") || l.contains("while (")) {

@@ -19,5 +19,6 @@ fn main() -> engraft::Result<()> {
     let load = move || Options::new().max_seqs(seqs).open(ModelSource::Demo);
     let server = Server::bind(config, load)?;
     eprintln!("demo answers at {}/v1 (Ctrl-C to end)", server.address());
-    server.run_until_signal()
+    server.run_until_signal()?;
+    Ok(())
 }

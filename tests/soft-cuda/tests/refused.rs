@@ -135,5 +135,8 @@ fn each_is_named_once() {
     ] {
         assert_eq!(said.matches(name).count(), 1, "{name}\n{said}");
     }
-    assert!(said.contains("`.attribute(.managed)` is not supported: modules have no managed variables"), "{said}");
+    assert!(
+        said.contains("`.attribute(.managed)` is not supported: modules have no managed variables"),
+        "{said}"
+    );
 }

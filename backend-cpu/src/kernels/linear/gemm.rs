@@ -123,9 +123,7 @@ impl PackRows<'_> {
     fn tap<V: Lanes>(&self, [r0, rows]: [usize; 2], [tap, k]: [usize; 2], part: &mut Part) {
         let (zeros, cols) = ([0f32; TRANSPOSE], self.x.cols);
         let mut named = [None; TRANSPOSE];
-        for r in 0..rows {
-            named[r] = self.row(r0 + r, tap);
-        }
+        named.iter_mut().enumerate().take(rows).for_each(|(r, row)| *row = self.row(r0 + r, tap));
         for c in (0..cols).step_by(TRANSPOSE) {
             let n = TRANSPOSE.min(cols - c);
             // What comes of rows beyond the tile's is overwritten. A `map` of the array is a call.

@@ -261,7 +261,7 @@ pub(crate) fn compare(r: &mut Registers, c: &Compare, active: u32) -> Done<Flow>
         }
         Target::Value(d, [first, second]) => {
             let (m, upper) = (combine(low, r), combine(high, r));
-            let row = std::array::from_fn(|i| (m >> i & 1) * first | (upper >> i & 1) * second);
+            let row = std::array::from_fn(|i| ((m >> i & 1) * first) | ((upper >> i & 1) * second));
             r.put(d, &row, active);
         }
     }
