@@ -181,3 +181,19 @@ fn experts_that_are_packed_while_they_are_loaded_are_not_packed_again() {
     Case { packed: false, ..case }.grouped(&gpu, &mut stream);
     assert!(gpu.packing() > std::time::Duration::ZERO);
 }
+
+/// Rounded to 16 bits, other orders of the same sums seldom show.
+#[test]
+fn sums_of_experts_have_the_order_of_those_of_a_matmul() {
+    let gpu = open();
+    let k = 832;
+    let share = Share::new(&leaf_bounds(k, 64), 1, 2).unwrap();
+    for (grain, share) in [(1, None), (64, None), (192, None), (64, Some(share))] {
+        let case = Case { n: 16, k, grain, own: 0..2, share, per_row: 1, packed: true };
+        let cols = share.map_or(k, |share| share.bounds()[8]);
+        let (of_experts, alone) = case.uses();
+        let experts = weight(&gpu, 32, cols, 0, of_experts, true);
+        let alone = weight(&gpu, 16, cols, 0, alone, true);
+        assert_eq!(experts.rows().unwrap().sum, alone.rows().unwrap().sum, "grain {grain}, {share:?}");
+    }
+}
