@@ -1,7 +1,7 @@
 //! Experts' matmuls on tensor cores: `cuda/grouped.cuh`, `grouped.cu`, `groupedq.cu`.
 //!
-//! A slot has the bits of the matmul of its row with its expert's weight ([`super::gemm`]), whatever the other
-//! slots are.
+//! A slot has the bits of the matmul of its row with its expert's weight ([`super::gemm`]), whatever the
+//! other slots are.
 
 use super::Elem;
 use super::gemm::{Gemm, Tiling, entry_of, number};
