@@ -56,7 +56,8 @@ impl Args {
     /// The arguments of this process.
     ///
     /// # Errors
-    /// Help and versions, which are asked for in the place of a command, and what is wrong with the arguments.
+    /// Help and versions, which are asked for in the place of a command, and what is wrong with the
+    /// arguments.
     pub fn of_process() -> Result<Self, clap::Error> {
         #[cfg(feature = "serve")]
         let matches = settings::matches(Self::whole(), std::env::args_os());

@@ -1,5 +1,5 @@
-//! Which kernel a matmul, one of experts or an attention takes: one choice by the op's signature, which its body and the
-//! report both ask.
+//! Which kernel a matmul, one of experts or an attention takes: one choice by the op's signature, which its
+//! body and the report both ask.
 
 use super::names::{elem, format, no_format};
 use crate::Kernel;

@@ -97,8 +97,7 @@ pub(super) fn run(stream: &mut WgpuStream, op: Linear<'_, Wgpu>, variant: Varian
     let (from, x_pitch) = input.place(limits)?;
     let fits = w.chunks.iter().all(|c| c.count * LANES_PER_PANEL <= limits.groups as usize);
     let matmul = gpu.select.matmul(variant, x.rows(), input.aligned(), fits);
-    let of = matmul_of(w, &input, elem(out.dtype()), act.is_some());
-    let shader = matmul.shader(&of);
+    let shader = matmul.shader(&matmul_of(w, &input, elem(out.dtype()), act.is_some()));
     let Shader { kernel, rows, wide, per_panel } = shader.by(gpu.runs(shader.kernel)?);
     for chunk in &w.chunks {
         let outputs = w.range(chunk);

@@ -33,8 +33,8 @@ pub(crate) fn attention_tile() -> Kernel {
     Kernel::AttentionTile(1, false, F32, F32)
 }
 
-/// A multiply-add rounded once, whatever guards it: with what its two roundings leave over. Drivers that run on
-/// the CPU have `fma` with two.
+/// A multiply-add rounded once, whatever guards it: with what its two roundings leave over. Drivers that run
+/// on the CPU have `fma` with two.
 const ONCE: &str = "let p_ = og(a * b);
     let high_a = og(og(4097.0 * a) - og(og(4097.0 * a) - a));
     let high_b = og(og(4097.0 * b) - og(og(4097.0 * b) - b));

@@ -1,7 +1,8 @@
 //! What a run reads and computes, from the plan.
 //!
 //! Of experts a token reads and multiplies with those that it chooses. Which ones is not known: bytes and
-//! operations are those expected where every expert is as likely as any other, and tokens choose for themselves.
+//! operations are those expected where every expert is as likely as any other, and tokens choose for
+//! themselves.
 
 use engraft::Result;
 use engraft::engraft_core::backend::Backend;
@@ -85,8 +86,8 @@ impl Work {
         Ok(Self { parameters, ranks, weight_bytes, experts, kv_bytes, prefill_flops, decode_flops })
     }
 
-    /// Bytes of weights that a step of so many tokens reads: of an expert that a token chooses with probability
-    /// p, `1 - (1 - p)^tokens`.
+    /// Bytes of weights that a step of so many tokens reads: of an expert that a token chooses with
+    /// probability p, `1 - (1 - p)^tokens`.
     pub fn read_by(&self, tokens: usize) -> f64 {
         let left = |e: &Experts| e.bytes * (1.0 - e.chosen).powf(tokens as f64);
         self.weight_bytes as f64 - self.experts.iter().map(left).sum::<f64>()

@@ -1,5 +1,5 @@
-//! What models of pictures have besides: convolutions, of all columns or in groups of them, attention without a
-//! softmax.
+//! What models of pictures have besides: convolutions, of all columns or in groups of them, attention without
+//! a softmax.
 
 use super::check::Check;
 use super::stem::stem;
@@ -8,11 +8,11 @@ use crate::Result;
 use crate::mem::{BufRef, Device, Float, MatLayout, MatMut, MatRef, Weight};
 use crate::params::Act;
 
-/// `out[r] = act(weight [x[rows[r taps]], ..., x[rows[r taps + taps - 1]]] + bias)`: a convolution whose kernel
-/// has `taps` places, each of which reads a row of `x`. A row number beyond `x` is a row of zeros.
+/// `out[r] = act(weight [x[rows[r taps]], ..., x[rows[r taps + taps - 1]]] + bias)`: a convolution whose
+/// kernel has `taps` places, each of which reads a row of `x`. A row number beyond `x` is a row of zeros.
 ///
-/// It gives the bits of its composition: rows are gathered into windows `[rows, taps * cols]`, as many at once
-/// as `scratch` has room for, and multiplied.
+/// It gives the bits of its composition: rows are gathered into windows `[rows, taps * cols]`, as many at
+/// once as `scratch` has room for, and multiplied.
 pub struct Conv<'a, D: Device> {
     /// `[any, cols]`.
     pub x: MatRef<'a, D::Mem>,

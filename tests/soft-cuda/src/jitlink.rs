@@ -34,7 +34,8 @@ pub type Result<T = ()> = std::result::Result<T, Outcome>;
 /// The version that it says it is, as this driver's.
 pub const VERSION: (u32, u32) = (13, 0);
 
-/// Options without a value, and those with one behind `=`, which change nothing here but the bound of registers.
+/// Options without a value, and those with one behind `=`, which change nothing here but the bound of
+/// registers.
 const FLAGS: [&str; 13] = [
     "-lto",
     "-ptx",

@@ -66,7 +66,8 @@ pub fn check(function: &Function, config: &Config) -> Result<[u32; 3]> {
         return Err(Code::INVALID_VALUE);
     }
     let threads = threads as u32;
-    // A block above the kernel's own bound is no lack of resources: numba-cuda's tests hold GPUs to this code.
+    // A block above the kernel's own bound is no lack of resources: numba-cuda's tests hold GPUs to this
+    // code.
     if function.kernel.required_threads.is_some_and(|r| r != config.block)
         || threads > occupancy::max_threads(&function.kernel)
         || config.shared > function.max_dynamic

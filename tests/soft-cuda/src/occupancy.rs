@@ -24,8 +24,8 @@ fn bound(kernel: &Kernel) -> u32 {
 }
 
 /// Registers per thread that the driver reports: what the text declares, as far as the largest block (and the
-/// blocks per multiprocessor that the text asks for) leaves room and its `.maxnreg` allows. ptxas reuses registers and keeps to such
-/// bounds, so no launch is refused for an estimate.
+/// blocks per multiprocessor that the text asks for) leaves room and its `.maxnreg` allows. ptxas reuses
+/// registers and keeps to such bounds, so no launch is refused for an estimate.
 pub fn registers(kernel: &Kernel) -> u32 {
     let threads = bound(kernel).next_multiple_of(WARP * PARTITIONS) * kernel.min_blocks.unwrap_or(1).max(1);
     let most = (REGISTERS / threads / 8 * 8).clamp(16, 255);

@@ -193,8 +193,8 @@ fn places() -> Vec<PathBuf> {
     built.chain(installed).collect()
 }
 
-/// The shared object: the one that [`LIBRARY`] names, that Cargo built next to the running program, or that is
-/// installed with it.
+/// The shared object: the one that [`LIBRARY`] names, that Cargo built next to the running program, or that
+/// is installed with it.
 ///
 /// # Errors
 /// [`LoadError::Missing`].

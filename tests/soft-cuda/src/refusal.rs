@@ -1,4 +1,5 @@
-//! What is not here is named on standard error, once: an error code alone does not say what a program asked for.
+//! What is not here is named on standard error, once: an error code alone does not say what a program asked
+//! for.
 
 use std::collections::BTreeSet;
 

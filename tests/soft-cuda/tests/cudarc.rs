@@ -3,8 +3,6 @@
 
 mod common;
 
-use std::ffi::CStr;
-
 use common::*;
 use cudarc::driver::sys::CUresult as R;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
@@ -241,7 +239,7 @@ fn a_refused_module_says_why_in_the_callers_buffer() {
         )
     };
     assert_eq!(code, R::CUDA_ERROR_INVALID_PTX);
-    let log = CStr::from_bytes_until_nul(&buffer).unwrap().to_str().unwrap();
+    let log = std::ffi::CStr::from_bytes_until_nul(&buffer).unwrap().to_str().unwrap();
     assert!(log.contains("mul.f77") && log.contains("line"), "{log}");
     assert_eq!(values[1] as usize, log.len() + 1);
 }

@@ -77,7 +77,8 @@ fn pointers_of_it_say_so_and_it_is_freed_once() {
     assert_eq!(free(at), R::CUDA_ERROR_INVALID_VALUE);
 }
 
-/// A kernel that runs after the memory is gone is reported; a release waits for those that were submitted before.
+/// A kernel that runs after the memory is gone is reported; a release waits for those that were submitted
+/// before.
 #[test]
 fn a_use_after_the_release_is_reported() {
     let (soft, _alone) = soft();

@@ -89,8 +89,8 @@ impl OpSpec for Conv {
         let shape = [taps, cols, dice.size(), dice.rows(), dice.rows()];
         generate(dtype, dice, shape, format)
     }
-    /// As of UNets and autoencoders, but for the number of rows, which is small, or enough for a block of each
-    /// thread.
+    /// As of UNets and autoencoders, but for the number of rows, which is small, or enough for a block of
+    /// each thread.
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         let shapes =
             [[9, 4, 320, 64, 37], [9, 512, 48, 90, 67], [9, 20, 24, 300, 1501], [1, 960, 320, 40, 40]];

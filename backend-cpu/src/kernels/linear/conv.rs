@@ -1,5 +1,5 @@
-//! `conv`: matmuls whose rows are windows, rows of a matrix side by side. They are packed from where they lie;
-//! no window is written out as a row.
+//! `conv`: matmuls whose rows are windows, rows of a matrix side by side. They are packed from where they
+//! lie; no window is written out as a row.
 //!
 //! A thread packs a block of rows, which stays in its second-level cache, and multiplies it with the whole
 //! weight. Where there are too few blocks for all threads, all rows are packed first and the weight is shared

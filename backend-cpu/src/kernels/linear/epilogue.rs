@@ -48,7 +48,8 @@ impl Finish<'_> {
     /// Where the first output of block `unit` in row `row` lies, and bytes from row to row.
     pub fn place(&self, unit: usize, row: usize) -> (*const u8, usize) {
         let size = self.y.dtype.bytes();
-        (self.y.as_raw().row(row).wrapping_add(unit * PANEL * size), self.y.pitch * size)
+        // The pitch of a single row may be anything.
+        (self.y.as_raw().row(row).wrapping_add(unit * PANEL * size), self.y.pitch.wrapping_mul(size))
     }
 
     /// Finishes `rows` rows from `row0` of block `unit`; `sums` is `[halves][rows][16]`.

@@ -46,8 +46,8 @@ fn ops_run_by_kernels_that_stand_in() {
     assert_eq!(wrong.gpu.replaced_kernels().len(), 3, "{:?}", wrong.gpu.replaced_kernels());
 }
 
-/// Slots by expert, each expert's in their order: of more experts than a workgroup counts, and more slots than
-/// it has invocations.
+/// Slots by expert, each expert's in their order: of more experts than a workgroup counts, and more slots
+/// than it has invocations.
 #[test]
 #[ignore = "needs a wgpu adapter"]
 fn slots_are_sorted_by_expert_and_keep_their_order() {

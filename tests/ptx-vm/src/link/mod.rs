@@ -52,8 +52,9 @@ pub fn link(inputs: &[Input<'_>]) -> Result<String, Error> {
     }
 }
 
-/// Bounds the registers per thread of a text's kernels, as the option `-maxrregcount` of compilers does: those
-/// that bound their registers or their blocks themselves are left as they are, and lines keep their numbers.
+/// Bounds the registers per thread of a text's kernels, as the option `-maxrregcount` of compilers does:
+/// those that bound their registers or their blocks themselves are left as they are, and lines keep their
+/// numbers.
 ///
 /// # Errors
 /// [`Error::Syntax`] where it is no PTX.

@@ -18,8 +18,8 @@ impl Lowering<'_> {
             let name = name(number)?;
             Some(format!("{}:{line}", name.rsplit(['/', '\\']).next().unwrap_or(name)))
         };
-        // LLVM counts the lines of inline assembly up from that of its statement. A compiler of Python has written
-        // the assembly itself: its lines are none of the source.
+        // LLVM counts the lines of inline assembly up from that of its statement. A compiler of Python has
+        // written the assembly itself: its lines are none of the source.
         let python = name(loc.at.0).is_some_and(|name| name.ends_with(".py"));
         let at = (loc.at.0, loc.assembly.filter(|_| python).unwrap_or(loc.at.1));
         let shown = show(at).map(|at| match loc.inlined.and_then(show) {

@@ -19,8 +19,8 @@ struct Parser<'a> {
     at: usize,
     /// The source line that the last `.loc` named.
     loc: Option<Loc>,
-    /// Up to where the text was searched for inline assembly, whether that is inside some, and the line of the
-    /// first `.loc` in it.
+    /// Up to where the text was searched for inline assembly, whether that is inside some, and the line of
+    /// the first `.loc` in it.
     assembly: (usize, bool, Option<u32>),
     /// The files that `.file` directives number.
     files: Vec<(u32, String)>,

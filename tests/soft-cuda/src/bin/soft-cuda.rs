@@ -4,13 +4,13 @@
 //! soft-cuda run [OPTION...] -- PROGRAM [ARGUMENT...]
 //! ```
 //!
-//! The driver itself, `libsoft_cuda.so`, is where Cargo built it, in `../lib` of the folder of this program, or
-//! where `SOFT_CUDA_LIBRARY` says. The program finds the driver as `libcuda.so.1`, and an assembler that
-//! passes PTX on as it is: Triton's compiler calls `ptxas` and loads what that gives. Nothing of the program is
-//! changed. It goes on behind a fault; at the end there is a summary on standard error. The exit status is the program's own if that is
-//! not 0; else 1 if there was a fault, 3 if the program has not started the driver at all or has left work
-//! behind that could not be checked, 0 otherwise. A signal that is meant to end this program goes on to the
-//! other one, and the summary comes when that has ended.
+//! The driver itself, `libsoft_cuda.so`, is where Cargo built it, in `../lib` of the folder of this program,
+//! or where `SOFT_CUDA_LIBRARY` says. The program finds the driver as `libcuda.so.1`, and an assembler that
+//! passes PTX on as it is: Triton's compiler calls `ptxas` and loads what that gives. Nothing of the program
+//! is changed. It goes on behind a fault; at the end there is a summary on standard error. The exit status is
+//! the program's own if that is not 0; else 1 if there was a fault, 3 if the program has not started the
+//! driver at all or has left work behind that could not be checked, 0 otherwise. A signal that is meant to
+//! end this program goes on to the other one, and the summary comes when that has ended.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsString, c_int, c_void};
@@ -168,7 +168,8 @@ struct Folder(PathBuf);
 impl Folder {
     fn new() -> Result<Self, String> {
         loop {
-            // Numbers of processes come again, in containers at once, and a run that was killed leaves its folder.
+            // Numbers of processes come again, in containers at once, and a run that was killed leaves its
+            // folder.
             let number = RandomState::new().build_hasher().finish();
             let path = std::env::temp_dir().join(format!("soft-cuda-{number:016x}"));
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {

@@ -1,7 +1,7 @@
 //! Pinned host memory, allocated by the driver or registered by the program, and managed memory.
 //!
-//! Pinned memory is part of the machine's address space at its own address, so kernels can read and write it, and
-//! asynchronous copies read it when their turn comes, not when they are submitted: who changes the buffer
+//! Pinned memory is part of the machine's address space at its own address, so kernels can read and write it,
+//! and asynchronous copies read it when their turn comes, not when they are submitted: who changes the buffer
 //! before that has changed what is copied. Managed memory is the same under another name: what moves pages on
 //! a device is not to be seen, and it takes nothing of a device's memory.
 
