@@ -52,7 +52,7 @@ fn recursion_and_foreign_variables() {
     assert!(Module::parse(&module(".global .u32 p = generic(missing);")).is_err());
     let managed = module(".visible .global .attribute(.managed) .align 4 .u32 m;");
     let said = Module::parse(&managed).err().map(|e| e.to_string()).unwrap_or_default();
-    assert_eq!(said, "line 4: `.attribute(.managed)` is not supported: modules have no managed variables");
+    assert_eq!(said, "line 5: `.attribute(.managed)` is not supported: modules have no managed variables");
     assert!(Module::parse(&module(".global .attribute(.unified(19, 95)) .align 4 .u32 u;")).is_ok());
     let large = module(".visible .entry k() { .shared .b8 a[99999999999]; ret; }");
     assert!(Module::parse(&large).is_err());

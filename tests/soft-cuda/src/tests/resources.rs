@@ -218,7 +218,7 @@ fn rows_land_where_pitches_say() {
 fn devices_have_the_numbers_of_an_h200() {
     let value = |n| device::attribute(n, 1).expect("known");
     assert_eq!((value(75), value(76), value(16), value(97), value(10)), (9, 0, 132, 232_448, 32));
-    assert_eq!((value(33), value(115), value(83)), (0xE1, 1, 0));
+    assert_eq!((value(33), value(115), value(83)), (0xE1, 1, 1));
     assert_eq!(device::attribute(0, 0), Err(Code::INVALID_VALUE));
     assert_eq!(device::from_pci_bus_id(&device::pci_bus_id(1), 2), Ok(1));
     assert_eq!(device::from_pci_bus_id("E0:00.0", 2), Ok(0));
