@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn dxc_gets_no_dot_product_of_four_bytes() {
+    fn dxc_gets_no_dot4_of_bytes() {
         let config = config(Mode::Invariant, None);
         let bytes = Signature { weight: Some(WeightFormat::W8A8), ..of(LinearOpKind::Linear) };
         let name = |backend: wgpu::Backend| {
