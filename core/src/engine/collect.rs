@@ -8,7 +8,7 @@ use super::request::{Finish, Layers, Output, Want};
 use crate::Result;
 use crate::mem::StepShape;
 use crate::sample::{NO_TOKEN, log_probability, sample_by_rules};
-use crate::schedule::Sequence;
+use crate::schedule::{Sampled, Sequence};
 use std::ops::Range;
 
 impl Coordinator {
@@ -32,50 +32,78 @@ impl Coordinator {
     ) -> Result<()> {
         self.collected = planned.order.number;
         self.learn(&planned);
-        let (mut token, mut row) = (0, 0);
-        for part in &planned.parts {
-            let (mut tokens, rows) = (token..token + part.slice.len, row..row + part.rows);
+        let (mut token, mut row, mut parts) = (0, 0, planned.parts.as_slice());
+        loop {
+            // Most requests go on, and nothing but the token is to be recorded.
+            let count = self.go_on(parts, result.tokens.get(row..).unwrap_or_default(), out);
+            let Some((part, rest)) = parts.get(count..).and_then(<[Part]>::split_first) else { break };
+            (token, row, parts) = (token + count, row + count, rest);
+            let (tokens, rows) = (token..token + part.slice.len, row..row + part.rows as usize);
             (token, row) = (tokens.end, rows.end);
-            // A request that was cancelled, or ended by a token of the step before, is not there any more.
-            let seq = self.scheduler.sequence_mut(part.slice.row).filter(|seq| seq.id == part.id);
-            let Some(seq) = seq else { continue };
-            if part.keeps {
-                // Hidden states of positions that are computed again are there already.
-                tokens.start += seq.kept.saturating_sub(part.slice.start).min(part.slice.len);
-                keep(&mut seq.data.kept, part.want, result, planned.order.words.shape(), (&tokens, &rows));
-            }
-            let mut sampled = None;
-            if part.slice.samples {
-                let id = result.tokens.get(rows.end - 1).copied().ok_or_else(|| lost("a sampled token"))?;
-                let id = match part.looks {
-                    true => look(seq, part, result, (rows.end - 1, planned.order.words.shape().rows), id)?,
-                    false => id,
-                };
-                seq.in_flight -= 1;
-                seq.tokens.push(id);
-                sampled = Some(id).filter(|id| *id != NO_TOKEN);
-            }
-            let finish = match sampled {
-                None if part.slice.samples => Some(Finish::NoToken),
-                Some(id) if seq.data.stop_ids.contains(&id) => Some(Finish::Stop),
-                _ if seq.tokens.len() >= seq.limit && part.slice.end() >= seq.prompt => Some(Finish::Length),
-                _ => None,
-            };
-            // Of a request whose logits were no numbers nothing is left to others, neither of this step nor
-            // of those before.
-            match finish {
-                Some(Finish::NoToken) => self.kv.distrust(part.slice.row)?,
-                _ => self.scheduler.commit(part.slice.row, part.slice.end(), &mut self.kv)?,
-            }
-            if finish.is_some() {
-                self.end(part)?;
-            }
-            if sampled.is_some() || finish.is_some() {
-                out.push(Output { id: part.id, token: sampled, finish });
-            }
+            self.apply_part(part, planned.order.words.shape(), result, (tokens, rows), out)?;
         }
         self.spare.push(planned);
         self.settle()
+    }
+
+    /// Records the tokens of parts that are one token, as long as there is nothing else to do; of how many.
+    fn go_on(&mut self, parts: &[Part], tokens: &[u32], out: &mut Vec<Output>) -> usize {
+        let of = |part: &Part, token| {
+            let Part { id, slice, bare, .. } = *part;
+            (bare && token != NO_TOKEN).then_some(Sampled { id, row: slice.row, behind: slice.end() })
+        };
+        let ends = |live: &Live, token| live.stop_ids.contains(&token);
+        let goes_on = |part: &Part, token| out.push(Output { id: part.id, token: Some(token), finish: None });
+        self.scheduler.go_on(parts, tokens, &self.kv, of, ends, goes_on)
+    }
+
+    /// Records what a step of this shape brought back for one part: its token rows, and its rows of logits.
+    fn apply_part(
+        &mut self,
+        part: &Part,
+        shape: StepShape,
+        result: &StepResult,
+        (mut tokens, rows): (Range<usize>, Range<usize>),
+        out: &mut Vec<Output>,
+    ) -> Result<()> {
+        // A request that was cancelled, or ended by a token of the step before, is not there any more.
+        let seq = self.scheduler.sequence_mut(part.slice.row).filter(|seq| seq.id == part.id);
+        let Some(seq) = seq else { return Ok(()) };
+        if part.keeps {
+            // Hidden states of positions that are computed again are there already.
+            tokens.start += seq.kept.saturating_sub(part.slice.start).min(part.slice.len);
+            keep(&mut seq.data.kept, part.want, result, shape, (&tokens, &rows));
+        }
+        let mut sampled = None;
+        if part.slice.samples {
+            let id = result.tokens.get(rows.end - 1).copied().ok_or_else(|| lost("a sampled token"))?;
+            let id = match part.looks {
+                true => look(seq, part, result, (rows.end - 1, shape.rows), id)?,
+                false => id,
+            };
+            seq.in_flight -= 1;
+            seq.tokens.push(id);
+            sampled = Some(id).filter(|id| *id != NO_TOKEN);
+        }
+        let finish = match sampled {
+            None if part.slice.samples => Some(Finish::NoToken),
+            Some(id) if seq.data.stop_ids.contains(&id) => Some(Finish::Stop),
+            _ if seq.tokens.len() >= seq.limit && part.slice.end() >= seq.prompt => Some(Finish::Length),
+            _ => None,
+        };
+        // Of a request whose logits were no numbers nothing is left to others, neither of this step nor
+        // of those before.
+        match finish {
+            Some(Finish::NoToken) => self.kv.distrust(part.slice.row)?,
+            _ => self.scheduler.commit(part.slice.row, part.slice.end(), &mut self.kv)?,
+        }
+        if finish.is_some() {
+            self.end(part)?;
+        }
+        if sampled.is_some() || finish.is_some() {
+            out.push(Output { id: part.id, token: sampled, finish });
+        }
+        Ok(())
     }
 
     fn end(&mut self, part: &Part) -> Result<()> {

@@ -300,15 +300,17 @@ impl Coordinator {
             self.join(batch)?;
         }
         self.order_admissions(batch, order);
-        self.parts(batch, parts);
-        let (shape, captured, want) = self.shape(batch, parts);
+        let totals = self.parts(batch, parts);
+        let (shape, captured, want) = self.shape(batch.tokens, &totals);
         (order.captured, order.want) = (captured, want);
-        self.fill(parts, &mut order.words.begin(shape));
+        self.fill(parts, &totals, shape, &mut order.words);
         if batch.encodes > 0 {
             self.fill_source(parts, batch.encodes, order);
         }
         self.kv.tables.settle();
-        self.count(parts, order);
+        if !totals.lone {
+            self.count(parts, order);
+        }
         Ok(Some(planned))
     }
 
@@ -345,7 +347,7 @@ impl Coordinator {
             if lone.is_some() {
                 continue;
             }
-            let sampled_in = if slice.samples { Some(row as u32 - 1) } else { None };
+            let sampled_in = if slice.samples { Some(row - 1) } else { None };
             self.scheduler.launched(slice, order.number, sampled_in);
             if self.spec.family == Family::Encoder
                 && let Some(seq) = self.scheduler.sequence_mut(slice.row)

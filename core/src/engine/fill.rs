@@ -2,9 +2,9 @@
 
 use super::coordinator::{Coordinator, Live};
 use super::order::{StepOrder, StepWant};
-use super::part::{Lone, Part};
+use super::part::{Lone, Part, Totals};
 use super::request::Want;
-use crate::mem::{LoneRow, NO_ROW, SKIP, StepFill, StepShape};
+use crate::mem::{LoneRow, NO_ROW, SKIP, StepFill, StepShape, StepWords};
 use crate::policy::Family;
 use crate::schedule::{Sequence, Slice, StepBatch, Token};
 
@@ -30,58 +30,66 @@ struct TokenRow {
 }
 
 impl Coordinator {
-    /// Puts what the step planned last has of the sequences of its slices in the place of `parts`. Of a part
-    /// that is one token nothing is read again: it counts as launched.
-    pub(super) fn parts(&mut self, batch: &StepBatch, parts: &mut Vec<Part>) {
+    /// Puts what the step planned last has of the sequences of its slices in the place of `parts`; what they
+    /// come to. Of a part that is one token nothing is read again: it counts as launched.
+    pub(super) fn parts(&mut self, batch: &StepBatch, parts: &mut Vec<Part>) -> Totals {
         parts.clear();
-        let mut row = 0;
-        for slice in &batch.slices {
-            let of = |seq: &Sequence<Live>| {
-                let part = part_of(seq, *slice);
-                (part, part.lone.is_some())
+        let (mut row, mut totals, step) = (0, Totals::new(), self.planned);
+        let mut slices = batch.slices.as_slice();
+        loop {
+            let bare = self.scheduler.launched_while(slices, step, row, parts, bare_part);
+            totals.add_bare(&parts[parts.len() - bare..]);
+            row += bare as u32;
+            let Some((slice, rest)) = slices.get(bare..).and_then(<[Slice]>::split_first) else { break };
+            slices = rest;
+            let Some(part) = self.scheduler.sequence(slice.row).map(|seq| part_of(seq, *slice)) else {
+                continue;
             };
-            let Some(part) = self.scheduler.launched_as(slice, self.planned, row, of) else { continue };
-            row += part.rows as u32;
+            if part.lone.is_some() {
+                self.scheduler.launched(slice, step, Some(row));
+            }
+            totals.add(&part);
+            row += part.rows;
             parts.push(part);
         }
+        totals
     }
 
     /// The step's shape, whether it is a bucket's, and what it brings back.
-    pub(super) fn shape(&self, batch: &StepBatch, parts: &[Part]) -> (StepShape, bool, StepWant) {
-        let table_edits = self.kv.tables.changes().len();
-        let mut shape = StepShape { tokens: batch.tokens, table_edits, ..StepShape::default() };
-        let mut want = StepWant::default();
-        let mut plain = true;
-        for Part { slice, rows, want: wanted, looks, source, .. } in parts {
-            shape.seqs += usize::from(slice.len > 0);
-            shape.rows += rows;
-            shape.max_query = shape.max_query.max(slice.len);
-            shape.max_keys = shape.max_keys.max(slice.end() - source[1]).max(source[0]);
-            plain &=
-                slice.len == 1 && slice.samples && Want { logprobs: false, ..*wanted } == Want::default();
-            want.tokens |= slice.samples;
-            want.logits |= wanted.logits || (*looks && slice.samples);
-            want.hidden = want.hidden.max(wanted.hidden);
-        }
+    pub(super) fn shape(&self, tokens: usize, totals: &Totals) -> (StepShape, bool, StepWant) {
+        let (table_edits, mut want) = (self.kv.tables.changes().len(), totals.want);
+        let shape = StepShape { tokens, table_edits, ..totals.shape };
         want.logits &= shape.rows > 0;
         want.pooled = shape.rows > 0 && self.spec.family == Family::Encoder && self.spec.pooler.is_some();
         let bucket = self.buckets.shape(shape.seqs).filter(|bucket| {
-            self.capture && plain && shape.table_edits <= shape.seqs && !self.refused.contains(&bucket.seqs)
+            let fits = totals.plain && shape.table_edits <= shape.seqs;
+            self.capture && fits && !self.refused.contains(&bucket.seqs)
         });
         (bucket.unwrap_or(shape), bucket.is_some(), want)
     }
 
-    /// Writes the parts into a step's words.
-    pub(super) fn fill(&self, parts: &[Part], fill: &mut StepFill<'_>) {
+    /// Writes the parts, which come to `totals`, into the words of a step of this shape.
+    pub(super) fn fill(&self, parts: &[Part], totals: &Totals, shape: StepShape, words: &mut StepWords) {
         let mut at = Place::default();
         // With neither filters nor an encoder nothing but these words is written of a part of one token.
         let few = !self.filters && self.spec.encoder.is_none() && self.spec.family == Family::Decoder;
-        for run in parts.chunk_by(|one, next| few && one.lone.is_some() && next.lone.is_some()) {
-            match run {
-                [part] => self.fill_part(part, &mut at, fill),
-                run => self.fill_run(run, &mut at, fill),
+        let fill = &mut match few && totals.lone {
+            true => {
+                let mut fill = words.begin_lone(shape, parts.len());
+                self.fill_run(parts, &mut at, &mut fill);
+                fill
             }
-        }
+            false => {
+                let mut fill = words.begin(shape);
+                for run in parts.chunk_by(|one, next| few && one.lone.is_some() && next.lone.is_some()) {
+                    match run {
+                        [part] => self.fill_part(part, &mut at, &mut fill),
+                        run => self.fill_run(run, &mut at, &mut fill),
+                    }
+                }
+                fill
+            }
+        };
         fill.pad_behind(at.seq.saturating_sub(1));
         for (i, (index, page)) in self.kv.tables.changes().iter().enumerate() {
             fill.table_edit(i, *index, *page);
@@ -91,15 +99,15 @@ impl Coordinator {
     /// Parts of one token each that samples the next one, in the order of the words.
     fn fill_run(&self, run: &[Part], at: &mut Place, fill: &mut StepFill<'_>) {
         let tables = &self.kv.tables;
-        let rows = run.iter().filter_map(|part| {
-            let (Slice { row, start, .. }, Lone { token, shift }) = (part.slice, part.lone?);
-            let (id, feed) = match token {
-                Token::Known(id) => (id, NO_ROW),
-                Token::SampledIn(from) => (0, from),
+        fill.lone([at.token, at.row, at.seq], run, |part| {
+            let Slice { row, start, .. } = part.slice;
+            let (id, feed, shift) = match part.lone {
+                Some(Lone { token: Token::Known(id), shift }) => (id, NO_ROW, shift),
+                Some(Lone { token: Token::SampledIn(from), shift }) => (0, from, shift),
+                None => (0, NO_ROW, 0),
             };
-            Some(LoneRow { id, feed, slot: tables.slot(row, start), row, position: start as u32, shift })
+            LoneRow { id, feed, slot: tables.slot(row, start), row, position: start as u32, shift }
         });
-        fill.lone([at.token, at.row, at.seq], run.len(), rows);
         (at.token, at.row, at.seq) = (at.token + run.len(), at.row + run.len(), at.seq + run.len());
     }
 
@@ -143,7 +151,7 @@ impl Coordinator {
 
     /// A part of one token that samples the next one.
     fn fill_lone(&self, part: &Part, Lone { token, shift }: Lone, at: &mut Place, fill: &mut StepFill<'_>) {
-        let (Slice { row, start: position, .. }, positions) = (part.slice, part.source[1]);
+        let (Slice { row, start: position, .. }, positions) = (part.slice, part.source[1] as usize);
         self.fill_token(at, TokenRow { row, position, token, shift, positions, token_type: 0 }, fill);
         fill.want(at.row, at.token as u32, Some((row, (position + 1 - positions) as u32)));
         (at.row, at.token) = (at.row + 1, at.token + 1);
@@ -170,7 +178,8 @@ impl Coordinator {
 
     /// The sequence of a part whose token rows are written.
     fn fill_seq(&self, at: &mut Place, part: &Part, fill: &mut StepFill<'_>) {
-        let (slice, [source, positions], tables) = (part.slice, part.source, &self.kv.tables);
+        let (slice, tables) = (part.slice, &self.kv.tables);
+        let [source, positions] = part.source.map(|count| count as usize);
         let paged = self.spec.family == Family::Decoder;
         let table_row = if paged { tables.device_row(slice.row, false) } else { 0 };
         fill.seq(at.seq, at.token, table_row, (slice.end() - positions) as u32);
@@ -201,20 +210,33 @@ impl Coordinator {
     }
 }
 
-/// What a step has of the sequence of a slice.
+/// What a step has of the sequence of a slice where that is one token that samples the next, and nothing else
+/// is asked of it: most of most steps.
 #[inline]
+fn bare_part(slice: &Slice, seq: &Sequence<Live>) -> Option<Part> {
+    let (live, want) = (&seq.data, Want::default());
+    let bare = slice.len == 1 && slice.samples && seq.source_positions == 0 && seq.asked.is_empty();
+    let asks = live.keeps || live.want != want || live.rules.is_some() || !live.token_type_ids.is_empty();
+    if !bare || asks {
+        return None;
+    }
+    let lone = Some(Lone { token: seq.token(slice.start), shift: live.shift });
+    let (looks, keeps) = (false, false);
+    Some(Part { id: seq.id, slice: *slice, rows: 1, source: [0; 2], lone, want, looks, keeps, bare })
+}
+
+/// What a step has of the sequence of a slice.
 fn part_of(seq: &Sequence<Live>, slice: Slice) -> Part {
-    let (live, source) = (&seq.data, [seq.source, seq.source_positions]);
+    let (live, source) = (&seq.data, [seq.source as u32, seq.source_positions as u32]);
     let (id, want, keeps) = (seq.id, live.want, live.keeps);
     let looks = live.rules.is_some() || want.logprobs;
-    let part = Part { id, slice, rows: 1, want, looks, keeps, source, lone: None };
+    let part = Part { id, slice, rows: 1, source, lone: None, want, looks, keeps, bare: false };
     let alone = slice.len == 1 && slice.samples && seq.asked.is_empty() && seq.to_encode() == 0;
     if alone && live.token_type_ids.is_empty() {
-        let lone = Some(Lone { token: seq.token(slice.start), shift: live.shift });
-        return Part { lone, ..part };
+        return Part { lone: Some(Lone { token: seq.token(slice.start), shift: live.shift }), ..part };
     }
     let asked = seq.asked_in(slice.start, slice.end());
     // A token row that samples may be one that was asked for.
     let sampled = slice.samples && !asked.contains(&(slice.end() - 1));
-    Part { rows: asked.len() + usize::from(sampled), ..part }
+    Part { rows: (asked.len() + usize::from(sampled)) as u32, ..part }
 }

@@ -195,12 +195,17 @@ impl KvManager {
 
     /// Pages that a row lacks for `positions` positions.
     pub(crate) fn missing(&self, row: u32, positions: usize) -> usize {
-        let held = self.tables.pages(row).len();
         // A division for every sequence of every step is worth avoiding.
-        match held * self.page_size >= positions {
+        match self.holds(row, positions) {
             true => 0,
-            false => self.tables.pages_for(positions) - held,
+            false => self.tables.pages_for(positions) - self.tables.pages(row).len(),
         }
+    }
+
+    /// Whether a row has the pages of `positions` positions.
+    #[inline]
+    pub(crate) fn holds(&self, row: u32, positions: usize) -> bool {
+        self.tables.pages(row).len() * self.page_size >= positions
     }
 
     /// Positions that a row has pages for, or could have at once.

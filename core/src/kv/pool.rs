@@ -51,8 +51,8 @@ impl PagePool {
     /// # Errors
     /// `KvFull` when there is none.
     pub fn take(&mut self) -> Result<u32> {
-        let full = Error::KvFull { wanted: 1, free: 0, total: self.total() };
-        let page = self.free.pop().ok_or(full)?;
+        let total = self.total();
+        let page = self.free.pop().ok_or_else(|| Error::KvFull { wanted: 1, free: 0, total })?;
         self.refs[page as usize] = 1;
         Ok(page)
     }

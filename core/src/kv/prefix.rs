@@ -13,7 +13,7 @@ use super::recency::Recency;
 use crate::{Error, Result};
 use hashbrown::HashTable;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 /// What keys and values depend on besides the tokens before them. Requests that differ in it share nothing.
@@ -155,8 +155,9 @@ impl PrefixTree {
 
     fn hash(&self, parent: u32, tokens: &[u32]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
-        hasher.write_u32(parent);
-        tokens.hash(&mut hasher);
+        // Whole words at a time, and no length: all pages have one.
+        hasher.write_u64(u64::from(parent));
+        hasher.write(bytemuck::cast_slice(tokens));
         hasher.finish()
     }
 
@@ -447,6 +448,9 @@ impl PrefixTree {
     /// Takes out what is stored below a node. A text may have any number of pages, one below the other: it
     /// takes no stack for each.
     fn forget_below(&mut self, number: u32, dropped: &mut Vec<u64>) -> Result<()> {
+        if self.stored_below.is_empty() {
+            return Ok(());
+        }
         let mut above = vec![number];
         while let Some(parent) = above.pop() {
             while let Some((_, node)) =

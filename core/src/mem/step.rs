@@ -151,23 +151,35 @@ impl StepWords {
     /// Lays out a step of `shape`, every part padded: nothing is written, nothing is attended, nothing is
     /// sampled.
     pub fn begin(&mut self, shape: StepShape) -> StepFill<'_> {
+        self.begin_lone(shape, 0)
+    }
+
+    /// The same, but for the words of its first `n` token rows, rows of logits and sequences, which
+    /// [`StepFill::lone`] has to set: what they hold now is not known.
+    pub(crate) fn begin_lone(&mut self, shape: StepShape, n: usize) -> StepFill<'_> {
         let starts = shape.starts();
         self.shape = shape;
-        self.words.clear();
         self.words.resize(shape.words(), 0);
-        self.words[starts[SLOTS]..starts[SLOTS + 1]].fill(SKIP as u32);
-        for part in [BEFORE, FEEDS, SAMPLE_SLOTS] {
-            self.words[starts[part]..starts[part + 1]].fill(NO_ROW);
-        }
-        self.words[starts[TABLE_EDITS]..].fill(NO_ROW);
         let mut rest = self.words.as_mut_slice();
         let parts = std::array::from_fn(|i| {
             let len = starts.get(i + 1).map_or(rest.len(), |end| end - starts[i]);
             let (part, behind) = std::mem::take(&mut rest).split_at_mut(len);
             rest = behind;
+            let set = match i {
+                TOKEN_TYPES | BEFORE | CROSS_ROWS | CROSS_LENS | TABLE_EDITS => 0,
+                BOUNDS => n + 1,
+                _ => n,
+            };
+            part.get_mut(set..).unwrap_or_default().fill(match i {
+                SLOTS => SKIP as u32,
+                BEFORE | FEEDS | SAMPLE_SLOTS | TABLE_EDITS => NO_ROW,
+                _ => 0,
+            });
             part
         });
-        StepFill { parts }
+        let fill = StepFill { parts };
+        fill.parts[BOUNDS][0] = 0;
+        fill
     }
 
     /// Sizes of the step laid out last.
@@ -221,23 +233,31 @@ impl StepFill<'_> {
         self.parts[TOKEN_TYPES][row] = token_type;
     }
 
-    /// Sets `n` parts of one token each, from a token row, a row of logits and a sequence on.
-    #[inline]
-    pub fn lone(&mut self, [token, row, seq]: [usize; 3], n: usize, rows: impl Iterator<Item = LoneRow>) {
+    /// Sets parts of one token each, from a token row, a row of logits and a sequence on.
+    #[inline(never)]
+    pub fn lone<P>(&mut self, [token, row, seq]: [usize; 3], parts: &[P], of: impl Fn(&P) -> LoneRow) {
         let [ids, positions, slots, _, _, feeds, bounds, table_rows, kv_lens, _, _, wanted, sampled, next, _] =
             &mut self.parts;
-        // Of one length: no write is checked by itself.
+        let n = parts.len();
         let [ids, positions, slots, feeds] =
             [ids, positions, slots, feeds].map(|part| &mut part[token..][..n]);
         let bounds = &mut bounds[seq + 1..][..n];
         let [table_rows, kv_lens] = [table_rows, kv_lens].map(|part| &mut part[seq..][..n]);
         let [wanted, sampled, next] = [wanted, sampled, next].map(|part| &mut part[row..][..n]);
-        for (i, of) in rows.enumerate().take(n) {
-            let (at, behind) = ((token + i) as u32, of.position + 1);
-            (ids[i], positions[i], slots[i]) = (of.id, of.position + of.shift, of.slot as u32);
-            (feeds[i], bounds[i]) = (of.feed, at + 1);
-            (table_rows[i], kv_lens[i]) = (of.row, behind);
-            (wanted[i], sampled[i], next[i]) = (at, of.row, behind);
+        // Few words at a time, so that where they go is in registers.
+        for (((part, id), feed), position) in parts.iter().zip(ids).zip(feeds).zip(positions) {
+            let of = of(part);
+            (*id, *feed, *position) = (of.id, of.feed, of.position + of.shift);
+        }
+        for (((part, slot), row), next) in parts.iter().zip(slots).zip(&mut *sampled).zip(&mut *next) {
+            let of = of(part);
+            (*slot, *row, *next) = (of.slot as u32, of.row, of.position + 1);
+        }
+        // What follows from these, many at once.
+        table_rows.copy_from_slice(sampled);
+        kv_lens.copy_from_slice(next);
+        for ((bound, wanted), at) in bounds.iter_mut().zip(wanted).zip(0..n as u32) {
+            (*bound, *wanted) = (token as u32 + at + 1, token as u32 + at);
         }
     }
 
@@ -427,7 +447,7 @@ mod tests {
         };
         let (mut all, mut each) = (StepWords::default(), StepWords::default());
         let (mut run, mut one) = (all.begin(shape), each.begin(shape));
-        run.lone([2, 1, 1], 3, (0..3).map(lone));
+        run.lone([2, 1, 1], &[0, 1, 2], |i| lone(*i));
         run.pad_behind(3);
         for i in 0..3 {
             let (of, at) = (lone(i as u32), 2 + i);
@@ -438,6 +458,19 @@ mod tests {
         }
         one.pad_behind(3);
         assert_eq!(all, each);
+        // Nor does it show what the words held before.
+        let (mut again, mut fresh) = (each, StepWords::default());
+        again.words.resize(900, 0);
+        again.words.fill(77);
+        for n in [3, 4] {
+            let mut run = again.begin_lone(shape, n);
+            run.lone([0; 3], &[0, 1, 2, 3][..n], |i| lone(*i));
+            run.pad_behind(n - 1);
+            let mut run = fresh.begin(shape);
+            run.lone([0; 3], &[0, 1, 2, 3][..n], |i| lone(*i));
+            run.pad_behind(n - 1);
+            assert_eq!(again, fresh);
+        }
     }
 
     #[test]

@@ -75,13 +75,6 @@ impl StepBatch {
         self.cost = self.cost.with(slice.start, slice.len).with(0, encodes);
     }
 
-    /// A part more that is one token, which samples the next.
-    pub(super) fn push_token(&mut self, slice: Slice) {
-        self.slices.push(slice);
-        (self.tokens, self.rows) = (self.tokens + 1, self.rows + 1);
-        self.cost = self.cost.with_token(slice.start);
-    }
-
     pub(super) fn clear(&mut self) {
         self.slices.clear();
         self.admitted.clear();

@@ -16,6 +16,7 @@ mod admit;
 mod audit;
 mod batch;
 mod coming;
+mod lone;
 mod pace;
 mod preempt;
 mod queue;
@@ -24,6 +25,7 @@ mod share;
 mod tenants;
 
 pub use batch::{Budget, Slice, StepBatch};
+pub use lone::Sampled;
 pub use pace::StepCost;
 pub use sequence::{Phase, Sequence, Standing, Token};
 
@@ -207,6 +209,11 @@ impl<T> Scheduler<T> {
     /// # Errors
     /// `Internal` when the bookkeeping of pages is inconsistent.
     pub fn next(&mut self, kv: &mut KvManager, batch: &mut StepBatch) -> Result<()> {
+        self.plan(kv, batch, true)
+    }
+
+    /// The same, with those of one token planned many at once or, as all others, each by itself.
+    fn plan(&mut self, kv: &mut KvManager, batch: &mut StepBatch, at_once: bool) -> Result<()> {
         batch.clear();
         self.admit(kv, &mut batch.admitted)?;
         let (mut coming, mut decoding, mut prompts, mut urgent) = (Coming::default(), 0, false, None);
@@ -216,25 +223,19 @@ impl<T> Scheduler<T> {
                 break;
             }
             let mut at = 0;
-            while let Some(row) = self.running.get(at).copied() {
+            loop {
+                if at_once && wanted == Phase::Decode {
+                    at = self.lone_tokens(at, batch, kv);
+                }
+                let Some(row) = self.running.get(at).copied() else { break };
                 at += 1;
                 let Some(seq) = self.sequence(row) else { continue };
                 if seq.phase() != wanted {
                     prompts = true;
                     continue;
                 }
-                // Most sequences of most steps decode, nothing else is asked of them, and they have a page
-                // for their token: little is looked at then.
-                let alone = wanted == Phase::Decode && seq.asked.is_empty();
-                let (mut slice, encodes) = match alone {
-                    true => (self.token(seq, batch), 0),
-                    false => (self.slice(seq, batch, decoding), seq.to_encode()),
-                };
+                let (mut slice, encodes) = (self.slice(seq, batch, decoding), seq.to_encode());
                 let missing = kv.missing(row, slice.end());
-                if alone && missing == 0 && slice.len > 0 {
-                    batch.push_token(slice);
-                    continue;
-                }
                 if missing > 0 && wanted == Phase::Decode && self.yields(row, missing, &mut urgent, kv) {
                     continue;
                 }
@@ -257,15 +258,6 @@ impl<T> Scheduler<T> {
         // Its row of the sampling table is written when it is admitted again.
         batch.admitted.retain(|row| self.running.contains(row));
         Ok(())
-    }
-
-    /// The token of a sequence that decodes and asks for no rows of logits besides, where a step that has
-    /// `batch` already has room for it.
-    fn token(&self, seq: &Sequence<T>, batch: &StepBatch) -> Slice {
-        let room = batch.tokens < self.budget.tokens && batch.rows < self.budget.rows;
-        let (waits, goes_on) = (seq.len() > seq.done && !seq.is_awaited(), seq.len() < seq.limit);
-        let len = usize::from(room && waits && goes_on);
-        Slice { row: seq.row, start: seq.done, len, samples: len > 0 }
     }
 
     /// What a step that has `batch` already, `decoding` tokens of it of sequences that decode, has room for.
@@ -316,26 +308,8 @@ impl<T> Scheduler<T> {
         seq.launched(slice.end(), step, sampled_in);
         let tenant = seq.tenant;
         if sampled_in.is_some() {
-            self.tenants.samples(tenant);
+            self.tenants.samples(tenant, 1);
         }
-    }
-
-    /// As [`Scheduler::launched`] of a slice that samples, where `part` finds in its sequence what a step has
-    /// of it, and whether it counts as launched: the sequence is looked up once.
-    pub fn launched_as<P>(
-        &mut self,
-        slice: &Slice,
-        step: u64,
-        sampled_in: u32,
-        part: impl FnOnce(&Sequence<T>) -> (P, bool),
-    ) -> Option<P> {
-        let seq = self.sequences.get_mut(slice.row as usize)?.as_mut()?;
-        let (part, counts) = part(seq);
-        if counts {
-            seq.launched(slice.end(), step, Some(sampled_in));
-            self.tenants.samples(seq.tenant);
-        }
-        Some(part)
     }
 
     /// Records that the step of this number copies something to `page`; whether a running sequence owns that.

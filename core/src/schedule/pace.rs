@@ -21,11 +21,6 @@ impl StepCost {
         Self { tokens: self.tokens + len, keys: self.keys.saturating_add(keys) }
     }
 
-    /// With one token more, at position `start`.
-    pub(super) fn with_token(self, start: usize) -> Self {
-        Self { tokens: self.tokens + 1, keys: self.keys.saturating_add(start + 1) }
-    }
-
     fn terms(self) -> [f64; 3] {
         [1.0, self.tokens as f64 / 64.0, self.keys as f64 / 65_536.0]
     }

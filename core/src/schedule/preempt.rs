@@ -66,10 +66,22 @@ impl<T> Scheduler<T> {
         else {
             return false;
         };
+        // Without a look at all that run, where nobody has priority over another.
+        if lacking.is_none() && self.is_of_one_priority() {
+            return false;
+        }
         let lacking = lacking.get_or_insert_with(|| self.lacking(kv));
         let urgent = lacking.iter().filter(|(priority, _)| *priority < seq.standing.priority);
         let before: usize = urgent.map(|(_, pages)| pages).sum();
         before > 0 && missing + before > kv.pool.available()
+    }
+
+    /// Whether all that run are of one priority: those behind the first one stand in its order.
+    fn is_of_one_priority(&self) -> bool {
+        let [first, .., last] = self.running.as_slice() else { return true };
+        let of = |row: u32| self.sequence(row).map(|seq| seq.standing.priority);
+        let second = self.running.get(1).copied().and_then(of);
+        second == of(*first) && second == of(*last)
     }
 
     /// Priorities of the running prompts whose next chunk lacks pages, and how many.

@@ -71,10 +71,10 @@ impl Tenants {
         }
     }
 
-    /// A token that a step samples for it.
-    pub(super) fn samples(&mut self, place: u32) {
+    /// Tokens that a step samples for it.
+    pub(super) fn samples(&mut self, place: u32, tokens: u64) {
         if let Some(tenant) = self.places.get_mut(place as usize) {
-            tenant.served += SAMPLED;
+            tenant.served += SAMPLED * tokens;
         }
     }
 
@@ -93,7 +93,7 @@ mod tests {
         let mut tenants = Tenants::default();
         let (one, two) = (tenants.enter(1), tenants.enter(2));
         tenants.reads(one, 100);
-        tenants.samples(two);
+        tenants.samples(two, 1);
         assert_eq!((tenants.served(one), tenants.served(two)), (100, 2));
         // A newcomer does not begin at zero: it would be alone until it had caught up.
         let three = tenants.enter(3);

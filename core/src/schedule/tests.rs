@@ -128,16 +128,68 @@ fn check_batch(batch: &StepBatch, scheduler: &Scheduler, kv: &KvManager, world: 
     }
 }
 
+/// Plans a step. Whether sequences of one token are planned at once or each by itself makes no difference.
+fn plan(scheduler: &mut Scheduler, kv: &mut KvManager) -> StepBatch {
+    let (mut other, mut other_kv) = (scheduler.clone(), kv.clone());
+    let (mut batch, mut each) = (StepBatch::default(), StepBatch::default());
+    scheduler.next(kv, &mut batch).unwrap();
+    other.plan(&mut other_kv, &mut each, false).unwrap();
+    assert_eq!(batch, each);
+    let state = |of: &Scheduler, kv: &KvManager| {
+        let waiting: Vec<u64> = of.waiting().map(|seq| seq.id).collect();
+        let pages: Vec<Vec<u32>> =
+            (0..kv.tables.rows() as u32).map(|row| kv.tables.pages(row).into()).collect();
+        (of.running.clone(), of.leaving.clone(), waiting, of.preemptions, pages, kv.tables.changes().to_vec())
+    };
+    assert_eq!(state(scheduler, kv), state(&other, &other_kv));
+    assert_eq!(scheduler.sequences, other.sequences);
+    batch
+}
+
+/// Launches a step: parts that sample behind each other at once, as each by itself.
+fn launch(scheduler: &mut Scheduler, step: u64, batch: &StepBatch) {
+    let (mut each, mut rows, mut at) = (scheduler.clone(), Vec::new(), 0);
+    while at < batch.slices.len() {
+        let (left, row) = (&batch.slices[at..], at as u32);
+        let part = |slice: &Slice, seq: &Sequence| slice.samples.then_some((slice.row, seq.id));
+        at += scheduler.launched_while(left, step, row, &mut rows, part);
+        for slice in batch.slices.get(at).into_iter().filter(|slice| !slice.samples) {
+            scheduler.launched(slice, step, None);
+            at += 1;
+        }
+    }
+    for (row, slice) in batch.slices.iter().enumerate() {
+        each.launched(slice, step, slice.samples.then_some(row as u32));
+    }
+    assert_eq!(scheduler.sequences, each.sequences);
+    assert_eq!(rows.len(), batch.slices.iter().filter(|slice| slice.samples).count());
+    let served = |of: &Scheduler| of.running().map(|seq| of.tenants.served(seq.tenant)).collect::<Vec<_>>();
+    assert_eq!(served(scheduler), served(&each));
+}
+
 /// Takes in what a step sampled; how many requests ended.
 fn collect(scheduler: &mut Scheduler, step: u64, batch: &StepBatch, kv: &mut KvManager) -> usize {
     let mut ended = 0;
     for slice in &batch.slices {
+        let mut at_once = scheduler.clone();
         let seq = scheduler.sequence_mut(slice.row).unwrap();
+        let (token, request) = (sampled(seq.tokens.len()), seq.id);
         if slice.samples {
-            seq.tokens.push(sampled(seq.tokens.len()));
+            seq.tokens.push(token);
             seq.in_flight -= 1;
         }
         let over = seq.tokens.len() == seq.limit && slice.end() >= seq.prompt;
+        let fills = seq.prefix.as_ref().is_some_and(|prefix| kv.fills(prefix, slice.end()));
+        if slice.samples {
+            let mut goes_on = |id, ends| {
+                let of = |behind: &usize, _| Some(Sampled { id, row: slice.row, behind: *behind });
+                at_once.go_on(&[slice.end()], &[token], kv, of, |(), _| ends, |_, _| ()) == 1
+            };
+            assert!(!goes_on(u64::MAX, false) && !goes_on(request, true));
+            let alike = goes_on(request, false);
+            assert_eq!(alike, !over && !fills);
+            assert!(!alike || at_once.sequences == scheduler.sequences);
+        }
         scheduler.commit(slice.row, slice.end(), kv).unwrap();
         if over {
             scheduler.finish(slice.row, step, kv).unwrap();
@@ -211,13 +263,15 @@ fn simulate(requests: &[(usize, usize)], world: World) -> (usize, u64, u64) {
         if world.mixed {
             let (priority, owner) = (id as i32 * 7 % 3 - 1, id as u64 % 2);
             sequence.standing = Standing { priority, ..Standing::of(owner) };
+            // Of some rows of logits are asked for, of some the host chooses the tokens.
+            sequence.asked = if id % 5 == 3 { *prompt..usize::MAX } else { 0..0 };
+            sequence.by_host = id % 4 == 2;
         }
         expected += usize::from(scheduler.submit(sequence, &kv).is_ok());
     }
     let (mut in_flight, mut steps, mut ended, mut found) = (VecDeque::new(), 0, 0, 0);
     while !scheduler.is_idle() || !in_flight.is_empty() {
-        let mut batch = StepBatch::default();
-        scheduler.next(&mut kv, &mut batch).unwrap();
+        let batch = plan(&mut scheduler, &mut kv);
         assert!(batch.tokens > 0 || !in_flight.is_empty(), "a step that does nothing would never end");
         let begins = |row: &u32| scheduler.sequence(*row).map_or(0, |seq| seq.done as u64);
         found += batch.admitted.iter().map(begins).sum::<u64>();
@@ -226,9 +280,7 @@ fn simulate(requests: &[(usize, usize)], world: World) -> (usize, u64, u64) {
             steps += 1;
             check_batch(&batch, &scheduler, &kv, world);
             device.launch(steps, &batch, &scheduler, &mut kv);
-            for (row, slice) in batch.slices.iter().enumerate() {
-                scheduler.launched(slice, steps, slice.samples.then_some(row as u32));
-            }
+            launch(&mut scheduler, steps, &batch);
             in_flight.push_back((steps, batch));
         }
         let full = in_flight.len() > world.ahead || batch_is_empty;
