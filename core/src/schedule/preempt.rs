@@ -66,7 +66,7 @@ impl<T> Scheduler<T> {
         else {
             return false;
         };
-        // Without a look at all that run, where nobody has priority over another.
+        // Without a look at all that run, where none has priority over another.
         if lacking.is_none() && self.is_of_one_priority() {
             return false;
         }
