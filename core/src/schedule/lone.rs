@@ -1,6 +1,6 @@
-//! Sequences whose part of a step is one token: most of most steps. Each is looked at once to be planned, once
-//! to be launched and once when its token comes, and little of it is read. Each of the three is a loop of its
-//! own, never part of another function: what it needs stays in registers.
+//! Sequences whose part of a step is one token: most of most steps. Each is looked at once to be planned,
+//! once to be launched and once when its token comes, and little of it is read. Each of the three is a loop
+//! of its own, never part of another function: what it needs stays in registers.
 
 use super::{Scheduler, Sequence, Slice, StepBatch};
 use crate::kv::KvManager;
