@@ -52,7 +52,7 @@ impl PagePool {
     /// `KvFull` when there is none.
     pub fn take(&mut self) -> Result<u32> {
         let total = self.total();
-        let page = self.free.pop().ok_or_else(|| Error::KvFull { wanted: 1, free: 0, total })?;
+        let page = self.free.pop().ok_or(Error::KvFull { wanted: 1, free: 0, total })?;
         self.refs[page as usize] = 1;
         Ok(page)
     }

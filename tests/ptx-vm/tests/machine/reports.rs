@@ -116,8 +116,8 @@ fn a_read_too_early_is_a_missing_barrier_and_names_the_write() {
 #[test]
 fn inline_assembly_of_python_has_the_line_of_its_statement() {
     let body = "// begin inline asm\n .loc 1 7 3\n mov.u32 %r7, 0;\n .loc 1 8 3\n ld.global.u32 %r7, [%rd3+4096];\n// end inline asm\n
-        // begin inline asm\n .loc 1 9 3\n mov.u32 %r8, 0;\n// end inline asm\n .loc 1 11 3\n st.global.u32
-        // [%rd3+4096], %r8;";
+        // begin inline asm\n .loc 1 9 3\n mov.u32 %r8, 0;\n// end inline asm\n .loc 1 11 3\n \
+        st.global.u32 [%rd3+4096], %r8;";
     let sources = |name: &str| {
         let mut bench = Bench::new(&text(body).replace("sum.cu", name));
         let a = bench.upload(&[0u32; 256]);
