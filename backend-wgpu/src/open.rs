@@ -7,12 +7,12 @@ use crate::device::{Gpu, carrier};
 use crate::kernel::WgpuKernel;
 use crate::outcome::Probe;
 use crate::pipelines::Pipelines;
-use crate::select::Select;
+use crate::select::{Select, composed};
 use crate::{Wgpu, WgpuGraph, WgpuMem, WgpuPlan, WgpuStream, WgpuWeight, limits, probe, wanted, weight};
 use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup, block_on};
 use engraft_core::mem::{HostWeight, StepShape};
 use engraft_core::numerics::{Madd, Mode, Numerics};
-use engraft_core::ops::{OpKind, PictureOpKind, Signature};
+use engraft_core::ops::Signature;
 use engraft_core::{Error, Result};
 use engraft_shaders::Dialect;
 use std::sync::Arc;
@@ -127,8 +127,8 @@ impl Backend for Wgpu {
         Ok(WgpuPlan { bound })
     }
     fn coverage(&self, signature: &Signature) -> Coverage<WgpuKernel> {
-        if let OpKind::Picture(PictureOpKind::Conv) = signature.op {
-            return Coverage::Composed("windows are gathered, then multiplied as other rows".into());
+        if let Some(reason) = composed(signature.op) {
+            return Coverage::Composed(reason.into());
         }
         match self.select.kernel(signature) {
             Ok(kernel) => Coverage::Native(kernel),

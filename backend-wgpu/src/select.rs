@@ -16,7 +16,7 @@ use crate::kernel::{Variant, WIDTH, WgpuKernel, columns_of};
 use crate::weight;
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::Mode;
-use engraft_core::ops::{MoeOpKind, NormOpKind, OpKind, RopeOpKind, Signature};
+use engraft_core::ops::{MoeOpKind, NormOpKind, OpKind, PictureOpKind, RopeOpKind, Signature};
 use engraft_core::params::Heads;
 use engraft_core::{Error, Result};
 use engraft_shaders::{ATTENTION_SLOTS, Elem, Kernel, Packing, Reduce};
@@ -129,6 +129,14 @@ const MOST_TOKENS: usize = 1 << 22;
 
 /// Most rows that lanes serve: beyond them tiles keep a GPU busy and read a weight less often.
 const FEW_ROWS: usize = 4;
+
+/// Why an op runs by its composition; of all others none.
+pub(crate) fn composed(op: OpKind) -> Option<&'static str> {
+    match op {
+        OpKind::Picture(PictureOpKind::Conv) => Some("windows are gathered, then multiplied as other rows"),
+        _ => None,
+    }
+}
 
 impl Select {
     /// What the configuration asks of an adapter, as far as the adapter says that it can.

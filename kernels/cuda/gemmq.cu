@@ -19,6 +19,7 @@
 // | wide | 8 warps of 32 x 32 | 128 x 64 | 4 stages of 64 values, 50 to 68 KiB | 184 |
 #include "gemm_dense.cuh"
 #include "gemm_skinny.cuh"
+#include "packed.cuh"
 
 extern __shared__ __align__(128) u8 memory[];
 
@@ -26,15 +27,4 @@ extern __shared__ __align__(128) u8 memory[];
     SKINNY(gemmq, n8_##NAME, T, F, 8, 1, 1, SHORT8)                                                                    \
     SKINNY(gemmq, n32_##NAME, T, F, 4, 2, 4, SHORT32)                                                                  \
     DENSE(gemmq, wide_##NAME, T, F, 4, 2, 2, 4, 4)
-EACH(bf16, bf16_int8, Bytes<false>, 8, 6)
-EACH(bf16, bf16_int8a, Bytes<true>, 8, 6)
-EACH(bf16, bf16_int4, Nibbles<false>, 6, 4)
-EACH(bf16, bf16_int4a, Nibbles<true>, 6, 4)
-EACH(f16, f16_int8, Bytes<false>, 8, 6)
-EACH(f16, f16_int8a, Bytes<true>, 8, 6)
-EACH(f16, f16_int4, Nibbles<false>, 6, 4)
-EACH(f16, f16_int4a, Nibbles<true>, 6, 4)
-EACH(bf16, bf16_int5, Fives<false>, 6, 4)
-EACH(bf16, bf16_int5a, Fives<true>, 6, 4)
-EACH(f16, f16_int5, Fives<false>, 6, 4)
-EACH(f16, f16_int5a, Fives<true>, 6, 4)
+EACH_PACKED(EACH)

@@ -33,7 +33,7 @@ use engraft_kernels::params::MatView;
 impl Run<Cuda> for CudaStream {
     fn run(&mut self, op: Checked<'_, Cuda>) -> Result<()> {
         let signature = op.op().signature();
-        if let OpKind::Picture(PictureOpKind::Conv) = signature.op {
+        if composed(signature.op).is_some() {
             return op.compose(self);
         }
         match op.into_op() {
@@ -53,8 +53,19 @@ impl Run<Cuda> for CudaStream {
     }
 }
 
+/// Why an op runs by its composition; of all others none.
+fn composed(op: OpKind) -> Option<&'static str> {
+    match op {
+        OpKind::Picture(PictureOpKind::Conv) => Some("windows are gathered, then multiplied as other rows"),
+        _ => None,
+    }
+}
+
 /// How an op runs here.
 pub(crate) fn coverage(terms: Terms, signature: &Signature) -> Coverage<Kernel> {
+    if let Some(reason) = composed(signature.op) {
+        return Coverage::Composed(reason.into());
+    }
     let kernel = match signature.op {
         OpKind::Embed(_) => embed::kernel(signature),
         OpKind::Linear(_) => linear::kernel(terms, signature),
@@ -65,7 +76,7 @@ pub(crate) fn coverage(terms: Terms, signature: &Signature) -> Coverage<Kernel> 
         OpKind::Kv(op) => Ok(kv::kernel(op)),
         OpKind::Attention(op) => attention::kernel(terms, op, signature),
         OpKind::Index(op) => index::kernel(op, signature),
-        OpKind::Picture(op) => return picture::coverage(op, signature),
+        OpKind::Picture(op) => picture::kernel(op, signature),
         OpKind::Rows(op) => Ok(rows::kernel(op, signature)),
         OpKind::Sample(_) => Ok(sample::kernel()),
     };

@@ -3,19 +3,15 @@
 use super::names::elem;
 use crate::weight::word;
 use crate::{Cuda, CudaStream, Kernel};
-use engraft_core::backend::Coverage;
 use engraft_core::ops::{GroupedConv, LinearAttend, PictureOp, PictureOpKind, Signature};
 use engraft_core::{Error, Result};
 use engraft_kernels::params::picture as kernels;
 
-/// Why convolutions of all columns are composed.
-const GATHERED: &str = "windows are gathered, then multiplied as other rows";
-
 /// Which kernel.
-pub(super) fn coverage(op: PictureOpKind, signature: &Signature) -> Coverage<Kernel> {
+pub(super) fn kernel(op: PictureOpKind, signature: &Signature) -> std::result::Result<Kernel, String> {
     let elem = elem(signature.x);
-    Coverage::Native(match op {
-        PictureOpKind::Conv => return Coverage::Composed(GATHERED.into()),
+    Ok(match op {
+        PictureOpKind::Conv => return Err("it is composed".into()),
         PictureOpKind::GroupedConv => Kernel::Entry(kernels::Conv::entry(elem)),
         PictureOpKind::LinearAttend => {
             Kernel::Several { name: "picture_sums_read_*", entries: kernels::Linear::entries(elem) }

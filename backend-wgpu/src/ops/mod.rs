@@ -16,14 +16,15 @@ mod sample;
 #[cfg(test)]
 mod tests;
 
+use crate::select::composed;
 use crate::{Wgpu, WgpuStream};
-use engraft_core::ops::{Checked, Op, OpKind, PictureOpKind, Run};
+use engraft_core::ops::{Checked, Op, Run};
 use engraft_core::{Error, Result};
 
 impl Run<Wgpu> for WgpuStream {
     /// Every op has a kernel, or the same choice that `coverage` reports says why not.
     fn run(&mut self, op: Checked<'_, Wgpu>) -> Result<()> {
-        if let OpKind::Picture(PictureOpKind::Conv) = op.op().kind() {
+        if composed(op.op().kind()).is_some() {
             return op.compose(self);
         }
         let variant = self.gpu().select.choose(&op.op().signature()).map_err(|reason| {

@@ -200,7 +200,10 @@ fn places() -> Vec<PathBuf> {
 /// [`LoadError::Missing`].
 pub fn locate() -> Result<PathBuf, LoadError> {
     let places = places();
-    places.iter().find(|p| p.is_file()).cloned().ok_or(LoadError::Missing(places))
+    // Of several the newest: `cargo test` builds in `deps` alone, where `cargo build` has left an older one.
+    let modified = |p: &PathBuf| std::fs::metadata(p).and_then(|data| data.modified()).ok();
+    let newest = places.iter().rev().filter(|p| p.is_file()).max_by_key(|p| modified(p)).cloned();
+    newest.ok_or(LoadError::Missing(places))
 }
 
 /// Loads the driver that Cargo built next to the running program, once; later calls give the same.

@@ -370,6 +370,9 @@ fn an_installed_launcher_finds_its_library() {
     assert!(output.status.code() == Some(2) && said.contains("nothing.so"), "{said}");
     std::fs::create_dir(&lib).unwrap();
     std::fs::copy(&library, lib.join("libsoft_cuda.so")).unwrap();
+    // An older one that a build has left is not it.
+    let stale = std::fs::File::create(bin.join("libsoft_cuda.so")).unwrap();
+    stale.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
     let (output, said) = ended(launcher(&program, &[], "right"));
     assert!(output.status.code() == Some(0) && said.contains("0 distinct faults"), "{said}");
 }
