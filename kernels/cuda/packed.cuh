@@ -1,5 +1,5 @@
-// Packed weights that are decoded in registers (formats: gemmq.cu), with the types of activations that each is
-// compiled for, and the stages of the rings of its tiles of 8 and of 32 rows.
+// Packed weights that are decoded in registers (formats: gemmq.cu), with the types of activations that each
+// is compiled for, and the stages of the rings of its tiles of 8 and of 32 rows.
 #pragma once
 
 #define EACH_PACKED(EACH)                                                                                              \
