@@ -17,7 +17,7 @@ conform *DIRS="tests/golden":
     cargo run --release -p conformance --bin goldens -- --backend cpu {{DIRS}}
     cargo run --release -p conformance --bin goldens -- --backend cpu --composed {{DIRS}}
 
-# Fuzz the file readers: `just fuzz gguf --seconds 600`
+# Fuzz whatever reads files and requests: `just fuzz gguf --seconds 600`
 fuzz *ARGS="all --seconds 20":
     cargo run -p engraft-fuzz -- {{ARGS}}
 

@@ -5,8 +5,9 @@
     python3 bench/llama_peer.py --engraft target/release/engraft --peer FOLDER [--rounds 5] [--threads 2]
 
 FOLDER has llama.cpp's `llama-bench` and `llama-quantize`. Both programs read the same GGUF file, which
-`llama-quantize` has made of one in f32: a prompt of --prompt tokens, then --decode tokens of one sequence. The
-shape is the "M" of `engraft bench` (12 blocks, 768 columns, 109.5 M parameters) unless the options say otherwise.
+`llama-quantize` has made of one in f32: a prompt of --prompt tokens, then --decode tokens behind it. Keys and
+values are f16 in both, llama.cpp's default. The shape is the "M" of `engraft bench` (12 blocks, 768 columns,
+109.5 M parameters) unless the options say otherwise.
 """
 
 import argparse
@@ -72,17 +73,19 @@ def output(*command):
 
 
 def peer(args, file):
-    """Prefill and decode in tokens per second."""
-    rows = json.loads(output(args.peer / "llama-bench", "-m", file, "-p", args.prompt, "-n", args.decode,
-                             "-t", args.threads, "-r", 1, "-o", "json"))
-    rate = {bool(row["n_prompt"]): row["avg_ts"] for row in rows}
+    """Prefill and decode in tokens per second. llama-bench decodes from an empty cache unless it gets a depth."""
+    rate = {}
+    for row in ((args.prompt, 0, 0), (0, args.decode, args.prompt)):
+        said = output(args.peer / "llama-bench", "-m", file, "-p", row[0], "-n", row[1], "-d", row[2],
+                      "-t", args.threads, "-r", 1, "-o", "json")
+        rate[row[0] > 0] = json.loads(said)[0]["avg_ts"]
     return rate[True], rate[False]
 
 
 def ours(args, file):
     """The same here, and the limits of the run."""
     said = json.loads(output(args.engraft, "bench", "--model", file, "--prompt-tokens", args.prompt, "--decode",
-                             args.decode, "--threads", args.threads, "--repeat", 1, "--json"))
+                             args.decode, "--threads", args.threads, "--kv-dtype", "f16", "--repeat", 1, "--json"))
     row = said["batches"][0]
     return row["prefill_tokens_per_second"], row["decode_tokens_per_second"]
 

@@ -1,6 +1,6 @@
 //! WAV and FLAC to samples.
 
-use crate::header::WavHeader;
+use crate::header;
 use crate::{Error, Result};
 use std::any::Any;
 use std::io::Cursor;
@@ -71,11 +71,12 @@ impl Sound {
 /// assert!(error.to_string().starts_with("the sound cannot be decoded"));
 /// ```
 pub fn decode(bytes: Vec<u8>, limits: Limits) -> Result<Sound> {
-    let header = WavHeader::read(&bytes);
-    if let Some(header) = header {
+    let (bytes, header) = header::bare(bytes)?;
+    if let Some(header) = &header {
         check_rate(header.rate)?;
+        check_channels(header.channels, limits)?;
     }
-    // The decoder panics at some headers: at a rate of 0 behind bytes that it skips, or of FLAC.
+    // The decoder panics at some headers: of FLAC at a rate of 0.
     let decoded = catch_unwind(AssertUnwindSafe(|| read(bytes, limits)));
     let (samples, rate, frames) = decoded.unwrap_or_else(|panic| {
         Err(Error::Decode(format!("its header is impossible ({})", said(&*panic))))
@@ -105,6 +106,13 @@ fn check_rate(rate: u32) -> Result<()> {
     }
 }
 
+fn check_channels(channels: usize, limits: Limits) -> Result<()> {
+    match (1..=limits.channels).contains(&channels) {
+        true => Ok(()),
+        false => Err(Error::limit("the number of channels", channels, format!("1 to {}", limits.channels))),
+    }
+}
+
 /// Samples, their rate, and how many the header announces.
 fn read(bytes: Vec<u8>, limits: Limits) -> Result<(Vec<f32>, u32, Option<u64>)> {
     let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), Default::default());
@@ -129,10 +137,7 @@ fn read(bytes: Vec<u8>, limits: Limits) -> Result<(Vec<f32>, u32, Option<u64>)> 
         }
         let decoded = decoder.decode(&packet).map_err(|e| Error::Decode(e.to_string()))?;
         let channels = decoded.spec().channels.count();
-        if channels == 0 || channels > limits.channels {
-            let allowed = format!("1 to {}", limits.channels);
-            return Err(Error::limit("the number of channels", channels, allowed));
-        }
+        check_channels(channels, limits)?;
         let mut buffer = SampleBuffer::<f32>::new(decoded.capacity() as u64, *decoded.spec());
         buffer.copy_interleaved_ref(decoded);
         let frames = buffer.samples().chunks_exact(channels);

@@ -1,8 +1,14 @@
 //! Files of sound, whole and damaged.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../core/tests/support/meter.rs"]
+mod meter;
+
 use engraft_audio::{Limits, decode};
 use proptest::prelude::*;
+
+#[global_allocator]
+static METER: meter::Meter = meter::Meter;
 
 /// A WAV file: format tag, channels, rate, bits, data.
 fn wav(tag: u16, channels: u16, rate: u32, bits: u16, data: &[u8]) -> Vec<u8> {
@@ -90,7 +96,7 @@ fn what_cannot_be_is_refused_by_name() {
         (wav(1, 1, 16_000, 16, &silence), "longer than 10 s"),
         (wav(1, 1, 5, 16, &[0; 8]), "sample rate is 5"),
         (wav(1, 1, 0, 16, &[0; 200]), "sample rate is 0; allowed: 1000 to 768000 Hz"),
-        // Bytes in front of the header are skipped, and FLAC's rate has 20 bits of its own.
+        // No bytes stand in front of the header, and FLAC's rate has 20 bits of its own.
         ([b"junk".to_vec(), wav(1, 1, 0, 16, &[0; 200])].concat(), "cannot be decoded"),
         (flac_of_rate_0(), "cannot be decoded"),
         (wav(3, 1, 16_000, 32, &f32::NAN.to_le_bytes()), "sample 0 is NaN"),
@@ -98,6 +104,43 @@ fn what_cannot_be_is_refused_by_name() {
         let error = read(bytes).unwrap_err();
         assert!(error.contains(what), "{error}");
     }
+}
+
+/// A header may announce 4 GB of a name, a comment or a picture, and frames of 64 KB: nothing is allocated
+/// for what is not there.
+#[test]
+fn what_is_announced_and_not_there_takes_no_memory() {
+    const MOST: usize = 1 << 20;
+    let silence = wav(1, 1, 16_000, 16, &[0; 64]);
+    let list = [&b"LIST\x14\0\0\0INFOISFT\xff\xff\xff\xffabcdefgh"[..], &silence[36..]].concat();
+    let named = [&silence[..36], &list].concat();
+    let mut wide = wav(1, 1, 16_000, 16, &[0; 64]);
+    wide[32..34].fill(0xff);
+    wide[40..44].copy_from_slice(&(1u32 << 30).to_le_bytes());
+    let tone = include_bytes!("tone.flac");
+    let with = |kind: u8, content: &[u8]| {
+        let head = [&[kind, 0, 0, content.len() as u8][..], content].concat();
+        let mut file = [&tone[..42], &head, &tone[42..]].concat();
+        // The first block is not the last one any more.
+        file[4] = 0;
+        file
+    };
+    let comment = [&[0; 4][..], &1u32.to_le_bytes(), &[0xff; 4]].concat();
+    let picture = [&[0; 4][..], &[0xff; 4]].concat();
+    for (what, file) in [
+        ("a name", named),
+        ("frames", wide),
+        ("a comment", with(4, &comment)),
+        ("a picture", with(6, &picture)),
+    ] {
+        let (result, peak) = meter::peak(|| read(file));
+        assert!(peak < MOST, "{what}: {peak} bytes, {:?}", result.map(|sound| sound.samples.len()));
+    }
+    // What stands in front of a sound or next to it does not change it.
+    let tagged = [&b"ID3\x04\0\0\0\0\0\x03abc"[..], &with(4, &comment)].concat();
+    assert_eq!(read(tagged), read(tone.to_vec()));
+    let titled = [&silence[..36], b"LIST\x10\0\0\0INFOISFT\x04\0\0\0abc\0", &silence[36..]].concat();
+    assert_eq!(read(titled).map(|sound| sound.samples.len()), Ok(32));
 }
 
 proptest! {

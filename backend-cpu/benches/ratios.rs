@@ -177,7 +177,8 @@ fn main() {
 
 /// 12 layers of 12 heads of 64: a prompt of 512, and one step behind 512 keys.
 fn attention(m: &Machine, rounds: usize, linear_prefill: f64) {
-    let layout = KvLayout { pages: 32, page_size: 16, kv_heads: 12, k_dim: 64, v_dim: 64, dtype: Float::F32 };
+    let layout =
+        KvLayout { pages: 32, page_size: 16, kv_heads: 12, k_dim: 64, v_dim: 64, format: Float::F32.into() };
     let (k_bytes, v_bytes) = slab_bytes(&layout);
     let (mut k, mut v) = (AlignedBytes::zeroed(k_bytes), AlignedBytes::zeroed(v_bytes));
     // SAFETY: the slabs outlive all calls.

@@ -3,7 +3,7 @@
 use crate::kernels::{AlignedBytes, Machine};
 use crate::simd::Isa;
 use engraft_core::backend::Caps;
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, KvFormat};
 use engraft_core::numerics::Madd;
 use engraft_core::sample::Scratch;
 use engraft_core::{Error, Result};
@@ -59,6 +59,7 @@ impl Cpu {
                 threads => format!("{threads} threads, {}", machine.isa.name()),
             },
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
+            kv_formats: KvFormat::ALL.to_vec(),
             graphs: true,
             asynchronous: false,
             memory_bytes: None,

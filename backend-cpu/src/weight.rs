@@ -2,7 +2,7 @@
 
 use crate::Cpu;
 use crate::kernels::linear::{Layout, Packed};
-use engraft_core::mem::{HostWeight, Weight, WeightFormat, WeightInfo, WeightUse};
+use engraft_core::mem::{AT_ONCE, HostWeight, Release, Weight, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::{Error, Result, quant};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -93,31 +93,61 @@ fn wrong(wanted: &str, found: &Storage) -> Error {
 
 /// Packs a host weight for its use.
 pub(crate) fn prepare(cpu: &Cpu, weight: HostWeight<'_>) -> Result<CpuWeight> {
+    let release = weight.release();
     let (info, parts) = weight.into_parts();
+    let parts = Parts { parts: &parts, release };
     let WeightInfo { rows, cols, format, used_for, .. } = info;
     let storage = match used_for {
         WeightUse::Vector => {
             let mut values = vec![0.0; rows * cols];
-            quant::decode_rows(format, cols, &parts.concat(), &mut values)?;
+            quant::decode_rows(format, cols, &parts.parts.concat(), &mut values)?;
             Storage::Vector(values.into())
         }
-        WeightUse::Embedding => Storage::Table(Arc::new(Table { rows, cols, format, bytes: parts.concat() })),
-        WeightUse::Linear { grain, group } => panels(cpu, &info, (grain, group), Layout::Plain, &parts)?,
+        WeightUse::Embedding => {
+            let mut bytes = Vec::with_capacity(format.bytes(rows, cols));
+            parts.each(1, &mut |some| {
+                bytes.extend_from_slice(some);
+                Ok(())
+            })?;
+            Storage::Table(Arc::new(Table { rows, cols, format, bytes }))
+        }
+        WeightUse::Linear { grain, group } => panels(cpu, &info, (grain, group), Layout::Plain, parts)?,
         WeightUse::LinearShare { share } => {
             let packed = Packed::of_share(format, rows, share)?;
-            filled(cpu, &info, packed, &parts)?
+            filled(cpu, &info, packed, parts)?
         }
         WeightUse::Experts { count, grain } => {
-            experts(cpu, &info, count, &parts, &|each| Packed::new(format, each, cols, grain, Layout::Plain))?
+            experts(cpu, &info, count, parts, &|each| Packed::new(format, each, cols, grain, Layout::Plain))?
         }
         WeightUse::ExpertsShare { count, share } => {
-            experts(cpu, &info, count, &parts, &|each| Packed::of_share(format, each, share))?
+            experts(cpu, &info, count, parts, &|each| Packed::of_share(format, each, share))?
         }
-        WeightUse::GatedLinear { grain } => panels(cpu, &info, (grain, 1), Layout::Gate, &parts)?,
-        WeightUse::EmbeddingAndLinear => panels(cpu, &info, (1, 1), Layout::Plain, &parts)?,
+        WeightUse::GatedLinear { grain } => panels(cpu, &info, (grain, 1), Layout::Gate, parts)?,
+        WeightUse::EmbeddingAndLinear => panels(cpu, &info, (1, 1), Layout::Plain, parts)?,
     };
     tracing::trace!(name = info.name, rows, cols, %format, "prepared");
     Ok(CpuWeight { info, storage })
+}
+
+/// The bytes of a weight on their way into panels.
+#[derive(Clone, Copy)]
+struct Parts<'a> {
+    parts: &'a [Cow<'a, [u8]>],
+    release: Release<'a>,
+}
+
+impl Parts<'_> {
+    /// Takes whole rows of so many bytes, some at a time, and lets them go.
+    fn each(&self, row_bytes: usize, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        /// Rows at once, at least: enough panels for all threads.
+        const ROWS: usize = 64;
+        let most = (AT_ONCE / row_bytes).next_multiple_of(ROWS).max(ROWS) * row_bytes;
+        for some in self.parts.iter().flat_map(|part| part.chunks(most)) {
+            take(some)?;
+            self.release.bytes(some);
+        }
+        Ok(())
+    }
 }
 
 fn panels(
@@ -125,21 +155,22 @@ fn panels(
     info: &WeightInfo,
     (grain, group): (usize, usize),
     layout: Layout,
-    parts: &[Cow<'_, [u8]>],
+    parts: Parts<'_>,
 ) -> Result<Storage> {
     let WeightInfo { rows, cols, format, .. } = *info;
     filled(cpu, info, Packed::new(format, rows, cols, grain, layout)?.in_groups(grain, group), parts)
 }
 
-fn filled(cpu: &Cpu, info: &WeightInfo, mut packed: Packed, parts: &[Cow<'_, [u8]>]) -> Result<Storage> {
+fn filled(cpu: &Cpu, info: &WeightInfo, mut packed: Packed, parts: Parts<'_>) -> Result<Storage> {
     let WeightInfo { rows, cols, format, .. } = *info;
     let row_bytes = format.bytes(1, cols).max(1);
     let mut row = 0;
-    for part in parts {
-        let count = part.len() / row_bytes;
-        packed.fill_rows(&cpu.machine().pool, format, row..row + count, part)?;
+    parts.each(row_bytes, &mut |some| {
+        let count = some.len() / row_bytes;
+        packed.fill_rows(&cpu.machine().pool, format, row..row + count, some)?;
         row += count;
-    }
+        Ok(())
+    })?;
     if row != rows {
         return Err(Error::Shape { op: "prepare_weight", what: "rows", got: row, want: rows });
     }
@@ -151,7 +182,7 @@ fn experts(
     cpu: &Cpu,
     info: &WeightInfo,
     count: usize,
-    parts: &[Cow<'_, [u8]>],
+    parts: Parts<'_>,
     room: &dyn Fn(usize) -> Result<Packed>,
 ) -> Result<Storage> {
     let WeightInfo { rows, cols, format, .. } = *info;
@@ -161,8 +192,8 @@ fn experts(
     let mut packed = packed.collect::<Result<Vec<Packed>>>()?;
     let row_bytes = format.bytes(1, cols).max(1);
     let mut row = 0;
-    for part in parts {
-        let mut rest: &[u8] = part;
+    parts.each(row_bytes, &mut |some| {
+        let mut rest = some;
         while rest.len() >= row_bytes && row < rows {
             let within = row % each;
             let now = (each - within).min(rest.len() / row_bytes);
@@ -170,7 +201,8 @@ fn experts(
             packed[row / each].fill_rows(&cpu.machine().pool, format, within..within + now, bytes)?;
             (row, rest) = (row + now, later);
         }
-    }
+        Ok(())
+    })?;
     if row != rows {
         return Err(Error::Shape { op: "prepare_weight", what: "rows", got: row, want: rows });
     }

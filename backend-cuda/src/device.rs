@@ -18,7 +18,7 @@ use crate::terms::Terms;
 use crate::trail::Trail;
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
 use engraft_core::backend::{Caps, Exchange};
-use engraft_core::mem::{DeviceMem, Float};
+use engraft_core::mem::{DeviceMem, Float, KvFormat};
 use engraft_core::numerics::Mode;
 use engraft_core::{Error, Result};
 use std::collections::BTreeMap;
@@ -219,6 +219,7 @@ impl Cuda {
         let caps = Caps {
             device: format!("{} (compute capability {major}.{minor})", listed.name),
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
+            kv_formats: KvFormat::ALL.to_vec(),
             // A replay is one call for many kernels: they could not be waited for one by one.
             graphs: !config.blocking,
             asynchronous: !config.blocking,

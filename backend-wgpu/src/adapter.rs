@@ -3,7 +3,8 @@
 //! Without a name the strongest hardware adapter is taken; software adapters (drivers that run on the CPU)
 //! only when a part of their name is given or the caller allows them. The name of a kind (`integrated`: the
 //! one that saves power) means the first of that kind. The name of an API, alone or before a colon, means the
-//! adapters that it lists: two may list one GPU. Nothing is opened here.
+//! adapters that it lists: two may list one GPU. Of several that fit, `#1` at the end means the second: equal
+//! GPUs have equal names. Nothing is opened here.
 
 use crate::config::WgpuConfig;
 use engraft_core::backend::block_on;
@@ -75,6 +76,14 @@ impl Listed {
         }
     }
 
+    /// Whether every change is tested on this driver as a whole, by the bits of the CPU (`.ci/lane-wgpu`).
+    /// Other drivers that run on the CPU (WARP) are not.
+    pub(crate) fn is_tested(&self) -> bool {
+        let name = self.name.to_lowercase();
+        let is = |driver: &str| name.starts_with(driver);
+        self.kind == AdapterKind::Software && self.api == "Vulkan" && TESTED.into_iter().any(is)
+    }
+
     /// What shaders may use, and what stands in for the rest.
     pub fn abilities(&self) -> String {
         let f16 = if self.f16 { "f16" } else { "no f16: unpacked by hand" };
@@ -97,6 +106,15 @@ impl Listed {
 /// What stands behind the abilities of an adapter whose shaders FXC compiles.
 const NO_DXC: &str = "; no DXC, it seems (dxcompiler.dll of 2024 or later, next to the program or in PATH)";
 
+/// Of what a driver says a process may have of the device's memory a rest stays free: buffers beyond it are
+/// refused, where a driver would give them and move others to the host's memory, or end the device. Vulkan
+/// with `VK_EXT_memory_budget` and DX12 say it.
+const BUDGET: wgpu::MemoryBudgetThresholds =
+    wgpu::MemoryBudgetThresholds { for_resource_creation: Some(95), for_device_loss: None };
+
+/// Drivers that the lane of this backend runs whole tests on, as their adapters' names begin.
+const TESTED: [&str; 2] = ["llvmpipe", "swiftshader"];
+
 /// APIs as users name them.
 const APIS: [&str; 3] = ["vulkan", "metal", "dx12"];
 
@@ -109,6 +127,7 @@ async fn adapters(saves_power: bool) -> Vec<wgpu::Adapter> {
     // Debug flags would load validation layers where they are installed; those of old distributions refuse
     // naga's output.
     what.flags = wgpu::InstanceFlags::empty();
+    what.memory_budget_thresholds = BUDGET;
     let instance = wgpu::Instance::new(what);
     if IN_BROWSER {
         // Pages are shown one adapter, the browser's choice.
@@ -146,7 +165,7 @@ pub fn list() -> Result<Vec<Listed>> {
 /// The adapter that a configuration means: by its place, by a part of its name, or the strongest.
 pub(crate) async fn choose(config: &WgpuConfig) -> Result<(wgpu::Adapter, Listed)> {
     let part = config.adapter.as_deref();
-    let saves_power = wanted(part).1 == Some(AdapterKind::Integrated.name());
+    let saves_power = Wanted::of(part).part == Some(AdapterKind::Integrated.name());
     let mut all = sorted(saves_power).await;
     let listed: Vec<Listed> = all.iter().map(|(l, _)| l.clone()).collect();
     // A browser shows one, which it chose by power and need not say what kind that is.
@@ -167,45 +186,74 @@ fn placed(listed: &[Listed], index: usize) -> Result<usize> {
     }
 }
 
-/// The API and the part of a name that users write as one: `vulkan`, `radeon`, `vulkan:radeon`.
-fn wanted(written: Option<&str>) -> (Option<&'static str>, Option<&str>) {
-    let api_of = |text: &str| APIS.into_iter().find(|api| text.eq_ignore_ascii_case(api));
-    let Some(written) = written else { return (None, None) };
-    let (first, rest) = written.split_once(':').unwrap_or((written, ""));
-    match api_of(first) {
-        Some(api) => (Some(api), Some(rest).filter(|rest| !rest.is_empty())),
-        None => (None, Some(written)),
+/// What users write of an adapter: `vulkan`, `radeon`, `vulkan:radeon`, `radeon#1`.
+#[derive(Debug, Default, PartialEq)]
+struct Wanted<'a> {
+    api: Option<&'static str>,
+    /// A part of its name, or what kind of device it is.
+    part: Option<&'a str>,
+    /// Which of those that fit, from 0 on.
+    place: usize,
+}
+
+impl<'a> Wanted<'a> {
+    fn of(written: Option<&'a str>) -> Self {
+        let api_of = |text: &str| APIS.into_iter().find(|api| text.eq_ignore_ascii_case(api));
+        let Some(written) = written else { return Self::default() };
+        let (written, place) = match written.rsplit_once('#') {
+            Some((rest, place)) if !place.is_empty() && place.bytes().all(|b| b.is_ascii_digit()) => {
+                (rest.trim_end(), place.parse().unwrap_or(usize::MAX))
+            }
+            _ => (written, 0),
+        };
+        let (first, rest) = written.split_once(':').unwrap_or((written, ""));
+        let (api, part) = match api_of(first) {
+            Some(api) => (Some(api), rest),
+            None => (None, written),
+        };
+        Self { api, part: Some(part).filter(|part| !part.is_empty()), place }
+    }
+
+    fn fits(&self, l: &Listed) -> bool {
+        self.api.is_none_or(|api| l.api.eq_ignore_ascii_case(api))
+            && self.part.is_none_or(|p| {
+                l.kind.name() == p.to_lowercase() || l.name.to_lowercase().contains(&p.to_lowercase())
+            })
+    }
+
+    /// Why there is none.
+    fn lacks(&self, listed: &[Listed], allowed: usize) -> String {
+        let one = |l: &Listed| format!("{} ({}, {})", l.name, l.kind.name(), l.api);
+        let here = listed.iter().map(one).collect::<Vec<_>>().join(", ");
+        if listed.is_empty() && IN_BROWSER {
+            return "the browser offers no WebGPU adapter".to_string();
+        }
+        if listed.is_empty() {
+            return "no adapter was found: a Vulkan loader and driver are needed (Debian: libvulkan1 and, \
+                    without a GPU, mesa-vulkan-drivers)"
+                .to_string();
+        }
+        if allowed > 0 {
+            return format!("#0 to #{} fit; found: {here}", allowed - 1);
+        }
+        if listed.iter().any(|l| self.fits(l)) {
+            return format!("only software adapters, which must be named: {here}");
+        }
+        match (self.api, self.part) {
+            (Some(api), None) => format!("no adapter is of {api}; found: {here}"),
+            (Some(api), _) => format!("no adapter of {api} has this in its name; found: {here}"),
+            _ => format!("no adapter has this in its name; found: {here}"),
+        }
     }
 }
 
 fn pick(listed: &[Listed], written: Option<&str>, software: bool) -> Result<usize> {
-    let (api, part) = wanted(written);
-    let named = |l: &Listed| {
-        api.is_none_or(|api| l.api.eq_ignore_ascii_case(api))
-            && part.is_none_or(|p| {
-                l.kind.name() == p.to_lowercase() || l.name.to_lowercase().contains(&p.to_lowercase())
-            })
-    };
-    let allowed = |l: &Listed| software || part.is_some() || l.kind != AdapterKind::Software;
-    listed.iter().position(|l| named(l) && allowed(l)).ok_or_else(|| {
-        let wanted = written.map_or("wgpu".to_string(), |p| format!("wgpu:{p}"));
-        let one = |l: &Listed| format!("{} ({}, {})", l.name, l.kind.name(), l.api);
-        let here: Vec<String> = listed.iter().map(one).collect();
-        let found = match here.is_empty() {
-            true if IN_BROWSER => "the browser offers no WebGPU adapter".to_string(),
-            true => "no adapter was found: a Vulkan loader and driver are needed (Debian: libvulkan1 and, \
-                     without a GPU, mesa-vulkan-drivers)"
-                .to_string(),
-            false if !listed.iter().any(named) => match (api, part) {
-                (Some(api), None) => format!("no adapter is of {api}; found: {}", here.join(", ")),
-                (Some(api), _) => {
-                    format!("no adapter of {api} has this in its name; found: {}", here.join(", "))
-                }
-                _ => format!("no adapter has this in its name; found: {}", here.join(", ")),
-            },
-            false => format!("only software adapters, which must be named: {}", here.join(", ")),
-        };
-        Error::Unavailable { backend: wanted, reason: found }
+    let wanted = Wanted::of(written);
+    let allowed = |l: &Listed| software || wanted.part.is_some() || l.kind != AdapterKind::Software;
+    let fit = || (0..listed.len()).filter(|i| wanted.fits(&listed[*i]) && allowed(&listed[*i]));
+    fit().nth(wanted.place).ok_or_else(|| Error::Unavailable {
+        backend: written.map_or("wgpu".to_string(), |p| format!("wgpu:{p}")),
+        reason: wanted.lacks(listed, fit().count()),
     })
 }
 
@@ -250,7 +298,21 @@ mod tests {
         let text = pick(&all[4..], Some("vulkan"), false).unwrap_err().to_string();
         assert!(text.contains("only software adapters"), "{text}");
         assert_eq!(pick(&all[4..], Some("vulkan"), true).unwrap(), 0);
-        assert_eq!(wanted(Some("vulkan:integrated")), (Some("vulkan"), Some("integrated")));
+        let wanted = Wanted { api: Some("vulkan"), part: Some("integrated"), place: 0 };
+        assert_eq!(Wanted::of(Some("vulkan:integrated")), wanted);
+    }
+
+    #[test]
+    fn of_equal_gpus_each_can_be_named() {
+        let arc = || one("Arc", AdapterKind::Discrete);
+        let all = [arc(), arc(), one("llvmpipe", AdapterKind::Software), one("odd#name", AdapterKind::Other)];
+        let at = |part: &str| pick(&all, Some(part), false).unwrap();
+        assert_eq!(["arc#0", "arc#1", "#1", "vulkan:arc#1", "vulkan#1"].map(at), [0, 1, 1, 1, 1]);
+        assert_eq!([at("discrete#1"), at("#2"), at("odd#name")], [1, 3, 3]);
+        let why = |part| pick(&all, Some(part), false).unwrap_err().to_string();
+        assert!(why("arc#2").contains("#0 to #1 fit; found: Arc"), "{}", why("arc#2"));
+        assert!(why("arc#99999999999999999999").contains("#0 to #1 fit"));
+        assert!(why("radeon#1").contains("no adapter has this in its name"), "{}", why("radeon#1"));
     }
 
     #[test]
@@ -264,6 +326,17 @@ mod tests {
         ] {
             assert!(!other.lacks_dxc() && !other.abilities().contains("DXC"), "{}", other.abilities());
         }
+    }
+
+    #[test]
+    fn only_drivers_that_whole_tests_run_on_are_exempt_from_comparisons() {
+        let by = |api: &str, name: &str, kind| Listed { api: api.into(), ..one(name, kind) }.is_tested();
+        assert!(by("Vulkan", "llvmpipe (LLVM 15.0.6, 256 bits)", AdapterKind::Software));
+        assert!(by("Vulkan", "SwiftShader Device (LLVM 16.0.0)", AdapterKind::Software));
+        assert!(!by("Dx12", "Microsoft Basic Render Driver", AdapterKind::Software));
+        assert!(!by("Vulkan", "Microsoft Direct3D12 (Basic Render Driver)", AdapterKind::Software));
+        assert!(!by("Vulkan", "llvmpipe", AdapterKind::Discrete));
+        assert!(!by("BrowserWebGpu", "SwiftShader Device", AdapterKind::Software));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `Wgpu`: what all streams of a device share. Opening one, and the backend contract, lie in `open`, above
 //! the streams.
 
-use crate::adapter::{IN_BROWSER, Listed};
+use crate::adapter::Listed;
 use crate::arithmetic::{Arithmetic, Sums};
 use crate::config::WgpuConfig;
 use crate::device::{Counters, Gpu};
@@ -14,15 +14,10 @@ use crate::select::Select;
 use crate::{WgpuMem, WgpuWeight};
 use engraft_core::Result;
 use engraft_core::backend::Caps;
-use engraft_core::mem::{Device, Float, KvLayout, StepShape};
+use engraft_core::mem::{Device, Float, KvFormat, KvLayout, StepShape};
 use engraft_core::numerics::Mode;
-use engraft_shaders::Kernel;
+use engraft_shaders::{Kernel, KvElem};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// How kernels of a device sum.
-fn sums(select: &Select, guarded: bool) -> Sums {
-    Sums { leaves: select.keeps_order(), guarded, compared: !IN_BROWSER }
-}
 
 /// A GPU (or a driver that plays one) as a backend.
 #[derive(Debug)]
@@ -53,8 +48,12 @@ impl Device for Wgpu {
     type AttnPlan = WgpuPlan;
 
     fn kv_bytes(layout: &KvLayout) -> (usize, usize) {
-        let elements = layout.pages * layout.page_size * layout.kv_heads * layout.dtype.bytes();
-        (elements * layout.k_dim, elements * layout.v_dim)
+        let heads = layout.slots() * layout.kv_heads;
+        let bytes = |width| match layout.format {
+            KvFormat::Plain(_) => layout.format.head_bytes(width),
+            KvFormat::Coded(_) => 4 * KvElem::coded_words(width),
+        };
+        (heads * bytes(layout.k_dim), heads * bytes(layout.v_dim))
     }
 }
 
@@ -64,6 +63,7 @@ impl Wgpu {
         let caps = Caps {
             device: format!("{} ({}, {})", listed.name, listed.api, listed.driver),
             dtypes: vec![Float::F32, Float::F16, Float::Bf16],
+            kv_formats: KvFormat::ALL.to_vec(),
             graphs: true,
             asynchronous: true,
             memory_bytes: None,
@@ -115,12 +115,20 @@ impl Wgpu {
         if let Some(reason) = unusable {
             self.select = self.select.without_subgroups(config, &self.gpu.name, &reason)?;
         }
+        // Kernels without guards have other bits than their twins, and are no worse for it.
+        self.pipelines.by_bits = self.promise() != Mode::Fast;
         Ok(self)
+    }
+
+    /// How kernels of this device sum, chosen by `select`.
+    fn sums(&self, select: &Select, guarded: bool) -> Sums {
+        let compared = self.pipelines.tries_rows || self.listed.is_tested();
+        Sums { leaves: select.keeps_order(), guarded, compared }
     }
 
     /// What is promised about bits.
     pub(crate) fn promise(&self) -> Mode {
-        self.arithmetic.promise(sums(&self.select, self.pipelines.dialect.strict))
+        self.arithmetic.promise(self.sums(&self.select, self.pipelines.dialect.strict))
     }
 
     /// The kernel that runs in the place of `kernel`: the same, unless it did not give its twin's bits.
@@ -151,7 +159,7 @@ impl Wgpu {
         [Mode::Reference, Mode::Invariant, Mode::Fast].map(|mode| {
             let config = WgpuConfig { mode, ..WgpuConfig::default() };
             let why = match Select::offered(&config, &self.listed) {
-                Ok(select) => self.arithmetic.withheld(mode, sums(&select, mode != Mode::Fast)),
+                Ok(select) => self.arithmetic.withheld(mode, self.sums(&select, mode != Mode::Fast)),
                 Err(e) => Some(e.to_string()),
             };
             (mode, why)
@@ -188,6 +196,12 @@ impl Wgpu {
         self.encoding().lose(others, Loss::Device);
     }
 
+    /// For tests: what is uploaded behind `others` more uploads is not written.
+    #[cfg(test)]
+    pub(crate) fn lose_upload(&self, others: u64) {
+        self.encoding().lose(others, Loss::Upload);
+    }
+
     /// For tests: the pass that begins behind `others` more runs nothing.
     #[cfg(test)]
     pub(crate) fn lose_pass(&self, others: u64) {
@@ -206,5 +220,27 @@ impl Wgpu {
     /// The open command buffer.
     pub(crate) fn encoding(&self) -> MutexGuard<'_, Encoding> {
         self.encoding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where columns are whole words a slab is as large as plans say, else by less than a word a row larger.
+    #[test]
+    fn slabs_of_codes_have_rows_of_whole_words() {
+        for format in KvFormat::ALL {
+            for (k_dim, v_dim) in [(64, 128), (7, 2), (576, 0)] {
+                let layout = KvLayout { pages: 5, page_size: 3, kv_heads: 2, k_dim, v_dim, format };
+                let rows = 5 * 3 * 2;
+                let of = |width: usize| match format.float() {
+                    Some(dtype) => rows * width * dtype.bytes(),
+                    None if width == 0 => 0,
+                    None => rows * (width.next_multiple_of(4) + 4),
+                };
+                assert_eq!(Wgpu::kv_bytes(&layout), (of(k_dim), of(v_dim)), "{layout:?}");
+            }
+        }
     }
 }

@@ -9,11 +9,10 @@ use crate::WgpuMem;
 use crate::device::Gpu;
 use crate::limits::{Limits, MIB};
 use crate::pipeline::Pipeline;
-use crate::pipelines::Pipelines;
-use engraft_core::mem::{BufRef, Float, MatRef};
+use engraft_core::mem::{BufRef, Float, KvCode, KvFormat, MatRef};
 use engraft_core::params::Act;
 use engraft_core::{Error, Result};
-use engraft_shaders::{Elem, Kernel, PARAM_WORDS};
+use engraft_shaders::{Elem, Kernel, KvElem, PARAM_WORDS};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -117,6 +116,15 @@ pub(crate) fn elem(dtype: Float) -> Elem {
     }
 }
 
+/// A shader's name of what pages keep.
+pub(crate) fn kv_elem(format: KvFormat) -> KvElem {
+    match format {
+        KvFormat::Plain(dtype) => elem(dtype).into(),
+        KvFormat::Coded(KvCode::Int8) => KvElem::Int8,
+        KvFormat::Coded(KvCode::Fp8) => KvElem::Fp8,
+    }
+}
+
 /// The number by which shaders know an activation (`act_of` in `math.wgsl`).
 pub(crate) fn activation(act: Act) -> Result<u32> {
     Ok(match act {
@@ -195,9 +203,8 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Binds a call.
-    pub fn dispatch(&mut self, gpu: &Gpu, pipelines: &Pipelines, call: &Call<'_>) -> Result<Dispatch> {
-        let pipeline = pipelines.get(gpu, call.kernel)?;
+    /// Binds a call of a kernel that is compiled.
+    pub fn dispatch(&mut self, gpu: &Gpu, pipeline: Arc<Pipeline>, call: &Call<'_>) -> Result<Dispatch> {
         if call.words.len() + 1 != pipeline.words || call.slots.len() != pipeline.bindings.len() {
             return Err(Error::internal(format!(
                 "{}: {} parameters and {} bindings given",

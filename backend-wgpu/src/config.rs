@@ -11,7 +11,8 @@ pub struct WgpuConfig {
     /// may have one name, as a GPU has that two APIs list.
     pub index: Option<usize>,
     /// Part of the adapter's name, behind the name of an API and a colon where that matters (`vulkan`,
-    /// `metal`, `dx12`; also alone); none: the strongest one that is hardware.
+    /// `metal`, `dx12`; also alone), `#1` behind it for the second of those that fit; none: the strongest one
+    /// that is hardware.
     pub adapter: Option<String>,
     /// Take a software adapter without being given its name.
     pub software: bool,
@@ -32,9 +33,9 @@ pub struct WgpuConfig {
     /// Folder that keeps compiled pipelines from start to start, where the API lets a program have them
     /// (Vulkan); none: nothing is kept. Elsewhere drivers keep them by themselves, and nothing is written.
     pub kernel_cache: Option<PathBuf>,
-    /// Workgroups that one command buffer may have, whatever they have to do; none: as much work as takes
-    /// 75 ms, by what the device took for those before, so that no watchdog gives one up. A dispatch of a
-    /// matmul or of attention that has more is split; other ops, and attention with terms by distance, are
-    /// dispatched as a whole. No bit depends on it.
+    /// Workgroups that one command buffer may have, whatever they have to do; none: as much work as takes 75
+    /// ms, by what the device took for those before, so that no watchdog gives one up. A dispatch of a
+    /// matmul, of attention or of scores of an index that has more is split; other ops, and attention with
+    /// terms by distance, are dispatched as a whole. No bit depends on it.
     pub submit_groups: Option<u64>,
 }

@@ -2,6 +2,7 @@
 
 use crate::WgpuMem;
 use crate::adapter::{AdapterKind, IN_BROWSER, Listed};
+use crate::exact::Exact;
 use crate::faults::{Fault, Faults};
 use crate::limits::{Limits, MIB, Way};
 use crate::mem::Graveyard;
@@ -9,7 +10,8 @@ use engraft_core::backend::block_on;
 use engraft_core::{Error, Result};
 use engraft_shaders::{Carrier, Dialect, PARAM_WORDS};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// What a device's streams have done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -26,6 +28,35 @@ pub struct Counters {
     pub compiled: u64,
     /// Bytes of the host's memory that weights took at once on their way, at most.
     pub staged: u64,
+}
+
+/// How long hardware may work without a command buffer that ends. None is to take a second, and drivers give
+/// one up after some ten at most; where they do not, whoever waits would do so for ever.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How often it is looked whether one has ended.
+const LOOKS: u32 = 24;
+
+/// Waits until `wait` says that what is waited for has run, or that nothing will; within `patience` something
+/// must have `run`, else the device counts as hung.
+///
+/// # Errors
+/// What `wait` says, or how long nothing ran.
+fn waited(
+    patience: Option<Duration>,
+    mut wait: impl FnMut(Option<Duration>) -> std::result::Result<bool, String>,
+    run: impl Fn() -> u64,
+) -> std::result::Result<(), String> {
+    let (mut seen, mut left) = (run(), LOOKS);
+    while !wait(patience.map(|patience| patience / LOOKS))? {
+        let now = run();
+        left = if now == seen { left.saturating_sub(1) } else { LOOKS };
+        seen = now;
+        if left == 0 {
+            let secs = patience.unwrap_or_default().as_secs();
+            return Err(format!("no command buffer has ended for {secs} s: the device hangs"));
+        }
+    }
+    Ok(())
 }
 
 /// Counts what is done.
@@ -61,6 +92,17 @@ pub(crate) struct Gpu {
     pub shared_memory: bool,
     /// Whether every loop of a shader counts its rounds, so that it ends whatever its condition says.
     pub bounds_loops: bool,
+    /// Shaders whose products and sums the driver is asked not to contract; else why it is not asked.
+    pub exact: std::result::Result<Exact, String>,
+    /// Shaders that the driver takes without that alone, by label, and what it says.
+    pub unmarked: Mutex<Vec<(String, String)>>,
+    /// For tests: the driver refuses the module of this kernel if it is marked.
+    #[cfg(test)]
+    pub refuses_marked: Option<engraft_shaders::Kernel>,
+    /// Command buffers that have run, as far as anyone waited.
+    run: Arc<AtomicU64>,
+    /// How long none may end while one is waited for; none: as long as it takes.
+    patience: Option<Duration>,
     next_id: AtomicU64,
 }
 
@@ -77,6 +119,25 @@ fn shares_memory(features: wgpu::Features, api: wgpu::Backend, kind: AdapterKind
     let shared = matches!(kind, AdapterKind::Integrated | AdapterKind::Software);
     let known = matches!(api, wgpu::Backend::Vulkan | wgpu::Backend::Metal);
     shared && known && features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
+}
+
+/// The features that a device is opened with, of those that its adapter `has`, but for shared memory.
+fn features_of(
+    has: wgpu::Features,
+    api: wgpu::Backend,
+    dialect: Dialect,
+    (subgroups, cached): (bool, bool),
+) -> wgpu::Features {
+    let mut wanted = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS;
+    wanted.set(wgpu::Features::PIPELINE_CACHE, cached);
+    // Elsewhere it would take what no writer makes here.
+    wanted.set(wgpu::Features::PASSTHROUGH_SHADERS, dialect.strict && api == wgpu::Backend::Vulkan);
+    // What was found to be there is asked for whatever is said now.
+    let mut features = wanted & has;
+    features.set(wgpu::Features::SUBGROUP, subgroups);
+    features.set(wgpu::Features::SHADER_F16, dialect.f16);
+    features.set(wgpu::Features::IMMEDIATES, dialect.carrier == Carrier::Immediate);
+    features
 }
 
 /// The limits that a device is opened with, but for immediates.
@@ -108,24 +169,14 @@ impl Gpu {
         (subgroups, cached): (bool, bool),
     ) -> Result<Self> {
         let have = adapter.limits();
-        let mut features = adapter.features()
-            & (wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS);
         let mut limits = asked_of(&have);
-        let shared_memory = shares_memory(adapter.features(), adapter.get_info().backend, listed.kind);
+        let api = adapter.get_info().backend;
+        let mut features = features_of(adapter.features(), api, dialect, (subgroups, cached));
+        let shared_memory = shares_memory(adapter.features(), api, listed.kind);
         if shared_memory {
             features |= wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
         }
-        if cached {
-            features |= adapter.features() & wgpu::Features::PIPELINE_CACHE;
-        }
-        if subgroups {
-            features |= wgpu::Features::SUBGROUP;
-        }
-        if dialect.f16 {
-            features |= wgpu::Features::SHADER_F16;
-        }
         if dialect.carrier == Carrier::Immediate {
-            features |= wgpu::Features::IMMEDIATES;
             limits.max_immediate_size = 4 * PARAM_WORDS as u32;
         }
         let asked = adapter.request_device(&wgpu::DeviceDescriptor {
@@ -151,6 +202,13 @@ impl Gpu {
             staged: AtomicU64::new(0),
             shared_memory,
             bounds_loops: cfg!(debug_assertions),
+            exact: Exact::of(adapter, features),
+            unmarked: Mutex::default(),
+            #[cfg(test)]
+            refuses_marked: None,
+            run: Arc::default(),
+            // A driver that runs on the CPU is as slow as the CPU is busy, and has no hardware to hang.
+            patience: (listed.kind != AdapterKind::Software && !IN_BROWSER).then_some(PATIENCE),
             next_id: AtomicU64::new(1),
         })
     }
@@ -166,19 +224,35 @@ impl Gpu {
     /// Waits for a submission and those before it; none: for everything.
     ///
     /// # Errors
-    /// As [`Gpu::poll`].
-    pub fn poll_until(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
-        let wait = || self.device.poll(wgpu::PollType::Wait { submission_index, timeout: None });
-        let what = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait)) {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(e)) => e.to_string(),
-            Err(panic) => match panic.downcast_ref::<String>() {
-                Some(text) => text.trim().to_string(),
-                None => "wgpu panicked while it waited".into(),
-            },
+    /// As [`Gpu::poll`]; and where no command buffer ends for as long as none should take.
+    pub fn poll_until(&self, submission: Option<wgpu::SubmissionIndex>) -> Result<()> {
+        let wait = |timeout| {
+            let wait =
+                || self.device.poll(wgpu::PollType::Wait { submission_index: submission.clone(), timeout });
+            match std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait)) {
+                Ok(Ok(_)) => Ok(true),
+                Ok(Err(wgpu::PollError::Timeout)) => Ok(false),
+                Ok(Err(e)) => Err(e.to_string()),
+                Err(panic) => Err(match panic.downcast_ref::<String>() {
+                    Some(text) => text.trim().to_string(),
+                    None => "wgpu panicked while it waited".into(),
+                }),
+            }
         };
-        self.faults.set(Fault::Lost(what.clone()));
-        Err(Error::DeviceLost { what })
+        waited(self.patience, wait, || self.run.load(Ordering::Relaxed)).map_err(|what| {
+            self.faults.set(Fault::Lost(what.clone()));
+            Error::DeviceLost { what }
+        })
+    }
+
+    /// Hands work over, and counts it once it has run.
+    pub fn submit(&self, work: impl IntoIterator<Item = wgpu::CommandBuffer>) -> wgpu::SubmissionIndex {
+        let index = self.queue.submit(work);
+        if self.patience.is_some() {
+            let run = self.run.clone();
+            self.queue.on_submitted_work_done(move || _ = run.fetch_add(1, Ordering::Relaxed));
+        }
+        index
     }
 
     /// Allocates a zeroed buffer.
@@ -261,8 +335,37 @@ impl Gpu {
 
 #[cfg(test)]
 mod tests {
-    use super::shares_memory;
+    use super::{LOOKS, PATIENCE, shares_memory, waited};
     use crate::adapter::AdapterKind::{Discrete, Integrated, Software};
+    use std::cell::Cell;
+
+    /// A device that runs the command buffers of `ends` looks, and what whoever waits for the last one gets.
+    fn ended(patience: Option<super::Duration>, ends: &[u32]) -> (Result<(), String>, u32) {
+        let (looks, run) = (Cell::new(0), Cell::new(0u64));
+        let wait = |timeout: Option<super::Duration>| {
+            assert_eq!(timeout, patience.map(|patience| patience / LOOKS));
+            looks.set(looks.get() + 1);
+            run.set(ends.iter().filter(|at| **at <= looks.get()).count() as u64);
+            assert!(looks.get() < 1000, "for ever");
+            // Without a limit a wait ends when all has run.
+            Ok(timeout.is_none() || run.get() == ends.len() as u64)
+        };
+        let ended = waited(patience, wait, || run.get());
+        (ended, looks.get())
+    }
+
+    #[test]
+    fn a_device_that_ends_nothing_is_lost_and_a_slow_one_is_not() {
+        assert_eq!(ended(Some(PATIENCE), &[1]), (Ok(()), 1));
+        // Ten times as long as patience lasts, with a command buffer every now and then.
+        let slow: Vec<u32> = (1..=10).map(|i| i * LOOKS).collect();
+        assert_eq!(ended(Some(PATIENCE), &slow), (Ok(()), 10 * LOOKS));
+        let (hung, looks) = ended(Some(PATIENCE), &[3, 2000]);
+        assert!(hung.is_err_and(|what| what.contains("for 120 s")));
+        assert_eq!(looks, 3 + LOOKS);
+        assert_eq!(ended(None, &[500]), (Ok(()), 1));
+        assert_eq!(waited(Some(PATIENCE), |_| Err("gone".into()), || 0), Err("gone".into()));
+    }
 
     #[test]
     fn weights_are_mapped_where_memory_is_the_hosts() {

@@ -15,7 +15,9 @@
 //! completed). So work is followed by a mark: a dispatch that notes its number, if the mark before it was
 //! noted. It stands in the pass of that work, whose dispatches run one after the other, and no pass with work
 //! ends without one (`marks`). Whatever is copied for the host has a mark of its own, and a copy of the
-//! number noted last is put behind it: results with another number are none (`readback`).
+//! number noted last is put behind it: results with another number are none (`readback`). What the queue
+//! writes by itself (uploads) lies in a command buffer of its own, which may be given up alone, too: behind
+//! an upload the queue writes its number, and a mark is noted only where that of the last upload stands.
 
 use crate::WgpuMem;
 use crate::adapter::IN_BROWSER;
@@ -26,11 +28,13 @@ use crate::device::Gpu;
 use crate::ledger::Ledger;
 use crate::limits::Way;
 use crate::marks::Marks;
+use crate::pipeline::Pipeline;
 use crate::pipelines::Pipelines;
 use crate::readback::Staging;
 use crate::slices::{groups_of, slices};
 use engraft_core::{Error, Result};
 use engraft_shaders::{Carrier, Kernel};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The time, where there is a clock: pages have none that counts here.
@@ -55,8 +59,10 @@ pub(crate) struct Encoding {
     arena: Option<Arena>,
     /// What was handed over, and how much work one command buffer has.
     ledger: Ledger<wgpu::SubmissionIndex>,
-    /// Where marks note their numbers.
+    /// Where marks note their numbers, and behind it the number of the last upload.
     noted: WgpuMem,
+    /// Uploads so far; they wrap around.
+    uploads: u32,
     mark: Dispatch,
     marks: Marks,
     /// How many command buffers, or passes, come until something happens to one.
@@ -74,6 +80,8 @@ pub(crate) enum Loss {
     Device,
     /// A pass of it runs nothing: for Metal wgpu makes a command buffer of each, and one may be given up.
     Pass,
+    /// What the queue writes by itself before it is lost.
+    Upload,
 }
 
 impl Encoding {
@@ -87,17 +95,18 @@ impl Encoding {
         let mut groups = Groups::default();
         let noted = gpu.alloc("the number of a mark", 16)?;
         let slots = [Slot::whole(&gpu.limits, &noted, "the number of a mark")?];
-        let call = Call { kernel: Kernel::Mark, slots: &slots, words: &[0], grid: [1, 1, 1] };
+        let call = Call { kernel: Kernel::Mark, slots: &slots, words: &[0, 0], grid: [1, 1, 1] };
         Ok(Self {
             pass: None,
             current: None,
             encoder: None,
             passes: PassClock::default(),
-            mark: groups.dispatch(gpu, pipelines, &call)?,
+            mark: groups.dispatch(gpu, pipelines.get(gpu, Kernel::Mark)?, &call)?,
             groups,
             arena,
             ledger: Ledger::new(None),
             noted,
+            uploads: 0,
             marks: Marks::default(),
             lost_after: None,
             pass_is_lost: false,
@@ -109,9 +118,9 @@ impl Encoding {
         self.encoder.is_some()
     }
 
-    /// Binds a call.
-    pub fn bind(&mut self, gpu: &Gpu, pipelines: &Pipelines, call: &Call<'_>) -> Result<Dispatch> {
-        self.groups.dispatch(gpu, pipelines, call)
+    /// Binds a call of a kernel that is compiled: while one is, others may encode.
+    pub fn bind(&mut self, gpu: &Gpu, pipeline: Arc<Pipeline>, call: &Call<'_>) -> Result<Dispatch> {
+        self.groups.dispatch(gpu, pipeline, call)
     }
 
     /// Encodes a dispatch, in slices where it has more work than a command buffer may and its kernel can.
@@ -228,10 +237,24 @@ impl Encoding {
         Ok((self.ledger.read(), mark))
     }
 
+    /// Uploads words behind all that was encoded, which must not see them.
+    pub fn upload(&mut self, gpu: &Gpu, to: &wgpu::Buffer, at: u64, bytes: &[u8]) -> Result<()> {
+        if self.waits() {
+            self.hand_over(gpu)?;
+        }
+        self.uploads = self.uploads.wrapping_add(1);
+        if self.loss(|loss| loss == Loss::Upload).is_none() {
+            gpu.queue.write_buffer(to, at, bytes);
+            gpu.queue.write_buffer(self.noted.buffer(), 4, &self.uploads.to_le_bytes());
+        }
+        gpu.tally.count(|c| c.uploaded += bytes.len() as u64);
+        Ok(())
+    }
+
     /// Encodes the mark of this number.
     fn mark(&mut self, gpu: &Gpu, number: u32) -> Result<()> {
         let mut mark = self.mark.clone();
-        mark.words[1] = number;
+        (mark.words[1], mark.words[2]) = (number, self.uploads);
         self.dispatch(gpu, &mark)
     }
 
@@ -290,11 +313,11 @@ impl Encoding {
         }
         if let Some(encoder) = self.encoder.take() {
             let buffer = encoder.finish();
-            let loss = self.loss(|loss| loss != Loss::Pass);
+            let loss = self.loss(|loss| matches!(loss, Loss::Dropped | Loss::Device));
             if loss == Some(Loss::Device) {
                 gpu.device.destroy();
             }
-            let index = gpu.queue.submit((loss != Some(Loss::Dropped)).then_some(buffer));
+            let index = gpu.submit((loss != Some(Loss::Dropped)).then_some(buffer));
             self.ledger.hand_over(index, now());
             gpu.tally.count(|c| c.submits += 1);
         }

@@ -1,7 +1,7 @@
 //! The key of a kernel as plans know it: the op, the types it was chosen for, the variant that this device
 //! runs.
 
-use engraft_core::mem::{Float, WeightFormat};
+use engraft_core::mem::{Float, KvFormat, WeightFormat};
 use engraft_core::ops::OpKind;
 use engraft_core::params::Heads;
 use engraft_shaders::Reduce;
@@ -23,7 +23,7 @@ pub struct WgpuKernel {
     pub(crate) weight: Option<WeightFormat>,
     pub(crate) x: Float,
     pub(crate) out: Float,
-    pub(crate) kv: Option<Float>,
+    pub(crate) kv: Option<KvFormat>,
     /// Inner size.
     pub(crate) inner: usize,
     /// Units of value columns of attention.

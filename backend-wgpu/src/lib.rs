@@ -2,19 +2,20 @@
 //!
 //! From the bottom up, each file knowing those before it alone: `config`, `adapter` (lists and chooses),
 //! `limits`, `facts` (what adapters say of themselves), `outcome` (what probes found), `faults`, `mem`
-//! (buffers), `device` (an opened adapter, allocations); `staging` fills buffers, `weight` packs; `kernel`
+//! (buffers), `exact` (shaders that Vulkan's drivers may not contract), `device` (an opened adapter,
+//! allocations); `staging` fills buffers, `weight` packs; `kernel`
 //! and `select` (which variant of a kernel runs); `cache` keeps what drivers compile on disk; `pipeline`
-//! compiles a kernel of `engraft-shaders`, `trial` has operands to try one with, `expected` what the plainest
-//! ones make of them, `twins` compares two;
+//! compiles a kernel of `engraft-shaders`, `trial` has operands to try one with, `choices` those of kernels
+//! that choose, `expected` what the plainest ones make of them, `twins` compares two;
 //! `pipelines` has each once;
 //! `command` is one dispatch with everything it touches; `arena` holds parameters where these cannot be
 //! immediates; `readback` are buffers that the host reads; `budget` and `slices` say how much work goes into
 //! one command buffer, `ledger` by what those before it took; `marks` are numbers behind work; `encoding` is
 //! the open one; `scores` are small buffers that attention reads; `clock` has points in a queue's time;
 //! `backend` is what a device's streams share; `stream` is one rank's queue, and its captured steps (graphs
-//! in software); `ops` ties ops to kernels; `probe` finds out what the driver does to arithmetic and so which
-//! promise about bits can be kept; `measure` what the device can do at most; `wanted` which shaders a
-//! model's ops run by; `open` puts it all together.
+//! in software); `ops` ties ops to kernels; `wanted` says which shaders a model's ops run by; `probe` finds
+//! out what the driver does to arithmetic and so which promise about bits can be kept; `measure` what the
+//! device can do at most; `open` puts it all together.
 //!
 //! Invariant: every kernel sums in an order of `docs/numerics.md` with separate multiply and add, guards
 //! against reassociation, and corrects the driver's division and square root. Where that order is the
@@ -28,11 +29,22 @@ mod arithmetic;
 mod backend;
 mod budget;
 mod cache;
+mod choices;
 mod clock;
 mod command;
 mod config;
 mod device;
 mod encoding;
+// Where wgpu has Vulkan.
+#[cfg_attr(
+    any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"),
+    path = "exact.rs"
+)]
+#[cfg_attr(
+    not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")),
+    path = "exact_elsewhere.rs"
+)]
+mod exact;
 mod expected;
 mod facts;
 mod faults;

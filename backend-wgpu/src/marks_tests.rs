@@ -11,6 +11,8 @@ use engraft_core::ops::{Add, Checked, Run};
 use engraft_core::{Error, Result};
 use engraft_shaders::{Elem, Kernel, Norm, Reduce};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// Two rows, and the sum of both in the second.
 struct Sums {
@@ -88,6 +90,76 @@ fn a_pass_that_was_given_up_between_two_times_is_a_lost_device() {
             assert!(is_lost(&stream.sync()));
         }
     }
+}
+
+/// What the queue writes lies in a command buffer of Metal's own: without it work runs to its end, on what
+/// was there before.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn an_upload_that_was_given_up_is_a_lost_device() {
+    for uniform_parameters in [false, true] {
+        for others in 0..3 {
+            let gpu = opened_as(WgpuConfig { uniform_parameters, ..WgpuConfig::default() });
+            let mut stream = gpu.stream().unwrap();
+            let mut words: Buf<WgpuMem, u32> = Buf::new(gpu.alloc(16).unwrap(), 4).unwrap();
+            let mut got = [u32::MAX; 4];
+            gpu.lose_upload(others);
+            for step in 0..4 {
+                stream.upload(&[step; 4], words.view_mut()).unwrap();
+                let read = stream.download(words.view());
+                let ended = read.and_then(|read| block_on(stream.collect(read, &mut got)));
+                match u64::from(step) < others {
+                    true => assert_eq!((ended.is_ok(), got), (true, [step; 4]), "{others}"),
+                    false => assert!(is_lost(&ended), "{others}, {step}: {ended:?}"),
+                }
+            }
+        }
+        // Before work that the host does not read, and with others in front.
+        let gpu = opened_as(WgpuConfig { uniform_parameters, ..WgpuConfig::default() });
+        let (mut stream, mut sums) = (gpu.stream().unwrap(), Sums::new(&gpu));
+        let mut words: Buf<WgpuMem, u32> = Buf::new(gpu.alloc(16).unwrap(), 4).unwrap();
+        gpu.lose_upload(2);
+        (0..3).for_each(|step| stream.upload(&[step; 4], words.view_mut()).unwrap());
+        sums.run(&mut stream);
+        assert!(is_lost(&stream.sync()));
+    }
+}
+
+/// A kernel that `ready` did not foresee: other streams of the device encode while it is compiled.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn a_kernel_that_is_compiled_keeps_no_other_from_encoding() {
+    static COMPILES: AtomicBool = AtomicBool::new(false);
+    static ENCODED: AtomicBool = AtomicBool::new(false);
+    static WAS_KEPT: AtomicBool = AtomicBool::new(false);
+    let until = |flag: &AtomicBool| {
+        let start = Instant::now();
+        while !flag.load(Ordering::SeqCst) && start.elapsed().as_secs() < 20 {
+            std::thread::yield_now();
+        }
+    };
+    let gpu = Arc::new(on_driver(WgpuConfig::default(), |kernel, text| {
+        if matches!(kernel, Kernel::Elementwise(..)) {
+            COMPILES.store(true, Ordering::SeqCst);
+            let start = Instant::now();
+            while !ENCODED.load(Ordering::SeqCst) && !WAS_KEPT.load(Ordering::SeqCst) {
+                WAS_KEPT.fetch_or(start.elapsed().as_secs() > 10, Ordering::SeqCst);
+            }
+        }
+        text
+    }));
+    let (mut stream, mut sums) = (gpu.stream().unwrap(), Sums::new(&gpu));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until(&COMPILES);
+            let mut other = gpu.stream().unwrap();
+            other.submit().unwrap();
+            ENCODED.store(true, Ordering::SeqCst);
+        });
+        sums.run(&mut stream);
+    });
+    stream.sync().unwrap();
+    assert!(COMPILES.load(Ordering::SeqCst) && !WAS_KEPT.load(Ordering::SeqCst));
 }
 
 /// Parameters where there are no immediates: marks have room at any number of dispatches.

@@ -1,6 +1,6 @@
 //! Opening a device, and the backend contract on top of everything else.
 
-use crate::adapter::{self, AdapterKind};
+use crate::adapter;
 use crate::cache::Cache;
 use crate::config::WgpuConfig;
 use crate::device::{Gpu, carrier};
@@ -14,8 +14,8 @@ use engraft_core::mem::{HostWeight, StepShape};
 use engraft_core::numerics::{Madd, Mode, Numerics};
 use engraft_core::ops::Signature;
 use engraft_core::{Error, Result};
-use engraft_shaders::Dialect;
-use std::sync::Arc;
+use engraft_shaders::{Dialect, Kernel};
+use std::sync::{Arc, PoisonError};
 
 impl Wgpu {
     /// Opens an adapter, compiles the probe and finds out what the driver does to arithmetic.
@@ -45,7 +45,7 @@ impl Wgpu {
             None => None,
         };
         // Pages cannot wait for a comparison, and would have no matmul of several rows.
-        let tries_rows = listed.kind != AdapterKind::Software && !adapter::IN_BROWSER;
+        let tries_rows = !adapter::IN_BROWSER && !listed.is_tested();
         let pipelines = Pipelines::new(dialect, cache, tries_rows);
         let gpu = Arc::new(Self::on(gpu, listed, select, pipelines)?);
         let (arithmetic, mut probes) = probe::run(&gpu).await?;
@@ -65,6 +65,7 @@ impl Wgpu {
             false => (Probe::not_run("f16", gpu.select.why_no_f16()), None),
         };
         probes.push(probed);
+        probes.push(gpu.contraction()?);
         let mut gpu = Arc::try_unwrap(gpu).map_err(|_| Error::internal("the probe kept the device"))?;
         gpu.probes = probes;
         Ok(Arc::new(gpu.probed(&config, arithmetic, inexact, unusable)?))
@@ -72,6 +73,25 @@ impl Wgpu {
 }
 
 impl Wgpu {
+    /// Whether the driver is asked to contract nothing, which the probe's own kernel shows for all.
+    pub(crate) fn contraction(&self) -> Result<Probe> {
+        let exact = match &self.gpu.exact {
+            Err(why) => return Ok(Probe::not_run("contraction", why)),
+            Ok(exact) => exact,
+        };
+        let refused = self.gpu.unmarked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let failed = match refused.first() {
+            Some((label, why)) => {
+                let count = refused.len();
+                Some(format!("the driver refuses {count} of the marked shaders, such as {label}: {why}"))
+            }
+            None if self.pipelines.get(&self.gpu, Kernel::Probe)?.exact => None,
+            None => Some("the driver could be asked, but the shaders cannot be written for it".into()),
+        };
+        let found = format!("multiplications and additions are marked NoContraction; {}", exact.asked());
+        Ok(Probe::of("contraction", failed.as_deref(), &found))
+    }
+
     /// Tries a kernel of every class that has a plainer twin: whether both give the same bits on this
     /// adapter. A model's own kernels are tried when they are compiled. One that the driver does not take has
     /// failed, too.
@@ -79,7 +99,7 @@ impl Wgpu {
     /// # Errors
     /// `DeviceLost`.
     pub fn probe_kernels(&self) -> Result<Probe> {
-        let all = wanted::classes(&self.select, self.pipelines.tries_rows);
+        let all = wanted::classes(&self.select, self.pipelines.compares_rows());
         if all.is_empty() {
             return Ok(Probe::not_run("kernels", "no kernel that is used here has a plainer twin"));
         }
@@ -92,7 +112,11 @@ impl Wgpu {
             .map(|(label, why)| format!("{label}: {why}"))
             .collect();
         let failed = (!wrong.is_empty()).then(|| wrong.join("; "));
-        Ok(Probe::of("kernels", failed.as_deref(), &format!("{} give the bits of plainer ones", all.len())))
+        let found = match self.pipelines.by_bits {
+            true => format!("{} give the bits of plainer ones", all.len()),
+            false => format!("{} are near plainer ones", all.len()),
+        };
+        Ok(Probe::of("kernels", failed.as_deref(), &found))
     }
 }
 

@@ -6,6 +6,7 @@ use crate::device::Gpu;
 use engraft_core::backend::block_on;
 use engraft_core::{Error, Result};
 use engraft_shaders::{Access, Carrier, Dialect, Kernel, Source};
+use std::sync::PoisonError;
 
 /// A compiled kernel.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Pipeline {
     pub words: usize,
     /// The word that says which slice of the workgroups a dispatch has, where there is one.
     pub slice: Option<usize>,
+    /// Whether the driver is asked to contract no product and no sum of it.
+    pub exact: bool,
 }
 
 /// Layout of the group that holds the uniform arena.
@@ -72,43 +75,83 @@ fn storage_layout(device: &wgpu::Device, label: &str, bindings: &[Access]) -> wg
 }
 
 /// A shader whose accesses stay inside their bindings, whatever the data say: naga writes a check where an
-/// API has none of its own. Loops are counted in builds with debug assertions alone: all of them end.
-fn module(gpu: &Gpu, label: &str, text: String) -> wgpu::ShaderModule {
+/// API has none of its own. Loops are counted in builds with debug assertions alone: all of them end. With
+/// it comes whether its products and sums are marked.
+fn module(
+    gpu: &Gpu,
+    label: &str,
+    text: &str,
+    of: (usize, Carrier),
+    marked: bool,
+) -> (wgpu::ShaderModule, bool) {
+    if let Ok(exact) = &gpu.exact
+        && marked
+    {
+        match exact.module(&gpu.device, (label, text), of, gpu.bounds_loops) {
+            Ok(module) => return (module, true),
+            Err(why) => tracing::warn!("{}: {label} may be contracted: {why}", gpu.name),
+        }
+    }
     let checks = wgpu::ShaderRuntimeChecks {
         force_loop_bounding: gpu.bounds_loops,
         ..wgpu::ShaderRuntimeChecks::checked()
     };
-    let (label, source) = (Some(label), wgpu::ShaderSource::Wgsl(text.into()));
+    let (label, source) = (Some(label), wgpu::ShaderSource::Wgsl(text.to_string().into()));
     // SAFETY: what is left out alone is the bound of loops, and every loop of a template ends: a test reads
     // them (`every_loop_ends`).
-    unsafe { gpu.device.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label, source }, checks) }
+    let module = unsafe {
+        gpu.device.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label, source }, checks)
+    };
+    (module, false)
 }
 
-/// Compiles a text, with `cache` by what it has.
+/// Compiles a text, with `cache` by what it has: as a marked module where the driver can be asked, and where
+/// it refuses that one as wgpu makes one.
 ///
 /// # Errors
 /// `Unsupported` naming the kernel when the driver does not take it.
 pub(crate) fn compile(
     gpu: &Gpu,
     cache: Option<&Cache>,
-    (kernel, carrier): (Kernel, Carrier),
+    of: (Kernel, Carrier),
     source: Source,
 ) -> Result<Pipeline> {
+    // What measures multiply-adds may contract them.
+    let marked = gpu.exact.is_ok() && !matches!(of.0, Kernel::Limit(_));
+    let made = attempt(gpu, cache, of, &source, marked);
+    let Err(Error::Unsupported { reason, .. }) = &made else { return made };
+    if !marked {
+        return made;
+    }
+    let unmarked = attempt(gpu, cache, of, &source, false)?;
+    let label = of.0.label();
+    tracing::warn!("{}: {label} may be contracted: the driver refuses it otherwise: {reason}", gpu.name);
+    gpu.unmarked.lock().unwrap_or_else(PoisonError::into_inner).push((label, reason.clone()));
+    Ok(unmarked)
+}
+
+/// The same, with its products and sums marked or not.
+fn attempt(
+    gpu: &Gpu,
+    cache: Option<&Cache>,
+    (kernel, carrier): (Kernel, Carrier),
+    Source { text, bindings, words, slice }: &Source,
+    marked: bool,
+) -> Result<Pipeline> {
     let (label, device) = (kernel.label(), &gpu.device);
-    let Source { text, bindings, words, slice } = source;
     // The front end complains as validation, a driver as an internal error. In browsers `faults` gets
     // both, later.
     let scopes = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation]
         .map(|filter| (!IN_BROWSER).then(|| device.push_error_scope(filter)));
-    let layout = storage_layout(device, &label, &bindings);
+    let layout = storage_layout(device, &label, bindings);
     let arena = (carrier == Carrier::Uniform).then(|| arena_layout(device));
     let groups: &[_] = if arena.is_some() { &[Some(&layout), arena.as_ref()] } else { &[Some(&layout)] };
     let whole = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
         label: Some(&label),
         bind_group_layouts: groups,
-        immediate_size: if carrier == Carrier::Immediate { 4 * words as u32 } else { 0 },
+        immediate_size: if carrier == Carrier::Immediate { 4 * *words as u32 } else { 0 },
     });
-    let module = module(gpu, &label, text);
+    let (module, exact) = module(gpu, &label, text, (bindings.len(), carrier), marked);
     let compiled = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label: Some(&label),
         layout: Some(&whole),
@@ -127,6 +170,10 @@ pub(crate) fn compile(
     if let Some(e) = found {
         return Err(refused(gpu, &label, e.to_string()));
     }
+    #[cfg(test)]
+    if exact && gpu.refuses_marked == Some(kernel) {
+        return Err(refused(gpu, &label, "a driver of a test takes no marks".into()));
+    }
     gpu.faults.check().map_err(|e| match e {
         Error::DeviceLost { .. } | Error::OutOfMemory { .. } => e,
         other => refused(gpu, &label, other.to_string()),
@@ -136,7 +183,8 @@ pub(crate) fn compile(
         cache.grew();
     }
     tracing::debug!(label, "compiled");
-    Ok(Pipeline { kernel, compiled, layout, bindings, words, slice })
+    let (bindings, words, slice) = (bindings.clone(), *words, *slice);
+    Ok(Pipeline { kernel, compiled, layout, bindings, words, slice, exact })
 }
 
 #[cfg(test)]
@@ -210,7 +258,7 @@ mod tests {
 
     /// How far a counter goes in a round: never by nothing. Numbers of workgroups, slices and chunks are 1 at
     /// least, as are invocations of a measurement.
-    const STEPS: [&str; 14] = [
+    const STEPS: [&str; 15] = [
         "1u",
         "8u",
         "64u",
@@ -222,6 +270,7 @@ mod tests {
         "groups.x * 256u",
         "groups.x * slice_step(0u)",
         "groups.y * slice_step(1u)",
+        "across * 64u",
         "tile_step",
         "token_step",
         "CHUNK",
@@ -321,7 +370,8 @@ mod tests {
                 let carrier = gpu.pipelines.dialect.carrier;
                 let text = rendered(&kernel, gpu.pipelines.dialect).unwrap();
                 let made = compile(&gpu.gpu, None, (kernel, carrier), text).unwrap();
-                twins::run(&gpu.gpu, carrier, &made, &Trial::of(&kernel).unwrap()).unwrap()
+                let mark = gpu.pipelines.get(&gpu.gpu, Kernel::Mark).unwrap();
+                twins::run(&gpu.gpu, carrier, [&mark, &made], &Trial::of(&kernel).unwrap()).unwrap()
             });
             assert!(counted == free && counted.iter().flatten().any(|word| *word != 0), "{}", kernel.label());
         }

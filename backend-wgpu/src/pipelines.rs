@@ -24,9 +24,13 @@ pub(crate) type Refused = (Kernel, Error);
 pub(crate) struct Pipelines {
     pub dialect: Dialect,
     cache: Option<Cache>,
-    /// Whether matmuls of several rows are compared with those of one, too. Drivers that run on the CPU are
-    /// compared with the CPU by the tests, and compile slowly.
+    /// Whether matmuls of several rows can be compared with those of one, too. Drivers that whole tests run
+    /// on are compared with the CPU by these, and compile slowly.
     pub tries_rows: bool,
+    /// Whether a kernel has its twin's bits or is not used, because an order of sums is promised. Else only
+    /// those within subgroups are compared, and their numbers must be near: what a driver makes of sums that
+    /// are not guarded is as good, and plainer kernels are several times slower.
+    pub by_bits: bool,
     compiled: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
     /// Kernels that are not used, and why.
     replaced: Mutex<Vec<(Kernel, String)>>,
@@ -45,6 +49,7 @@ impl Pipelines {
             dialect,
             cache,
             tries_rows,
+            by_bits: dialect.strict,
             compiled: Mutex::default(),
             replaced: Mutex::default(),
             #[cfg(test)]
@@ -54,7 +59,14 @@ impl Pipelines {
 
     /// Without anything that was compiled, for shaders that unpack halves by hand.
     pub fn by_hand(self) -> Self {
-        Self::new(Dialect { f16: false, ..self.dialect }, self.cache, self.tries_rows)
+        let by_bits = self.by_bits;
+        let by_hand = Self::new(Dialect { f16: false, ..self.dialect }, self.cache, self.tries_rows);
+        Self { by_bits, ..by_hand }
+    }
+
+    /// Whether matmuls of several rows are compared with those of one.
+    pub fn compares_rows(&self) -> bool {
+        self.tries_rows && self.by_bits
     }
 
     /// The pipeline of `kernel`, compiled when first asked for; of one that does not give its twin's bits,
@@ -73,7 +85,7 @@ impl Pipelines {
 
     /// The same, compiled now.
     pub(crate) fn anew(&self, gpu: &Gpu, kernel: Kernel) -> Result<Arc<Pipeline>> {
-        let twin = kernel.twin().filter(|_| kernel.subgroups() || self.tries_rows);
+        let twin = kernel.twin().filter(|_| kernel.subgroups() || self.compares_rows());
         match (twin, Trial::of(&kernel)) {
             (Some(twin), Some(trial)) => self.checked(gpu, [kernel, twin], &trial),
             _ => Ok(Arc::new(self.compile(gpu, kernel)?)),
@@ -90,7 +102,8 @@ impl Pipelines {
         compile(gpu, self.cache.as_ref(), (kernel, self.dialect.carrier), source)
     }
 
-    /// The first of the two kernels, if the driver takes it and it gives the second one's bits.
+    /// The first of the two kernels, if the driver takes it and it gives the second one's bits, or numbers
+    /// near them where no bits are promised.
     fn checked(&self, gpu: &Gpu, [kernel, twin]: [Kernel; 2], trial: &Trial) -> Result<Arc<Pipeline>> {
         let (own, other) = (self.compile(gpu, kernel), self.get(gpu, twin)?);
         let (own, mut why) = match own {
@@ -98,8 +111,11 @@ impl Pipelines {
             own => (Some(own?), None),
         };
         if let Some(own) = &own {
-            for trial in [Some(trial.clone()), trial.wide(&kernel)].iter().flatten() {
-                let differs = twins::differ(gpu, self.dialect.carrier, [own, &other], trial)?;
+            let mark = self.get(gpu, Kernel::Mark)?;
+            let sharp = trial.sharp(&kernel).filter(|_| !self.by_bits);
+            for trial in [Some(trial.clone()), trial.wide(&kernel), sharp].iter().flatten() {
+                let (carrier, how) = (self.dialect.carrier, (trial, self.by_bits));
+                let differs = twins::differ(gpu, carrier, [&mark, own, &other], how)?;
                 why = why.or(differs);
             }
         }

@@ -9,6 +9,7 @@
 use crate::arithmetic::Arithmetic;
 use crate::command::{Call, Slot, groups};
 use crate::outcome::Probe;
+use crate::wanted::each_once;
 use crate::{Wgpu, WgpuStream, expected};
 use engraft_core::backend::Stream;
 use engraft_core::math::{self, SeparateMadd};
@@ -40,11 +41,23 @@ const NAMES: [&str; RESULTS] = [
 /// each result by name.
 pub(crate) async fn run(gpu: &Arc<Wgpu>) -> Result<(Arithmetic, Vec<Probe>)> {
     let pairs = pairs();
+    // Drivers that whole tests run on, and pages, which promise nothing, have those of every class alone.
+    let all = gpu.pipelines.tries_rows;
+    let (cases, lone) = (expected::cases(all), expected::lone(all).into_iter().map(|kernel| (kernel, true)));
+    let lone: Vec<_> = lone.collect();
+    // On all cores; what the driver refuses is found below.
+    let kernels = cases.iter().chain(&lone).map(|(kernel, _)| *kernel);
+    gpu.pipelines.ready(&gpu.gpu, &each_once(kernels))?;
     let seen = compare(&pairs, &results(gpu, &pairs).await?);
-    let summed = sums(gpu).await?;
+    // What the probe's own kernel does says nothing of others: a driver contracts or reassociates kernel by
+    // kernel.
+    let summed = compared(gpu, "sums of kernels", &cases).await?;
     let mut arithmetic = judge(&seen);
     arithmetic.order &= summed.passed != Some(false);
-    let probes = NAMES.iter().zip(&seen).map(|(name, seen)| seen.probe(name)).chain([summed]).collect();
+    let alone = compared(gpu, "kernels without twins", &lone).await?;
+    arithmetic.alone = alone.passed != Some(false);
+    let own = NAMES.iter().zip(&seen).map(|(name, seen)| seen.probe(name));
+    let probes = own.chain([summed, alone]).collect();
     Ok((arithmetic, probes))
 }
 
@@ -65,17 +78,16 @@ async fn results(gpu: &Arc<Wgpu>, pairs: &[f32]) -> Result<Vec<f32>> {
     Ok(got)
 }
 
-/// Whether the plainest kernel of every class gives the host's bits. What the probe's own kernel does says
-/// nothing of others: a driver contracts or reassociates kernel by kernel.
-async fn sums(gpu: &Arc<Wgpu>) -> Result<Probe> {
-    let (cases, mut wrong) = (expected::cases(), Vec::new());
+/// Whether kernels give the host's bits.
+async fn compared(gpu: &Arc<Wgpu>, name: &'static str, cases: &[(Kernel, bool)]) -> Result<Probe> {
+    let mut wrong = Vec::new();
     for (kernel, leaves) in cases {
-        if let Some(why) = differs(gpu, kernel, leaves).await? {
+        if let Some(why) = differs(gpu, *kernel, *leaves).await? {
             wrong.push(format!("{}: {why}", kernel.label()));
         }
     }
     let failed = (!wrong.is_empty()).then(|| wrong.join("; "));
-    Ok(Probe::of("sums of kernels", failed.as_deref(), &format!("the host's bits in {} cases", cases.len())))
+    Ok(Probe::of(name, failed.as_deref(), &format!("the host's bits in {} cases", cases.len())))
 }
 
 /// How a kernel's results are not the host's; none where they are.
@@ -244,7 +256,9 @@ fn compare(pairs: &[f32], got: &[f32]) -> [Seen; RESULTS] {
 fn judge(seen: &[Seen; RESULTS]) -> Arithmetic {
     let [division, square_root, multiply, sum, exp, tanh, erf, subnormals, chain] = seen.map(|s| s.same());
     let functions = exp && tanh && erf;
-    Arithmetic { division, square_root, order: multiply && sum && chain, functions, subnormals }
+    // Whole kernels are looked at behind this.
+    let (order, alone) = (multiply && sum && chain, true);
+    Arithmetic { division, square_root, order, functions, alone, subnormals }
 }
 
 #[cfg(test)]

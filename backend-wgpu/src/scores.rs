@@ -90,7 +90,7 @@ fn joined(gpu: &Gpu, parts: [&WgpuMem; 2]) -> Result<WgpuMem> {
         encoder.copy_buffer_to_buffer(part.buffer(), 0, mem.buffer(), at, size);
         at += size;
     }
-    gpu.queue.submit([encoder.finish()]);
+    gpu.submit([encoder.finish()]);
     Ok(mem)
 }
 

@@ -441,10 +441,52 @@ mod tests {
     #[test]
     fn what_has_no_kernel_says_why() {
         let gpu = Select::wanted(&config(Mode::Invariant, None), AdapterKind::Discrete).unwrap();
-        let heads = Heads { heads: 1, kv_heads: 1, k_dim: 64, v_dim: 513 };
-        let wide = Signature { heads: Some(heads), ..of(AttentionOpKind::Attend) };
-        assert!(gpu.kernel(&wide).unwrap_err().contains("value heads of 513 columns; at most 512"));
-        let many = Signature { inner: MOST_TOKENS + 1, ..of(SampleOpKind::Sample) };
-        assert!(gpu.kernel(&many).unwrap_err().contains("4194305 tokens"));
+        let of_values = |v_dim| {
+            let heads = Heads { heads: 1, kv_heads: 1, k_dim: 64, v_dim };
+            gpu.kernel(&Signature { heads: Some(heads), ..of(AttentionOpKind::Attend) })
+        };
+        let said = of_values(WIDEST_VALUES + 1).unwrap_err();
+        assert!(said.contains("value heads of 513 columns; at most 512"), "{said}");
+        let columns = [WIDEST_VALUES - 1, WIDEST_VALUES].map(|v_dim| of_values(v_dim).map(|k| k.columns));
+        assert_eq!(columns, [Ok(8), Ok(8)]);
+        let from = |inner| gpu.kernel(&Signature { inner, ..of(SampleOpKind::Sample) });
+        assert!(from(MOST_TOKENS - 1).is_ok() && from(MOST_TOKENS).is_ok());
+        let said = from(MOST_TOKENS + 1).unwrap_err();
+        assert!(said.contains("4194305 tokens"), "{said}");
+        let pairs =
+            |k_dim, kv_heads, share| heads_fit(Heads { heads: kv_heads * share, kv_heads, k_dim, v_dim: 8 });
+        let most = usize::from(u16::MAX);
+        for by in [[1, 0, 0], [0, 1, 0], [0, 0, 1]] {
+            assert_eq!(pairs(most - by[0], most - by[1], most - by[2]), Ok(()), "{by:?} less");
+            assert!(pairs(most + by[0], most + by[1], most + by[2]).is_err(), "{by:?} more");
+        }
+    }
+
+    /// One less, as many, and one more.
+    #[test]
+    fn every_number_that_decides_does_so_at_its_bound() {
+        let gpu = Select::wanted(&config(Mode::Invariant, None), AdapterKind::Discrete).unwrap();
+        let busy = BUSY_TILES * ATTENTION_SLOTS;
+        let tile = |heads: usize, rows: usize| {
+            gpu.tile_heads(rows, 1, &Heads { heads, kv_heads: heads, k_dim: 64, v_dim: 64 })
+        };
+        assert_eq!([busy - 1, busy, busy + 1].map(|rows| tile(1, rows)), [None, Some(1), Some(1)]);
+        let of_eight = [busy / 8 - 1, busy / 8, busy / 8 + 1].map(|rows| tile(8, rows));
+        assert_eq!(of_eight, [None, Some(1), Some(1)]);
+        // Slots find rows of a sequence from two of each on, or heads of a group.
+        let many = |rows, sequences, kv_heads| {
+            gpu.tile_heads(rows, sequences, &Heads { heads: 600, kv_heads, k_dim: 64, v_dim: 64 })
+        };
+        assert_eq!([19, 20, 21].map(|rows| many(rows, 10, 600)), [None, Some(1), Some(1)]);
+        assert_eq!([600, 300, 200, 150].map(|kv| many(20, 10, kv)), [Some(1), Some(2), Some(4), Some(4)]);
+        assert_eq!([300, 200].map(|kv| many(19, 10, kv)), [None, Some(4)]);
+        let sums = gpu.choose(&of(LinearOpKind::Linear)).unwrap();
+        let matmul = |rows| gpu.matmul(sums, rows, true, true);
+        let lanes = |rows| Matmul::Lanes { rows, subgroups: true };
+        assert_eq!([0, 1, 2].map(matmul), [lanes(1), lanes(1), lanes(4)]);
+        let tiles = Matmul::Tiles { rows: 8, wide: true };
+        assert_eq!([FEW_ROWS - 1, FEW_ROWS, FEW_ROWS + 1].map(matmul), [lanes(4), lanes(4), tiles]);
+        let apart = [1, 2, 4, 5].map(|rows| gpu.matmul(sums, rows, false, true));
+        assert_eq!(apart, [1, 4, 4, 8].map(|rows| Matmul::Tiles { rows, wide: true }));
     }
 }

@@ -100,7 +100,7 @@ impl Gpu {
         let size = bytes.len() as u64;
         let held = self.staged.fetch_add(size, Ordering::Relaxed);
         if held + size > PIECE as u64 && held > 0 {
-            self.queue.submit([]);
+            self.submit([]);
             if !IN_BROWSER {
                 self.poll()?;
             }

@@ -81,9 +81,11 @@ impl WgpuStream {
 
     /// The same for a call with so much work (`budget`).
     pub(crate) fn call_of(&mut self, call: &Call<'_>, work: u64) -> Result<()> {
+        // Before the lock: to compile one that `ready` did not foresee takes long, and other streams encode.
+        let pipeline = self.gpu.pipelines.get(&self.gpu.gpu, call.kernel)?;
         let mut encoding = self.gpu.encoding();
         let each = work.div_ceil(groups_of(call.grid).max(1));
-        let dispatch = Dispatch { each, ..encoding.bind(&self.gpu.gpu, &self.gpu.pipelines, call)? };
+        let dispatch = Dispatch { each, ..encoding.bind(&self.gpu.gpu, pipeline, call)? };
         match &mut self.capture {
             Some(captured) => {
                 captured.push(dispatch);
@@ -156,14 +158,7 @@ impl Stream<Wgpu> for WgpuStream {
         if bytes.is_empty() {
             return Ok(());
         }
-        let (gpu, mut encoding) = (&self.gpu.gpu, self.gpu.encoding());
-        // What was encoded before must not see what is written now.
-        if encoding.waits() {
-            encoding.hand_over(gpu)?;
-        }
-        gpu.queue.write_buffer(dst.mem().buffer(), at as u64, bytes);
-        gpu.tally.count(|c| c.uploaded += bytes.len() as u64);
-        Ok(())
+        self.gpu.encoding().upload(&self.gpu.gpu, dst.mem().buffer(), at as u64, bytes)
     }
 
     fn download<T: Pod>(&mut self, src: BufRef<'_, WgpuMem, T>) -> Result<Ticket> {

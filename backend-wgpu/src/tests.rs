@@ -285,7 +285,7 @@ fn what_a_model_may_never_ask_for_is_no_reason_to_refuse_it() {
         weight: Some(WeightFormat::Plain(Float::F32)),
         x: Float::F32,
         out: Float::F32,
-        kv: Some(Float::F32),
+        kv: Some(Float::F32.into()),
         inner: 64,
         columns: 1,
         variant: Variant::Plain,
@@ -300,7 +300,7 @@ fn what_a_model_may_never_ask_for_is_no_reason_to_refuse_it() {
     });
     gpu.ready(std::slice::from_ref(&attend)).unwrap();
     let capped = Attention { dense: true, columns: 1, capped: true, subgroups: false, distances: false };
-    let e = gpu.pipelines.get(&gpu.gpu, Kernel::Attention(capped, Elem::F32, Elem::F32)).unwrap_err();
+    let e = gpu.pipelines.get(&gpu.gpu, Kernel::Attention(capped, Elem::F32, Elem::F32.into())).unwrap_err();
     assert!(matches!(e, Error::Unsupported { .. }), "{e}");
     let e = gpu.ready(&[attend.clone(), linear]).unwrap_err();
     assert!(matches!(&e, Error::Unsupported { op, .. } if op.contains("linear_")), "{e}");
@@ -332,7 +332,7 @@ fn an_adapter_is_opened_by_its_place_and_says_what_its_probes_found() {
             (passed("division"), passed("subnormals")),
             (Some(found.division), Some(found.subnormals))
         );
-        assert_eq!(gpu.probes().len(), 12, "{:?}", gpu.probes());
+        assert_eq!(gpu.probes().len(), 14, "{:?}", gpu.probes());
         let [reference, invariant, fast] = gpu.withheld();
         let sums = Sums { leaves: true, guarded: true, compared: true };
         assert_eq!(reference.1.is_none(), found.promise(sums) == Mode::Reference, "{reference:?}");
@@ -431,6 +431,13 @@ fn packs_piece_by_piece(gpu: &Arc<Wgpu>) {
     let parts = [first, second].map(|part| Cow::Borrowed(bytemuck::cast_slice(part)));
     let table = gpu.prepare_weight(HostWeight::new(info, parts.into()).unwrap(), &[]).unwrap();
     let (staged, queued) = (gpu.counters().staged, gpu.gpu.staged.load(Ordering::Relaxed));
+    let way = if gpu.gpu.shared_memory { "without" } else { "by" };
+    println!(
+        "{}: a weight of {} MiB took at most {} KiB of the host's memory on its way, {way} the queue",
+        gpu.gpu.name,
+        (4 * ROWS * COLS) >> 20,
+        staged >> 10
+    );
     match gpu.gpu.shared_memory {
         true => {
             assert!((1 << 20..=32 << 20).contains(&staged) && queued == 0, "{staged} bytes, {queued} queued")

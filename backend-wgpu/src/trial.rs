@@ -1,5 +1,5 @@
 //! Small calls with random operands, one for every kernel that has a plainer twin: what the two are compared
-//! by before anything relies on the first.
+//! by before anything relies on the first. And for some that have none, which are compared with the host.
 //!
 //! Sizes are no multiples of a workgroup's, so that every invocation has a part of its own and the last one
 //! less. Numbers are of a size that no sum overflows and none is lost to rounding in 16 bits: a result that
@@ -7,7 +7,10 @@
 
 use crate::select::LANES_PER_PANEL;
 use crate::slices::OWN_BITS;
-use engraft_shaders::{ATTENTION_SLOTS, Attention, BLOCK_WORDS, Elem, Kernel, Norm, PANEL, Packing, Rescale};
+use engraft_shaders::{
+    ATTENTION_SLOTS, Attention, BLOCK_WORDS, Elem, Elementwise, Kernel, KvElem, Moe, Norm, PANEL, Packing,
+    Rescale,
+};
 
 /// Operands, and what the dispatch of a kernel on them brings.
 #[derive(Debug, Clone)]
@@ -38,9 +41,9 @@ const WEIGHT: u32 = 2;
 const BIAS: u32 = 4;
 
 impl Trial {
-    /// The trial of a kernel; none of those whose stem has no twins.
+    /// The trial of a kernel; none of most of those without a twin.
     pub fn of(kernel: &Kernel) -> Option<Self> {
-        let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+        let mut dice = Dice::default();
         match *kernel {
             Kernel::Norm(how, x, _) => Some(norm(&mut dice, how, x)),
             Kernel::Rescale(how, x, _) => Some(rescale(&mut dice, how, x)),
@@ -58,6 +61,10 @@ impl Trial {
                 let how = Attention { dense: false, columns, capped, subgroups: false, distances: false };
                 Some(tiled(attention(&mut dice, how, x, kv)))
             }
+            Kernel::Rope(x) => Some(rope(&mut dice, x)),
+            Kernel::RopeAppend(x, kv) => Some(rope_append(&mut dice, x, kv)),
+            Kernel::Elementwise(Elementwise::Gate, x, out) => Some(gate(&mut dice, x, out)),
+            Kernel::Moe(Moe::Combine, x) => Some(combine(&mut dice, x)),
             _ => None,
         }
     }
@@ -86,13 +93,48 @@ impl Trial {
             wide
         })
     }
+
+    /// The same with scores so far from each other that a largest one which is not the largest shows in the
+    /// numbers: what it is does not matter to them else.
+    pub fn sharp(&self, kernel: &Kernel) -> Option<Self> {
+        let has = matches!(kernel, Kernel::Attention(how, ..) if !how.capped);
+        has.then(|| {
+            let mut sharp = self.clone();
+            sharp.buffers[OF_SCORES][0] = 100f32.to_bits();
+            sharp
+        })
+    }
+
+    /// The type of what a kernel that has a twin writes to a binding.
+    pub fn written(kernel: &Kernel, binding: usize) -> Elem {
+        match *kernel {
+            Kernel::Linear { out, .. } | Kernel::LinearLanes { out, .. } | Kernel::Experts { out, .. } => out,
+            Kernel::Norm(_, x, _) | Kernel::Rescale(_, x, _) => x,
+            Kernel::Attention(_, x, _) | Kernel::AttentionTile(_, _, x, _) => x,
+            // Rows, and what is appended to pages.
+            Kernel::RopeAppendNorm(x, kv, _) => {
+                if binding == 0 {
+                    x
+                } else {
+                    kv
+                }
+            }
+            _ => Elem::F32,
+        }
+    }
 }
 
 /// Numbers of a seed.
-struct Dice(u64);
+pub(crate) struct Dice(u64);
+
+impl Default for Dice {
+    fn default() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+}
 
 impl Dice {
-    fn next(&mut self) -> u32 {
+    pub fn next(&mut self) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -120,8 +162,19 @@ impl Dice {
         }
     }
 
-    fn rows(&mut self, elem: Elem, count: u32) -> Vec<u32> {
+    /// `count` activations.
+    pub fn rows(&mut self, elem: Elem, count: u32) -> Vec<u32> {
         self.floats(elem, OF_ROWS, count)
+    }
+
+    /// Keys or values of a head in pages, whose rows have so many columns.
+    fn pages(&mut self, kv: KvElem, rows: u32, columns: u32) -> Vec<u32> {
+        let Some(elem) = kv.plain() else {
+            // Scales lie among the codes, of keys in places that go by the size of pages: every word is a
+            // scale and four codes.
+            return self.floats(Elem::F32, OF_HALVES, rows * KvElem::coded_words(columns as usize) as u32);
+        };
+        self.rows(elem, rows * columns)
     }
 
     /// `count` words of codes.
@@ -202,6 +255,59 @@ fn rope_append_norm(dice: &mut Dice, x: Elem, kv: Elem) -> Trial {
     Trial { buffers, words, grid: [tokens * (heads + 2 * kv_heads), 1, 1] }
 }
 
+/// Positions of a table of angles.
+const POSITIONS: u32 = 9;
+
+/// Three rows of two heads, of which some elements are not rotated.
+fn rope(dice: &mut Dice, x: Elem) -> Trial {
+    let (tokens, heads, width, pairs) = (3, 2, 90, 40);
+    let pitch = heads * width;
+    let buffers =
+        vec![dice.rows(x, tokens * pitch), vec![8, 0, 5], dice.rows(Elem::F32, 2 * POSITIONS * pairs)];
+    let words = vec![tokens, heads, width, pairs, 0, pitch, 0, 0, POSITIONS, 0];
+    Trial { buffers, words, grid: [1, 1, 1] }
+}
+
+/// The same with a head of keys, and values.
+fn rope_append(dice: &mut Dice, x: Elem, kv: Elem) -> Trial {
+    let (tokens, heads, kv_heads, k_dim, v_dim, pairs, page_size) = (3, 2, 1, 90, 8, 40, 4);
+    let pitch = (heads + kv_heads) * k_dim + kv_heads * v_dim;
+    let buffers = vec![
+        dice.rows(x, tokens * pitch),
+        vec![8, 0, 5],
+        dice.rows(Elem::F32, 2 * POSITIONS * pairs),
+        vec![2, 0, 3],
+        dice.rows(kv, kv_heads * page_size * k_dim),
+        dice.rows(kv, kv_heads * page_size * v_dim),
+    ];
+    let words =
+        vec![tokens, heads, kv_heads, k_dim, v_dim, pairs, 0, pitch, 0, 0, POSITIONS, 0, 0, page_size, 1];
+    Trial { buffers, words, grid: [1, 1, 1] }
+}
+
+/// Rows of a gate and what it is multiplied with, by SiLU.
+fn gate(dice: &mut Dice, x: Elem, out: Elem) -> Trial {
+    let (rows, cols, silu) = (3, 150, 1);
+    let buffers = vec![dice.rows(x, 2 * rows * cols), dice.rows(out, rows * cols)];
+    Trial { buffers, words: vec![rows, cols, 0, 2 * cols, 0, cols, silu, 0, 0, 0], grid: [2, 1, 1] }
+}
+
+/// Rows of three experts each, added to what is there.
+fn combine(dice: &mut Dice, x: Elem) -> Trial {
+    let (rows, cols, top_k, add) = (3, 150, 3, 1);
+    let buffers = vec![
+        dice.rows(x, rows * top_k * cols),
+        dice.rows(Elem::F32, rows * top_k),
+        dice.rows(x, rows * cols),
+        vec![0; 4],
+    ];
+    Trial {
+        buffers,
+        words: vec![rows, cols, top_k, add, 0, cols, 0, top_k, 0, cols, 0, 0, 0],
+        grid: [2, 1, 1],
+    }
+}
+
 /// Three rows, sparse or brought to the size of others.
 fn rescale(dice: &mut Dice, how: Rescale, x: Elem) -> Trial {
     let (rows, cols) = (3, 150);
@@ -235,7 +341,15 @@ fn operands(dice: &mut Dice, (weight, x): (Packing, Elem), rows: u32, outputs: u
         _ => (dice.rows(x, rows * COLS), COLS),
     };
     let codes = dice.codes(weight, of_codes);
-    let scales = dice.scales(weight, of_scales.max(1));
+    let mut scales = dice.scales(weight, of_scales.max(1));
+    if matches!(weight, Packing::Q4K | Packing::Q5K) {
+        // Small scales have six bits, behind the word of the large ones.
+        let small = scales
+            .iter_mut()
+            .enumerate()
+            .filter(|(i, _)| (1..5).contains(&(i / PANEL % weight.scale_words())));
+        small.for_each(|(_, word)| *word &= 0x3f3f_3f3f);
+    }
     (vec![codes, scales, dice.rows(Elem::F32, outputs), input], x_pitch)
 }
 
@@ -306,6 +420,8 @@ fn linear(
 
 /// Query heads of attention.
 const QUERY_HEADS: u32 = 2;
+/// Where attention reads its scale.
+const OF_SCORES: usize = 4;
 
 /// Both heads and two rows in a tile, as `ops/attention.rs` would dispatch it.
 fn tiled(mut trial: Trial) -> Trial {
@@ -318,7 +434,7 @@ fn tiled(mut trial: Trial) -> Trial {
 }
 
 /// Two heads that share keys, over three chunks of positions or two.
-fn attention(dice: &mut Dice, how: Attention, x: Elem, kv: Elem) -> Trial {
+fn attention(dice: &mut Dice, how: Attention, x: Elem, kv: KvElem) -> Trial {
     let (heads, k_dim, v_dim, page_size, pages) = (QUERY_HEADS, 24, 64 * how.columns - 5, 16, 9);
     let (tokens, length) = if how.dense { (70, 70) } else { (3, 130) };
     let keys = if how.dense { length } else { pages * page_size };
@@ -326,8 +442,8 @@ fn attention(dice: &mut Dice, how: Attention, x: Elem, kv: Elem) -> Trial {
     let scores = [0.2f32, 30.0, 1.0 / 30.0].map(f32::to_bits).into_iter().chain([0, 1, 0, 0, 0]);
     let mut buffers = vec![
         dice.rows(x, tokens * heads * k_dim),
-        dice.rows(kv, keys * k_dim),
-        dice.rows(kv, keys * v_dim),
+        dice.pages(kv, keys, k_dim),
+        dice.pages(kv, keys, v_dim),
         vec![0, tokens, 0, length],
         scores.collect(),
         dice.rows(x, tokens * heads * v_dim),
@@ -347,11 +463,11 @@ fn attention(dice: &mut Dice, how: Attention, x: Elem, kv: Elem) -> Trial {
 
 /// As dense attention with a key head for every query head, and both terms by distance, of five rows on each
 /// side.
-fn by_distance(dice: &mut Dice, how: Attention, x: Elem, kv: Elem) -> Trial {
+fn by_distance(dice: &mut Dice, how: Attention, x: Elem, kv: KvElem) -> Trial {
     let mut trial = attention(dice, how, x, kv);
     let (tokens, heads, k_dim, v_dim, reach) = (70, 2, 24, 64 * how.columns - 5, 5);
     let (k_cols, v_cols) = (heads * k_dim, heads * v_dim);
-    (trial.buffers[1], trial.buffers[2]) = (dice.rows(kv, tokens * k_cols), dice.rows(kv, tokens * v_cols));
+    (trial.buffers[1], trial.buffers[2]) = (dice.pages(kv, tokens, k_cols), dice.pages(kv, tokens, v_cols));
     // In the place of what heads have.
     trial.buffers.pop();
     trial.buffers.extend([0, 1].map(|_| dice.rows(x, (2 * reach + 1) * k_cols)));

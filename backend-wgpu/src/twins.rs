@@ -1,4 +1,5 @@
-//! Two kernels that must give the same bits, compared on random operands.
+//! Two kernels that must give the same bits, compared on random operands; or numbers that are near, where
+//! nothing is promised about bits.
 //!
 //! A driver chooses the width of subgroups pipeline by pipeline (Intel's does), and may leave some of them
 //! partly empty; it contracts or reassociates kernel by kernel, too. That one kernel is right says nothing of
@@ -14,41 +15,53 @@ use crate::faults::{Fault, Faults};
 use crate::pipeline::{Pipeline, arena_layout};
 use crate::trial::Trial;
 use engraft_core::{Error, Result};
-use engraft_shaders::{Access, Carrier};
+use engraft_shaders::{Access, Carrier, Elem, Kernel};
 use std::sync::mpsc;
 
-/// Stands behind what the host reads: a command buffer that was given up leaves none.
+/// Stands behind what the host reads, noted by the dispatch that follows the trial's in its pass: a command
+/// buffer or a pass that was given up leaves none.
 const MARK: u32 = 0x5eed_cafe;
 
-/// Why `kernel` cannot be used: it leaves other bits than `twin` for the same operands; none where it does
-/// not.
+/// Why `kernel` cannot be used: it leaves other bits than `twin` for the same operands, or, where bits do not
+/// count, numbers that no order of sums explains; none where it does not.
 ///
 /// # Errors
 /// `DeviceLost`, `OutOfMemory`.
 pub(crate) fn differ(
     gpu: &Gpu,
     carrier: Carrier,
-    [kernel, twin]: [&Pipeline; 2],
-    trial: &Trial,
+    [mark, kernel, twin]: [&Pipeline; 3],
+    (trial, by_bits): (&Trial, bool),
 ) -> Result<Option<String>> {
     if IN_BROWSER {
         return Ok(Some("pages cannot wait for a comparison".into()));
     }
-    let [got, want] = [run(gpu, carrier, kernel, trial)?, run(gpu, carrier, twin, &trial.by(&twin.kernel))?];
-    Ok(compare(trial, &twin.bindings, &got, &want))
+    let got = run(gpu, carrier, [mark, kernel], trial)?;
+    let want = run(gpu, carrier, [mark, twin], &trial.by(&twin.kernel))?;
+    let near = (!by_bits).then_some(&kernel.kernel);
+    Ok(compare(trial, &twin.bindings, [&got, &want], near))
 }
 
-/// Compares what was written; both must have written something.
-fn compare(trial: &Trial, access: &[Access], got: &[Vec<u32>], want: &[Vec<u32>]) -> Option<String> {
+/// Compares what was written, by its numbers where these need only be `near` as this kernel writes them; both
+/// must have written something.
+fn compare(
+    trial: &Trial,
+    access: &[Access],
+    [got, want]: [&[Vec<u32>]; 2],
+    near: Option<&Kernel>,
+) -> Option<String> {
     let mut changed = false;
     for (i, before) in trial.buffers.iter().enumerate().filter(|(i, _)| access[*i] == Access::Write) {
-        let differs = got[i].iter().zip(&want[i]).enumerate().filter(|(_, (got, want))| got != want);
-        let count = differs.clone().count();
-        if let Some((at, (got, want))) = differs.into_iter().next() {
+        let others = others(&got[i], &want[i], near.map(|kernel| Trial::written(kernel, i)));
+        if let Some(at) = others.first() {
+            let (got, want) = (got[i][*at], want[i][*at]);
+            let how = if near.is_some() { "near" } else { "those of" };
             return Some(format!(
-                "{count} of {} words are not those of the plainer kernel, word {at} of binding {i} is \
-                 {got:#010x} for {want:#010x}",
-                before.len()
+                "{} of {} words are not {how} the plainer kernel{}, word {at} of binding {i} is {got:#010x} for \
+                 {want:#010x}",
+                others.len(),
+                before.len(),
+                if near.is_some() { "'s" } else { "" }
             ));
         }
         changed |= want[i] != *before;
@@ -56,11 +69,59 @@ fn compare(trial: &Trial, access: &[Access], got: &[Vec<u32>], want: &[Vec<u32>]
     (!changed).then(|| "nothing was written".into())
 }
 
-/// Words of every buffer after a dispatch.
-pub(crate) fn run(gpu: &Gpu, carrier: Carrier, pipeline: &Pipeline, trial: &Trial) -> Result<Vec<Vec<u32>>> {
+/// What no order of sums comes to, as a part of the largest number that a kernel writes: some hundreds of
+/// times what reordering the longest sum of a trial does, and less than a term of it.
+const FAR: f32 = 1.0 / 1024.0;
+
+/// The words of `got` that are others than those of `want`, or, of elements of a type, whose numbers are far
+/// from them.
+fn others(got: &[u32], want: &[u32], near: Option<Elem>) -> Vec<usize> {
+    let all = got.iter().zip(want).enumerate().filter(|(_, (got, want))| got != want);
+    let Some(elem) = near else { return all.map(|(at, _)| at).collect() };
+    // What the last place of an element comes to at most, as a part of it.
+    let step = match elem {
+        Elem::F32 => 0.0,
+        Elem::F16 => 1.0 / 1024.0,
+        Elem::Bf16 => 1.0 / 128.0,
+    };
+    let numbers = |word: u32| match elem {
+        Elem::F32 => [f32::from_bits(word); 2],
+        Elem::F16 => [word, word >> 16].map(|bits| half::f16::from_bits(bits as u16).to_f32()),
+        Elem::Bf16 => [word, word >> 16].map(|bits| half::bf16::from_bits(bits as u16).to_f32()),
+    };
+    let finite = want.iter().flat_map(|word| numbers(*word)).filter(|v| v.is_finite());
+    let largest = finite.fold(0.0, |largest: f32, v| largest.max(v.abs()));
+    let is_near =
+        |(got, want): (f32, f32)| got == want || (got - want).abs() <= step * want.abs() + FAR * largest;
+    let far = |got: u32, want: u32| !numbers(got).into_iter().zip(numbers(want)).all(is_near);
+    all.filter(|(_, (got, want))| far(**got, **want)).map(|(at, _)| at).collect()
+}
+
+/// Words of every buffer after a dispatch of the second pipeline; the first one notes marks.
+pub(crate) fn run(
+    gpu: &Gpu,
+    carrier: Carrier,
+    [mark, pipeline]: [&Pipeline; 2],
+    trial: &Trial,
+) -> Result<Vec<Vec<u32>>> {
+    ran(gpu, carrier, &[(pipeline, trial), (mark, &noting())], trial)
+}
+
+/// What notes the mark where the number before it stands.
+fn noting() -> Trial {
+    Trial { buffers: vec![vec![MARK - 1, 0]], words: vec![MARK, 0], grid: [1, 1, 1] }
+}
+
+/// Words of every buffer of `trial` and the mark behind them, after dispatches in one pass.
+fn ran(
+    gpu: &Gpu,
+    carrier: Carrier,
+    dispatches: &[(&Pipeline, &Trial)],
+    trial: &Trial,
+) -> Result<Vec<Vec<u32>>> {
     let fill = |words: &[u32]| gpu.alloc_filled("a trial", bytemuck::cast_slice(words));
-    let buffers = trial.buffers.iter().map(|words| fill(words)).collect::<Result<Vec<_>>>()?;
-    let mark = fill(&[MARK])?;
+    let filled = |trial: &Trial| trial.buffers.iter().map(|words| fill(words)).collect::<Result<Vec<_>>>();
+    let (buffers, noted) = (filled(trial)?, filled(&noting())?);
     let whole: usize = trial.buffers.iter().map(Vec::len).sum();
     let read = gpu.device.create_buffer(&wgpu::BufferDescriptor {
         label: Some("a trial's results"),
@@ -69,14 +130,20 @@ pub(crate) fn run(gpu: &Gpu, carrier: Carrier, pipeline: &Pipeline, trial: &Tria
         mapped_at_creation: false,
     });
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    encode(gpu, carrier, (pipeline, trial), &buffers, &mut encoder)?;
+    {
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        for ((pipeline, trial), buffers) in dispatches.iter().zip([&buffers, &noted]) {
+            encode(gpu, carrier, (pipeline, trial), buffers, &mut pass)?;
+        }
+    }
     let mut at = 0;
-    for (buffer, words) in buffers.iter().zip(&trial.buffers).chain([(&mark, &vec![MARK])]) {
-        let bytes = 4 * words.len() as u64;
+    let lengths = trial.buffers.iter().map(Vec::len).chain([1]);
+    for (buffer, words) in buffers.iter().chain(&noted).zip(lengths) {
+        let bytes = 4 * words as u64;
         encoder.copy_buffer_to_buffer(buffer.buffer(), 0, &read, at, bytes);
         at += bytes;
     }
-    let submission = gpu.queue.submit([encoder.finish()]);
+    let submission = gpu.submit([encoder.finish()]);
     let all = words_of(gpu, &read, submission)?;
     has_ended(&gpu.faults, &all)?;
     let mut rest = &all[..];
@@ -104,7 +171,7 @@ fn encode(
     carrier: Carrier,
     (pipeline, trial): (&Pipeline, &Trial),
     buffers: &[WgpuMem],
-    encoder: &mut wgpu::CommandEncoder,
+    pass: &mut wgpu::ComputePass<'_>,
 ) -> Result<()> {
     let words: Vec<u32> = [0].into_iter().chain(trial.words.iter().copied()).collect();
     if words.len() != pipeline.words || buffers.len() != pipeline.bindings.len() {
@@ -121,7 +188,6 @@ fn encode(
     let (label, layout) = (None, &pipeline.layout);
     let descriptor = wgpu::BindGroupDescriptor { label, layout, entries: &entries };
     let bound = gpu.device.create_bind_group(&descriptor);
-    let mut pass = encoder.begin_compute_pass(&Default::default());
     pass.set_pipeline(&pipeline.compiled);
     pass.set_bind_group(0, &bound, &[]);
     match carrier {
@@ -155,12 +221,15 @@ fn words_of(gpu: &Gpu, buffer: &wgpu::Buffer, submission: wgpu::SubmissionIndex)
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
-    use super::{MARK, compare, has_ended};
+    use super::{MARK, compare, has_ended, others, ran, run};
     use crate::faults::Faults;
+    use crate::tests::opened;
     use crate::trial::Trial;
     use engraft_core::Error;
     use engraft_shaders::Access::{Read, Write};
+    use engraft_shaders::{Elem, Kernel, Norm, Reduce};
 
     #[test]
     fn a_trial_that_was_given_up_loses_the_device_for_good() {
@@ -177,9 +246,54 @@ mod tests {
         let trial = Trial { buffers: vec![vec![1, 2], vec![3, 4]], words: Vec::new(), grid: [1, 1, 1] };
         let access = [Read, Write];
         let left = |words: [u32; 2]| vec![vec![1, 2], words.to_vec()];
-        assert_eq!(compare(&trial, &access, &left([7, 8]), &left([7, 8])), None);
-        let why = compare(&trial, &access, &left([7, 9]), &left([7, 8])).unwrap_or_default();
+        let of = |got, want| compare(&trial, &access, [&left(got), &left(want)], None);
+        assert_eq!(of([7, 8], [7, 8]), None);
+        let why = of([7, 9], [7, 8]).unwrap_or_default();
         assert!(why.contains("1 of 2 words") && why.contains("word 1 of binding 1"), "{why}");
-        assert!(compare(&trial, &access, &left([3, 4]), &left([3, 4])).is_some());
+        assert!(of([3, 4], [3, 4]).is_some());
+    }
+
+    /// Of elements of every type: other sums of the same terms are near, other terms and no numbers are far.
+    #[test]
+    fn numbers_are_near_as_far_as_an_order_of_sums_explains() {
+        let of_f32 = |got: [f32; 2]| {
+            let [got, want] = [got, [2.0, -0.25]].map(|all| all.map(f32::to_bits));
+            others(&got, &want, Some(Elem::F32)).len()
+        };
+        assert_eq!([[2.0, -0.25], [2.000_01, -0.25], [2.001, -0.251]].map(of_f32), [0; 3]);
+        assert_eq!(
+            [[2.01, -0.25], [2.0, -0.26], [2.0, f32::NAN], [f32::INFINITY, 0.0]].map(of_f32),
+            [1, 1, 1, 2]
+        );
+        let halves = |all: [f32; 2]| all.map(half::f16::from_f32).map(|v| u32::from(v.to_bits()));
+        let of_f16 = |got: [f32; 2]| {
+            let [got, want] = [got, [2.0, -0.25]].map(|all| {
+                let [a, b] = halves(all);
+                a | b << 16
+            });
+            others(&[got], &[want], Some(Elem::F16)).len()
+        };
+        // The next half, and one four further.
+        assert_eq!([[2.002, -0.25], [2.01, -0.25], [2.0, -0.26]].map(of_f16), [0, 1, 1]);
+        let bf16 = |got: u32| others(&[got], &[0x3f80_3f80], Some(Elem::Bf16)).len();
+        assert_eq!([0x3f81_3f80, 0x3f80_3f81, 0x3f83_3f80, 0x3f80_3f83].map(bf16), [0, 0, 1, 1]);
+    }
+
+    /// A pass that a watchdog ended: the host has written no mark for it.
+    #[test]
+    #[ignore = "needs a wgpu adapter"]
+    fn a_trial_whose_pass_did_not_run_is_a_lost_device() {
+        let gpu = opened();
+        let carrier = gpu.pipelines.dialect.carrier;
+        let kernel = Kernel::Norm(Norm::Alone, Elem::F32, Reduce::Shared);
+        let [mark, norm] = [Kernel::Mark, kernel].map(|kernel| gpu.pipelines.get(&gpu.gpu, kernel).unwrap());
+        let trial = Trial::of(&kernel).unwrap();
+        let whole = run(&gpu.gpu, carrier, [&mark, &norm], &trial).unwrap();
+        assert!(whole.len() == trial.buffers.len() && whole != trial.buffers);
+        for _ in 0..2 {
+            let ended = ran(&gpu.gpu, carrier, &[], &trial);
+            assert!(matches!(ended, Err(Error::DeviceLost { .. })), "{ended:?}");
+            assert!(gpu.gpu.faults.check().is_err());
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! capped and heads normed the key does not have: both are compiled. Rows that begin at odd places, and gate
 //! weights as plain matmuls, are compiled when they first come.
 
-use crate::command::elem;
+use crate::command::{elem, kv_elem};
 use crate::kernel::{Variant, WgpuKernel};
 use crate::pipelines::Refused;
 use crate::select::{MatmulOf, Select};
@@ -24,7 +24,7 @@ const ROWS: [usize; 3] = [1, 2, 512];
 /// The shaders of a key on a device.
 pub(crate) fn shaders(key: &WgpuKernel, select: &Select) -> Vec<Kernel> {
     let (x, out, reduce) = (elem(key.x), elem(key.out), key.variant.sums());
-    let kv = key.kv.map_or(x, elem);
+    let kv = key.kv.map_or(x.into(), kv_elem);
     match key.op {
         OpKind::Embed(kind) => {
             let add = kind == EmbedOpKind::EmbedAdd;
@@ -42,16 +42,25 @@ pub(crate) fn shaders(key: &WgpuKernel, select: &Select) -> Vec<Kernel> {
         OpKind::Elementwise(kind) => elementwise(kind, x, out),
         OpKind::Moe(kind) => experts(key, kind, select),
         OpKind::Rope(RopeOpKind::Rope) => vec![Kernel::Rope(x)],
-        OpKind::Rope(RopeOpKind::QkvRopeAppend) => {
-            vec![Kernel::RopeAppend(x, kv), Kernel::RopeAppendNorm(x, kv, reduce)]
-        }
+        OpKind::Rope(RopeOpKind::QkvRopeAppend) => match kv.plain() {
+            Some(kv) => vec![Kernel::RopeAppend(x, kv), Kernel::RopeAppendNorm(x, kv, reduce)],
+            None => {
+                vec![Kernel::Rope(x), Kernel::Kv(Kv::Append, x, kv), Kernel::Norm(Norm::Heads, x, reduce)]
+            }
+        },
         OpKind::Kv(kind) => vec![match kind {
             KvOpKind::KvAppend => Kernel::Kv(Kv::Append, x, kv),
-            KvOpKind::KvCopyPages => Kernel::Kv(Kv::Copy, kv, kv),
+            KvOpKind::KvCopyPages => {
+                // Rows of codes are copied as words.
+                let elem = kv.plain().unwrap_or(Elem::F32);
+                Kernel::Kv(Kv::Copy, elem, elem.into())
+            }
             KvOpKind::KvRead => Kernel::Kv(Kv::Read, x, kv),
         }],
         OpKind::Attention(kind) => attention(key, kind, select),
-        OpKind::Index(IndexOpKind::IndexScores) => vec![Kernel::Index(Index::Scores, x, kv)],
+        OpKind::Index(IndexOpKind::IndexScores) => {
+            kv.plain().map(|kv| Kernel::Index(Index::Scores, x, kv)).into_iter().collect()
+        }
         OpKind::Index(IndexOpKind::IndexChoose) => vec![Kernel::Index(Index::Choose, Elem::F32, Elem::F32)],
         // Composed.
         OpKind::Picture(PictureOpKind::Conv) => Vec::new(),
@@ -111,9 +120,9 @@ pub(crate) fn classes(select: &Select, rows: bool) -> Vec<Kernel> {
     }
     for (dense, columns) in [(false, 1), (false, 2), (true, 1), (true, 2)] {
         let how = Attention { dense, columns, capped: false, subgroups: true, distances: false };
-        all.push(Kernel::Attention(how, x, kv));
+        all.push(Kernel::Attention(how, x, kv.into()));
     }
-    all.extend([1, 2].map(|columns| Kernel::AttentionTile(columns, false, x, kv)));
+    all.extend([1, 2].map(|columns| Kernel::AttentionTile(columns, false, x, kv.into())));
     all.retain(|kernel| match kernel {
         kernel if kernel.subgroups() => select.subgroups(),
         Kernel::LinearLanes { .. } => rows && !select.keeps_order(),
@@ -173,7 +182,7 @@ fn experts(key: &WgpuKernel, kind: MoeOpKind, select: &Select) -> Vec<Kernel> {
 }
 
 fn attention(key: &WgpuKernel, kind: AttentionOpKind, select: &Select) -> Vec<Kernel> {
-    let (x, kv) = (elem(key.x), key.kv.map_or(elem(key.x), elem));
+    let (x, kv) = (elem(key.x), key.kv.map_or(elem(key.x).into(), kv_elem));
     let (columns, subgroups) = (key.columns, key.variant == Variant::Largest { subgroups: true });
     let distances = kind == AttentionOpKind::AttendDisentangled;
     let dense = distances || kind == AttentionOpKind::AttendDense;
@@ -209,15 +218,40 @@ fn elementwise(kind: ElementwiseOpKind, x: Elem, out: Elem) -> Vec<Kernel> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::adapter::AdapterKind;
+    use crate::config::WgpuConfig;
     use engraft_core::Error;
+    use engraft_core::mem::{Float, KvFormat};
+    use engraft_core::ops::Signature;
+    use engraft_core::params::Heads;
+
+    /// What the ops dispatch (`ops/rope.rs`, `ops/kv.rs`) is compiled before the first request.
+    #[test]
+    fn over_codes_rotation_and_append_are_kernels_of_their_own() {
+        let select = Select::wanted(&WgpuConfig::default(), AdapterKind::Discrete).unwrap();
+        let labels = |op: OpKind, format: KvFormat| -> Vec<String> {
+            let heads = Some(Heads { heads: 8, kv_heads: 2, k_dim: 64, v_dim: 64 });
+            let of = Signature { kv: Some(format), heads, ..Signature::new(op, Float::Bf16, 64, 2) };
+            shaders(&select.kernel(&of).unwrap(), &select).iter().map(Kernel::label).collect()
+        };
+        let rope = RopeOpKind::QkvRopeAppend.into();
+        let of_codes = ["rope_bf16", "kv_append_codes_bf16_fp8", "norm_heads_bf16_subgroups"];
+        assert_eq!(labels(rope, KvFormat::FP8), of_codes);
+        assert_eq!(labels(rope, Float::Bf16.into())[0], "rope_append_bf16_bf16");
+        assert_eq!(labels(KvOpKind::KvCopyPages.into(), KvFormat::INT8), ["kv_copy_f32_f32"]);
+        let attend = labels(AttentionOpKind::Attend.into(), KvFormat::INT8);
+        let some = ["attention_codes_bf16_int8_c1_subgroups", "attention_tile_codes_bf16_int8_c1"];
+        assert!(some.iter().all(|label| attend.iter().any(|found| found == label)), "{attend:?}");
+    }
 
     #[test]
     fn only_what_an_op_cannot_run_without_is_lost() {
         let of = |capped| {
             let how = Attention { dense: true, columns: 1, capped, subgroups: false, distances: false };
-            Kernel::Attention(how, Elem::F32, Elem::F32)
+            Kernel::Attention(how, Elem::F32, Elem::F32.into())
         };
         let (plain, capped) = (of(false), of(true));
         let refused = |all: &[Kernel]| -> Vec<Refused> {

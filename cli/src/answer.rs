@@ -12,7 +12,7 @@ use engraft::{Answer, AnswerOptions, Error};
 use serde_json::{Map, Value, json};
 
 /// A question, and where its answer is looked for.
-struct Question {
+pub(super) struct Question {
     question: String,
     context: String,
 }
@@ -78,7 +78,7 @@ fn report(context: &str, found: &[Answer], all: bool) -> Map<String, Value> {
 }
 
 /// The question of a line, or what is wrong with it, and what its answer begins with.
-fn parse(line: &str) -> (Result<Question, String>, Map<String, Value>) {
+pub(super) fn parse(line: &str) -> (Result<Question, String>, Map<String, Value>) {
     let expected = "an object with `question` and `context` is expected";
     let mut fields = match unique::from_str(line) {
         Ok(Value::Object(fields)) => fields,

@@ -22,6 +22,8 @@ pub use image::ImageArgs;
 pub use model::{DeviceArgs, ModelArgs, PolicyArgs, named, named_text, warn_of_coarse_groups};
 #[cfg(feature = "serve")]
 pub use serve::{LimitArgs, ServeArgs};
+#[cfg(feature = "fuzzing")]
+pub use settings::{SERVE, SETTINGS};
 pub use texts::{AnswerArgs, ClassifyArgs, EmbedArgs, LinesArgs, ScoreArgs};
 #[cfg(feature = "speech")]
 pub use transcribe::{Threshold, TranscribeArgs, TranscribeTask};
@@ -33,6 +35,7 @@ use super::values::{
 use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
 use engraft::backends::Place;
 use engraft::{GenerateOptions, WeightFormat};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// What stands below the list of commands.
@@ -59,10 +62,18 @@ impl Args {
     /// Help and versions, which are asked for in the place of a command, and what is wrong with the
     /// arguments.
     pub fn of_process() -> Result<Self, clap::Error> {
+        Self::of(std::env::args_os())
+    }
+
+    /// These arguments, the name of the program in front.
+    ///
+    /// # Errors
+    /// As [`Args::of_process`].
+    pub fn of(given: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
         #[cfg(feature = "serve")]
-        let matches = settings::matches(Self::whole(), std::env::args_os());
+        let matches = settings::matches(Self::whole(), given);
         #[cfg(not(feature = "serve"))]
-        let matches = Self::whole().try_get_matches_from(std::env::args_os());
+        let matches = Self::whole().try_get_matches_from(given);
         matches.and_then(|matches| Self::from_arg_matches(&matches))
     }
 
@@ -251,15 +262,46 @@ pub struct ConvertArgs {
     pub model: String,
     #[command(flatten)]
     pub policies: PolicyArgs,
-    /// Folder to write to; it must be empty or absent
-    #[arg(long, value_name = "FOLDER")]
+    /// Folder to write to, which must be empty or absent; or a GGUF file (a name that ends in .gguf), which
+    /// must be absent
+    #[arg(long, value_name = "PLACE")]
     pub out: PathBuf,
-    /// Tensor-parallel ranks to shard for: 1, 2, 4 or 8
+    /// What to write: folder (loads without transformation) or gguf (llama.cpp's format, of LLaMA and
+    /// families like it; from GGUF to GGUF of any); default: as the end of --out says
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub format: Option<ConvertFormat>,
+    /// Tensor-parallel ranks to shard for: 1, 2, 4 or 8; a GGUF file is for one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = degree)]
     pub tp: usize,
-    /// Quantize weights, as with --quantize of the other commands
+    /// Quantize weights, as with --quantize of the other commands; a GGUF file has f32, f16, bf16, q4_0,
+    /// q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl and iq4_xs
     #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
     pub quantize: Option<WeightFormat>,
+    /// Quantize the table of tokens, too
+    #[arg(long, requires = "quantize")]
+    pub quantize_embeddings: bool,
+    /// Format of a GGUF file's token table, which --quantize leaves as it is
+    #[arg(long, value_name = "FORMAT", value_parser = weight_format, conflicts_with = "quantize_embeddings")]
+    pub token_embedding_type: Option<WeightFormat>,
+    /// Print the mean log-probability of this text's tokens and its perplexity, before and after: in windows
+    /// of 512 tokens, fewer where the model has fewer positions
+    #[arg(long, value_name = "FILE")]
+    pub score: Option<PathBuf>,
+}
+
+/// What `convert` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ConvertFormat {
+    Folder,
+    Gguf,
+}
+
+impl ConvertArgs {
+    /// What is to be written.
+    pub fn written(&self) -> ConvertFormat {
+        let ends = self.out.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
+        self.format.unwrap_or(if ends { ConvertFormat::Gguf } else { ConvertFormat::Folder })
+    }
 }
 
 #[derive(Debug, ClapArgs)]

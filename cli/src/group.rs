@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long the other ranks of a group have to end.
 const ENDING: Duration = Duration::from_secs(6);
+/// How long the end of a group is waited for: those that have not ended by themselves are killed by then.
+const ENDED: Duration = Duration::from_secs(8);
 
 /// The environment of this process.
 pub fn variable(name: &str) -> Option<String> {
@@ -60,13 +62,23 @@ pub fn placed(args: &GroupArgs, way: Option<&str>, options: Options) -> Result<O
     if !args.processes {
         return Ok(options);
     }
-    let mut children = Children::new(world).map_err(|e| Error::io("a place where ranks meet", e))?;
+    let children = Children::new(world).map_err(|e| Error::io("a place where ranks meet", e))?;
     let place = Place::new(0, world, children.meeting.clone(), children.token.clone());
-    let end = led(args);
-    Ok(options.processes(args.applied(place), move || {
-        let _lives = &end;
-        children.all_live()
-    }))
+    let mut group = Started { children, _end: led(args) };
+    Ok(options.processes(args.applied(place), move || group.all_live()))
+}
+
+/// A group that this program has started. Its end is noted once the children have ended, which is the order
+/// of these fields: the program ends then, and a child that is stopped would stay.
+struct Started {
+    children: Children,
+    _end: Sender<()>,
+}
+
+impl Started {
+    fn all_live(&mut self) -> engraft::Result<()> {
+        self.children.all_live()
+    }
 }
 
 /// Notes a group; it has ended when what this returns is dropped.
@@ -80,7 +92,7 @@ fn led(args: &GroupArgs) -> Sender<()> {
 /// failure.
 pub fn wait(led: &Led) {
     for group in led.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-        let _ = group.recv_timeout(ENDING);
+        let _ = group.recv_timeout(ENDED);
     }
 }
 
@@ -141,6 +153,13 @@ impl Children {
     /// Waits until they have ended by themselves, and kills those that do not.
     fn end(&mut self) {
         let began = Instant::now();
+        for child in &mut self.started {
+            if matches!(child.try_wait(), Ok(None)) {
+                // One that is stopped goes on, and finds that its group is at an end.
+                // SAFETY: sends a signal to a process that this one has started and not waited for.
+                unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGCONT) };
+            }
+        }
         for child in &mut self.started {
             while matches!(child.try_wait(), Ok(None)) && began.elapsed() < ENDING {
                 std::thread::sleep(Duration::from_millis(5));

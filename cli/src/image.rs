@@ -7,11 +7,12 @@ use engraft::engraft_core::{checkpoint::Access, file};
 use engraft::engraft_diffusion::engraft_image::{
     self, Class, Mask, Picture, PictureLimits, SchedulerConfig, skipped_steps,
 };
-use engraft::engraft_diffusion::{Control, ImageRequest, Init};
+use engraft::engraft_diffusion::{Control, ImageRequest, Init, Noise, Outline, Seeded, StoredNoise};
 use engraft::{DeepSpeedConfigBuilder, Error, Float, ImageGenerator, ImageOptions, named_scheduler};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::hash::{BuildHasher, RandomState};
 use std::io::IsTerminal;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -28,16 +29,18 @@ pub fn run(args: &ImageArgs) -> Outcome {
     let mask = args.mask.as_deref().map(|path| read_by(path, engraft_image::decode_mask)).transpose()?;
     let control = args.control.as_deref().map(read).transpose()?;
     check_place(&args.out)?;
+    let (mut noise, of_noise) = noise(args)?;
     let options = options(args)?;
-    let mut model = ImageGenerator::open(&args.model, &options)?;
-    let request = request(args, &model, Given { init, mask, control })?;
-    let (seed, began, bar) = (args.seed.unwrap_or_else(fresh_seed), Instant::now(), bar());
+    let (mut model, request) = open(args, &options, Given { init, mask, control })?;
+    let (began, bar) = (Instant::now(), bar());
     let mut pace = Pace { steps: 0, ended: None };
-    let images = model.generate(&request, seed, |progress| {
+    let images = model.generate_until(&request, noise.as_mut(), |progress| {
         pace.step(progress.of);
         bar.set_length(progress.of as u64);
         bar.set_position(progress.done as u64);
+        ControlFlow::Continue(())
     })?;
+    let images = images.ok_or_else(|| Error::internal("a run without an end that nothing ended"))?;
     let pace_said = pace.text();
     bar.finish_and_clear();
     for (text, tokens) in &images.shortened {
@@ -54,8 +57,43 @@ pub fn run(args: &ImageArgs) -> Outcome {
     }
     let seconds = began.elapsed().as_secs_f64();
     let steps = plural(steps_asked(&request, &model, pace.steps)?, "step");
-    note(&format!("{width} x {height}, {steps}, seed {seed}, {seconds:.1} s{pace_said}"));
+    note(&format!("{width} x {height}, {steps}, {of_noise}, {seconds:.1} s{pace_said}"));
     Ok(())
+}
+
+/// Where noise comes from, and how that is said.
+fn noise(args: &ImageArgs) -> Result<(Box<dyn Noise>, String), Failure> {
+    if let Some(file) = &args.noise {
+        return Ok((Box::new(StoredNoise::open(file)?), format!("noise of {}", file.display())));
+    }
+    let seed = args.seed.unwrap_or_else(fresh_seed);
+    Ok((Box::new(Seeded(seed)), format!("seed {seed}")))
+}
+
+/// The model and what is asked of it: what cannot be is refused before a weight is read, as far as that is
+/// known by then.
+fn open(
+    args: &ImageArgs,
+    options: &ImageOptions,
+    given: Given,
+) -> Result<(ImageGenerator, ImageRequest), Failure> {
+    let (mut given, mut asked, mut misused) = (Some(given), None, None);
+    let model = ImageGenerator::open_for(&args.model, options, |outline| {
+        let Some(given) = given.take() else { return Err(Error::internal("a pipeline is opened twice")) };
+        match request(args, outline, given) {
+            Ok(request) => outline.check(asked.insert(request)),
+            Err(failure) => {
+                misused = Some(failure);
+                Err(Error::internal("the command line is wrong"))
+            }
+        }
+    });
+    match (model, asked, misused) {
+        (_, _, Some(failure)) => Err(failure),
+        (Ok(model), Some(request), None) => Ok((model, request)),
+        (Ok(_), None, None) => Err(Error::internal("a pipeline without an outline").into()),
+        (Err(error), ..) => Err(error.into()),
+    }
 }
 
 /// How long the parts of a run take. Its first step is left out: texts are read, and on GPUs steps captured,
@@ -174,10 +212,10 @@ struct Given {
 /// What the flags ask for, at the size of a picture that is given, else at the model's.
 fn request(
     args: &ImageArgs,
-    model: &ImageGenerator,
+    model: &Outline,
     Given { init, mask, control }: Given,
 ) -> Result<ImageRequest, Failure> {
-    let side = model.side().unwrap_or(SIDE);
+    let side = model.side.unwrap_or(SIDE);
     let own = init.as_ref().or(control.as_ref()).map(|picture| (picture.width, picture.height));
     let (width, height) = args.size.or(own).unwrap_or((side, side));
     let of = |picture: &Picture| (picture.width, picture.height);
@@ -193,7 +231,7 @@ fn request(
     let mask = mask.map(|mask| mask.values);
     Ok(ImageRequest {
         prompts: args.prompt.clone(),
-        negative: args.negative.clone().map(|text| vec![text]),
+        negative: (!args.negative.is_empty()).then(|| args.negative.clone()),
         steps: args.steps,
         guidance: args.guidance,
         true_guidance: args.true_guidance,
@@ -201,7 +239,7 @@ fn request(
         instruction: args.instruction.clone(),
         guidance_rescale: args.guidance_rescale,
         clip_skip: args.clip_skip,
-        scheduler: scheduler(args, model.scheduler())?,
+        scheduler: scheduler(args, &model.scheduler)?,
         init: init.map(|Picture { rgb, .. }| Init { rgb, strength: args.strength, mask }),
         control: control
             .map(|Picture { rgb, .. }| Control { scale: args.control_scale, ..Control::new(rgb) }),

@@ -6,7 +6,8 @@
 //! One file per subcommand, `args.rs` for all flags, `output.rs` for what the screen shows. A command returns
 //! a `Failure` (`failure.rs`); only this file turns one into text and an exit status.
 //!
-//! A library with one function, so that a program for machines without Rust can have this one in it.
+//! A library with one function, so that a program for machines without Rust can have this one in it. (The
+//! feature `fuzzing` shows this repository's fuzzer what reads settings and lines.)
 
 mod answer;
 mod args;
@@ -19,6 +20,9 @@ mod environment;
 mod failure;
 #[cfg(unix)]
 mod follow;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod generate;
 #[cfg(unix)]
 mod group;

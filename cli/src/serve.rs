@@ -33,6 +33,7 @@ pub fn run(args: &ServeArgs) -> Outcome {
         return Err(Failure::Usage(what.into()));
     }
     let (path, model, seqs) = (args.path.clone(), args.model.clone(), config.max_num_seqs);
+    let name = args.name().unwrap_or("the demo model").to_owned();
     let (first, reads_sound) = (AtomicBool::new(true), Arc::new(AtomicBool::new(false)));
     let sound = reads_sound.clone();
     let load = move || -> Result<Model> {
@@ -40,7 +41,9 @@ pub fn run(args: &ServeArgs) -> Outcome {
         if let Some((folder, options)) = &pipeline {
             return ImageHandle::open(folder, options).map(Model::from);
         }
-        let opened = open(&model, path.as_deref(), seqs, first.swap(false, Ordering::Relaxed))?;
+        let opened = open(&model, path.as_deref(), seqs, first.swap(false, Ordering::Relaxed))
+            // What is wrong with a field of its files does not say whose field it is.
+            .inspect_err(|_| note(&format!("{} cannot be opened:", name.escape_debug())))?;
         sound.store(opened.info().sound.is_some(), Ordering::Relaxed);
         Ok(opened.into())
     };

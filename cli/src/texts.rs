@@ -225,11 +225,11 @@ struct Text<'a> {
 }
 
 /// The text of a line and what is written behind it, or what is wrong.
-type Read = Result<(String, Option<String>), String>;
+pub(super) type Read = Result<(String, Option<String>), String>;
 
 /// The text of a line and, of pairs, what is written behind it, or what is wrong with it; and what its answer
 /// begins with.
-fn parse(line: &str, plain: bool, pairs: bool) -> (Read, Map<String, Value>) {
+pub(super) fn parse(line: &str, plain: bool, pairs: bool) -> (Read, Map<String, Value>) {
     let mut answer = Map::new();
     if plain {
         return (Ok((line.to_string(), None)), answer);

@@ -59,6 +59,19 @@ impl Unfinished {
     }
 }
 
+impl Unfinished {
+    /// Brings a file in the folder to the disk and gives it the name that was asked for; the folder goes.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn publish_file(self, written: &Path, out: &Path) -> Result<()> {
+        let file = fs::OpenOptions::new().append(true).open(written);
+        file.and_then(|file| file.sync_all()).map_err(|e| Error::io(written, e))?;
+        let _ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        fs::rename(written, out).map_err(|e| Error::io(out, e))
+    }
+}
+
 impl Drop for Unfinished {
     fn drop(&mut self) {
         // A signal that came before ends the process with its own status: it keeps the lock.
@@ -186,5 +199,49 @@ mod tests {
         let want = place.path().join(format!("model{MARK}{}", i32::MAX));
         assert_eq!(others(&out), std::slice::from_ref(&want));
         assert_eq!(others(&out.join("")), [want]);
+    }
+
+    /// A folder in the making, without what waits for signals.
+    fn unfinished(place: &Path) -> Unfinished {
+        let folder = place.join("aside");
+        fs::create_dir(&folder).unwrap();
+        Unfinished { folder, ending: Arc::default() }
+    }
+
+    /// A device keeps nothing: the system refuses to bring it to the disk, where it is asked to. So a name
+    /// that is given although a file is not on the disk shows.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn nothing_has_its_name_before_every_file_is_on_the_disk() {
+        let place = tempfile::tempdir().unwrap();
+        let out = place.path().join("model");
+        for (names, exists) in [(&["a", "b", "engraft.json"], false), (&["engraft.json", "z", "y"], true)] {
+            let aside = unfinished(place.path());
+            names.iter().for_each(|name| fs::write(aside.path().join(name), name).unwrap());
+            std::os::unix::fs::symlink("/dev/null", aside.path().join("c")).unwrap();
+            if exists {
+                fs::create_dir(&out).unwrap();
+            }
+            let error = aside.publish(&out, exists).unwrap_err().to_string();
+            assert!(error.contains("aside/c: "), "{error}");
+            let left: Vec<_> =
+                fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+            assert_eq!(
+                left,
+                if exists { vec![out.clone()] } else { vec![] },
+                "a name for what is not on the disk"
+            );
+        }
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
+        let aside = unfinished(place.path());
+        let (written, file) = (aside.path().join("model.gguf"), place.path().join("model.gguf"));
+        std::os::unix::fs::symlink("/dev/null", &written).unwrap();
+        let error = aside.publish_file(&written, &file).unwrap_err().to_string();
+        assert!(error.contains("model.gguf: ") && file.symlink_metadata().is_err(), "{error}");
+        // What can be brought to the disk gets its name.
+        let aside = unfinished(place.path());
+        fs::write(aside.path().join("a"), "a").unwrap();
+        aside.publish(&out, true).unwrap();
+        assert_eq!(fs::read(out.join("a")).unwrap(), b"a");
     }
 }

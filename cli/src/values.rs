@@ -4,7 +4,7 @@ use engraft::backends::{self, BackendName};
 use engraft::engraft_core::mem::Groups;
 #[cfg(feature = "image")]
 use engraft::engraft_diffusion::Lora;
-use engraft::{Float, SamplingParams, WeightFormat};
+use engraft::{Float, KvFormat, SamplingParams, WeightFormat};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -15,6 +15,10 @@ pub(super) fn backend(text: &str) -> Result<BackendName, String> {
 
 pub(super) fn dtype(text: &str) -> Result<Float, String> {
     text.parse().map_err(|_| "allowed: f32, f16, bf16".into())
+}
+
+pub(super) fn kv_format(text: &str) -> Result<KvFormat, String> {
+    text.parse().map_err(|_| format!("allowed: {}", KvFormat::ALL.map(KvFormat::name).join(", ")))
 }
 
 /// A format by its name. Four bits for a whole row cost much accuracy, so `int4` alone means groups of 32

@@ -23,7 +23,7 @@ fn convert(from: &Path, to: &Path, world: usize, quantize: Option<&str>) -> engr
     let files = checkpoint::open(from, Access::default())?;
     let quantize = quantize.map(|f| f.parse::<WeightFormat>().unwrap());
     let mut last = (0, 1);
-    let options = ConvertOptions { world, quantize };
+    let options = ConvertOptions { world, quantize, quantize_embeddings: false };
     checkpoint::copy_companions(&files, to)?;
     convert_model(&files, &Registry::default(), to, options, &mut |done, total| last = (done, total))?;
     assert!(last.0 <= last.1 && last.0 > 0, "progress ends at {last:?}");
@@ -74,10 +74,14 @@ fn sharded_merged_and_sharded_again() {
         }
         convert(&two, &back, 1, None).unwrap();
         convert(&one, &again, 2, None).unwrap();
-        let whole = operands(&one);
+        let (whole, merged) = (operands(&one), operands(&back));
+        assert!(whole[0].len() > 5, "{name}: {} operands", whole[0].len());
+        let roles: Vec<_> =
+            whole[0].keys().filter(|role| whole[0].get(*role) != merged[0].get(*role)).collect();
+        let count = [whole[0].len(), merged[0].len()];
         assert!(
-            whole[0].len() > 5 && whole == operands(&back),
-            "{name}: merging is not the inverse of sharding"
+            whole == merged,
+            "{name}: merging is not the inverse of sharding: {roles:?} of {count:?} operands"
         );
         assert_eq!(operands(&two), operands(&again), "{name}: quantized first or sharded first");
         let rank_bytes = |o: &BTreeMap<String, (usize, usize, String, Vec<u8>)>| -> usize {
@@ -85,6 +89,34 @@ fn sharded_merged_and_sharded_again() {
         };
         assert!(operands(&two).iter().all(|rank| rank_bytes(rank) < rank_bytes(&whole[0])), "{name}");
     }
+}
+
+/// A folder with a manifest is a whole model: there is none before the last byte of the ranks' files, and
+/// none where one of them could not be ended. A full device takes what fits into a buffer, and refuses it at
+/// the end.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_manifest_comes_last() {
+    for (full, world) in [(0, 1), (0, 2), (1, 2)] {
+        let to = fresh(&format!("last-{full}-{world}"));
+        let file = to.join(engraft_core::checkpoint::ready::rank_file(full, world));
+        std::os::unix::fs::symlink("/dev/full", &file).unwrap();
+        let files = checkpoint::open(&Path::new(GOLDEN).join("llama"), Access::default()).unwrap();
+        let options = ConvertOptions { world, quantize: None, quantize_embeddings: false };
+        let mut early = false;
+        let mut progress = |_: u64, _: u64| early |= to.join(MANIFEST).exists();
+        let error = convert_model(&files, &Registry::default(), &to, options, &mut progress).unwrap_err();
+        assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
+        assert!(!early && !to.join(MANIFEST).exists(), "a manifest of files that are not whole");
+    }
+    // As long as something is to be read, there is none either.
+    let to = fresh("last");
+    let files = checkpoint::open(&Path::new(GOLDEN).join("llama"), Access::default()).unwrap();
+    let options = ConvertOptions { world: 2, quantize: None, quantize_embeddings: false };
+    let mut early = 0;
+    let mut progress = |_: u64, _: u64| early += usize::from(to.join(MANIFEST).exists());
+    convert_model(&files, &Registry::default(), &to, options, &mut progress).unwrap();
+    assert!(early == 0 && to.join(MANIFEST).exists());
 }
 
 /// What a model was converted for opens at that degree: tables whose first rows are no positions and matrices

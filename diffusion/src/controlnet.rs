@@ -31,7 +31,7 @@ impl<B: Backend> ControlNet<B> {
     /// # Errors
     /// As [`Unet::load`](crate::Unet::load).
     pub fn load(backend: Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Self> {
-        let Known { spec, tensors, uses } = Self::check(&backend, files, dtype)?;
+        let Known { spec, tensors, uses, .. } = Self::check(&backend, files, dtype)?;
         let graphs = Graphs::of(backend.as_ref());
         let loaded = Loaded::new(backend, files.source.as_ref(), &tensors, &uses)?;
         Ok(Self { spec, tensors, loaded, dtype, current: None, graphs })

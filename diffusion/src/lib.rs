@@ -31,10 +31,10 @@ pub use controlnet::ControlNet;
 pub use load::Loaded;
 pub use model::{Unet, UnetInput};
 pub use pipeline::{
-    Control, Defaults, Folder, GuidedBy, ImageRequest, Images, Init, Lora, Noise, Pipeline, PipelineOptions,
-    Progress, Purpose, Seeded, Sizes,
+    Control, Defaults, Folder, GuidedBy, ImageRequest, Images, Init, Lora, Noise, Outline, Pipeline,
+    PipelineOptions, Progress, Purpose, Seeded, Sizes, StoredNoise,
 };
-pub use run::StepCounts;
+pub use run::{Plan, StepCounts};
 pub use transformer::{Transformer, TransformerInput};
 pub use vae::Vae;
 

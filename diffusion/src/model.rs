@@ -6,7 +6,7 @@
 use crate::graph::{Graph, Grid, Tensors};
 use crate::load::Loaded;
 use crate::nets::{Conditions, UnetSpec, sinusoids};
-use crate::run::{self, Asked, Executable, Graphs, StepCounts};
+use crate::run::{self, Asked, Executable, Graphs, Plan, StepCounts};
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::ModelFiles;
 use engraft_core::mem::Float;
@@ -29,6 +29,8 @@ pub(crate) struct Known<S> {
     pub tensors: Tensors,
     /// The ops that read each operand.
     pub uses: Uses,
+    /// How its graphs run.
+    pub plan: Plan,
 }
 
 impl<S> Known<S> {
@@ -44,8 +46,8 @@ impl<S> Known<S> {
         let mut tensors = Tensors::new(source.file(), source.tensors());
         let graphs = graphs(&spec, &mut tensors)?;
         tensors.check_all_taken(class, |name| computed.contains(&name))?;
-        let uses = run::check(Asked::of(backend), source, &tensors, (class, graphs), dtype)?;
-        Ok(Self { spec, tensors, uses })
+        let (uses, plan) = run::check(Asked::of(backend), source, &tensors, (class, graphs), dtype)?;
+        Ok(Self { spec, tensors, uses, plan })
     }
 }
 
@@ -58,6 +60,7 @@ pub struct Unet<B: Backend> {
     /// By sizes, and whether residuals of a ControlNet are read.
     current: Option<((Conditions, bool), Executable<B>)>,
     graphs: Graphs,
+    plan: Plan,
 }
 
 /// What a UNet reads, row by row, and one picture after the other.
@@ -88,10 +91,10 @@ impl<B: Backend> Unet<B> {
     /// `Config` and `Tensor` for what is not known, is missing or has another shape, `Binding` for tensors
     /// that are left over; what the backend raises.
     pub fn load(backend: Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Self> {
-        let Known { spec, tensors, uses } = Self::check(&backend, files, dtype)?;
+        let Known { spec, tensors, uses, plan } = Self::check(&backend, files, dtype)?;
         let graphs = Graphs::of(backend.as_ref());
         let loaded = Loaded::new(backend, files.source.as_ref(), &tensors, &uses)?;
-        Ok(Self { spec, tensors, loaded, dtype, current: None, graphs })
+        Ok(Self { spec, tensors, loaded, dtype, current: None, graphs, plan })
     }
 
     /// What a folder has, and whether the backend can run it, before a weight is read.
@@ -109,6 +112,11 @@ impl<B: Backend> Unet<B> {
     /// Its description.
     pub fn spec(&self) -> &UnetSpec {
         &self.spec
+    }
+
+    /// How it runs on its backend: what is computed once for a run, then a step.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// Bytes of weights on the device, and of activations at the size that ran last.

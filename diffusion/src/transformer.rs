@@ -4,7 +4,7 @@ use crate::graph::{Grid, Tensors};
 use crate::load::Loaded;
 use crate::model::Known;
 use crate::nets::{Conditions, TransformerSpec};
-use crate::run::{Executable, Graphs, StepCounts};
+use crate::run::{Executable, Graphs, Plan, StepCounts};
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::ModelFiles;
 use engraft_core::mem::Float;
@@ -19,6 +19,7 @@ pub struct Transformer<B: Backend> {
     dtype: Float,
     current: Option<(Conditions, Executable<B>)>,
     graphs: Graphs,
+    plan: Plan,
 }
 
 /// What a transformer reads that stays the same from step to step.
@@ -44,10 +45,10 @@ impl<B: Backend> Transformer<B> {
     /// `Config` and `Tensor` for what is not known, is missing or has another shape, `Binding` for tensors
     /// that are left over; what the backend raises.
     pub fn load(backend: Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Self> {
-        let Known { spec, tensors, uses } = Self::check(&backend, files, dtype)?;
+        let Known { spec, tensors, uses, plan } = Self::check(&backend, files, dtype)?;
         let graphs = Graphs::of(backend.as_ref());
         let loaded = Loaded::new(backend, files.source.as_ref(), &tensors, &uses)?;
-        Ok(Self { spec, tensors, loaded, dtype, current: None, graphs })
+        Ok(Self { spec, tensors, loaded, dtype, current: None, graphs, plan })
     }
 
     /// What a folder has, and whether the backend can run it, before a weight is read.
@@ -78,6 +79,11 @@ impl<B: Backend> Transformer<B> {
     /// Its description.
     pub fn spec(&self) -> &TransformerSpec {
         &self.spec
+    }
+
+    /// How it runs on its backend: what is computed once for a run, then a step.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// Bytes of weights on the device, and of activations at the size that ran last.

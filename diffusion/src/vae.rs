@@ -4,7 +4,7 @@ use crate::graph::{Graph, Grid, Tensors};
 use crate::load::Loaded;
 use crate::model::{Known, check_class};
 use crate::nets::VaeSpec;
-use crate::run::Executable;
+use crate::run::{Executable, Graphs, Plan, StepCounts};
 use crate::tiles::{Place, Tile, Tiles};
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::ModelFiles;
@@ -24,6 +24,8 @@ pub struct Vae<B: Backend> {
     /// Of encoding and of decoding.
     tiles: Option<(Tiles, Tiles)>,
     slicing: bool,
+    graphs: Graphs,
+    plan: Plan,
 }
 
 /// A graph at the size that it was made for.
@@ -67,10 +69,11 @@ impl<B: Backend> Vae<B> {
     /// # Errors
     /// As [`Unet::load`](crate::Unet::load).
     pub fn load(backend: Arc<B>, files: &ModelFiles, dtype: Float) -> Result<Self> {
-        let Known { spec, tensors, uses } = Self::check(&backend, files, dtype)?;
+        let Known { spec, tensors, uses, plan } = Self::check(&backend, files, dtype)?;
+        let graphs = Graphs::of(backend.as_ref());
         let loaded = Loaded::new(backend, files.source.as_ref(), &tensors, &uses)?;
         let (encoder, decoder, tiles, slicing) = (None, None, None, false);
-        Ok(Self { spec, tensors, loaded, dtype, encoder, decoder, tiles, slicing })
+        Ok(Self { spec, tensors, loaded, dtype, encoder, decoder, tiles, slicing, graphs, plan })
     }
 
     /// What a folder has, and whether the backend can run it, before a weight is read.
@@ -95,6 +98,23 @@ impl<B: Backend> Vae<B> {
     /// Its description.
     pub fn spec(&self) -> &VaeSpec {
         &self.spec
+    }
+
+    /// How it runs on its backend: encoding, then decoding.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Whether encoding and decoding are captured and replayed for other pictures of the same size (and
+    /// tiles, and pictures of a batch), where the backend can; they are unless this says otherwise. No bit
+    /// depends on it.
+    pub fn set_graphs(&mut self, on: bool) {
+        self.graphs.set(self.loaded.backend().as_ref(), on);
+    }
+
+    /// What became of its runs so far, encoding and decoding together.
+    pub fn run_counts(&self) -> &StepCounts {
+        &self.graphs.counts
     }
 
     /// Computes large pictures in tiles that overlap, so that activations take memory for one tile. The
@@ -172,7 +192,7 @@ impl<B: Backend> Vae<B> {
 
     /// By a graph of this size, which is made anew where the one that is kept has another.
     async fn whole(&mut self, way: Way, values: &[f32], items: usize, size: Grid) -> Result<Vec<f32>> {
-        let Self { spec, tensors, loaded, dtype, encoder, decoder, .. } = self;
+        let Self { spec, tensors, loaded, dtype, encoder, decoder, graphs, .. } = self;
         let kept = if way == Way::Encode { encoder } else { decoder };
         let at = (items, size);
         if kept.as_ref().is_none_or(|(known, _)| *known != at) {
@@ -183,7 +203,7 @@ impl<B: Backend> Vae<B> {
         }
         let Some((_, run)) = kept else { return Err(Error::internal("no graph")) };
         run.give(way.input(spec).0, values)?;
-        run.step(loaded)?;
+        run.step_by(loaded, graphs)?;
         run.read(0).await
     }
 

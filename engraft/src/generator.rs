@@ -6,9 +6,10 @@ use crate::sentence::Sentence;
 use crate::text::TextProcessor;
 use crate::text_stream::TextStream;
 use engraft_core::engine::Request;
-use engraft_core::sample::SamplingParams;
+use engraft_core::sample::{FileRules, SamplingParams};
 use engraft_core::text::{ChatTemplate, Message, Tokenizer};
 use engraft_core::{Error, Result};
+use std::sync::Arc;
 
 /// What a text may look like.
 ///
@@ -329,10 +330,16 @@ impl TextGenerator {
         let prompt_tokens = ids.len();
         let stop_ids = if options.ignore_end { Vec::new() } else { self.processor.stop_ids.clone() };
         let sampling = options.params(self.processor.sampling);
+        let rules = FileRules {
+            // What a text may not end with it is not forced to end with.
+            forced_end: self.processor.rules.forced_end.filter(|_| !options.ignore_end),
+            ..self.processor.rules.clone()
+        };
         let tokens = self.handle.submit(Request {
             prompt: ids,
             max_new_tokens: options.max_new_tokens,
             sampling,
+            rules: rules.of_request(options.max_new_tokens).map(Arc::new),
             stop_ids: stop_ids.clone(),
             decoder_prompt,
             ..Request::default()
@@ -392,7 +399,7 @@ impl TextGenerator {
     }
 
     /// The tokenizer knows how many tokens are allowed, but not by whom.
-    fn whose_limit(&self, error: Error) -> Error {
+    pub(crate) fn whose_limit(&self, error: Error) -> Error {
         match error {
             Error::TextTooLong { bytes, tokens, .. } => {
                 Error::TextTooLong { bytes, tokens, allowed: self.handle.context_limit() }

@@ -80,6 +80,17 @@ impl EngineHandle {
         self.stats.get()
     }
 
+    /// Whether requests can be served: not once the engine has panicked, has lost its device, or its thread
+    /// has ended. An error of a step alone is no such end. Takes no part in the engine's queue.
+    ///
+    /// ```
+    /// assert!(engraft::demo()?.handle().is_alive());
+    /// # Ok::<(), engraft::Error>(())
+    /// ```
+    pub fn is_alive(&self) -> bool {
+        !self.stats.has_ended()
+    }
+
     /// The same handle, whose calls that wait (all but requests, which end with their [`Tokens`]) end with a
     /// `Request` error within a step once `cancel` says so.
     ///
@@ -493,7 +504,7 @@ fn work(
     ready: Sender<Result<Ready>>,
 ) -> Result<()> {
     let Options { backend, threads, engine, kernel_inject, progress, .. } = options;
-    let asked = [options.own_dtype.then_some(engine.dtype), options.kv_dtype];
+    let asked = (options.own_dtype.then_some(engine.dtype), options.kv_dtype);
     let job = worker::Job {
         files,
         engine,

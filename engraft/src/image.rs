@@ -7,7 +7,8 @@ use engraft_core::checkpoint::Access;
 use engraft_core::mem::Float;
 use engraft_diffusion::engraft_image::{self, SchedulerConfig};
 use engraft_diffusion::{
-    Defaults, ImageRequest, Images, Lora, Noise, Pipeline, PipelineOptions, Progress, Seeded, StepCounts,
+    Defaults, ImageRequest, Images, Lora, Noise, Outline, Pipeline, PipelineOptions, Progress, Seeded,
+    StepCounts,
 };
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -113,10 +114,7 @@ trait AnyPipeline {
         noise: &mut dyn Noise,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Option<Images>>;
-    fn factor(&self) -> usize;
-    fn side(&self) -> Option<usize>;
-    fn scheduler(&self) -> &SchedulerConfig;
-    fn defaults(&self) -> Defaults;
+    fn outline(&self) -> &Outline;
     fn check(&self, request: &ImageRequest) -> Result<()>;
     fn step_counts(&self) -> StepCounts;
 }
@@ -131,20 +129,8 @@ impl<B: Backend> AnyPipeline for Pipeline<B> {
         block_on(Pipeline::run(self, request, noise, watch))
     }
 
-    fn factor(&self) -> usize {
-        Pipeline::factor(self)
-    }
-
-    fn side(&self) -> Option<usize> {
-        Pipeline::side(self)
-    }
-
-    fn scheduler(&self) -> &SchedulerConfig {
-        Pipeline::scheduler(self)
-    }
-
-    fn defaults(&self) -> Defaults {
-        Pipeline::defaults(self)
+    fn outline(&self) -> &Outline {
+        Pipeline::outline(self)
     }
 
     fn check(&self, request: &ImageRequest) -> Result<()> {
@@ -157,17 +143,17 @@ impl<B: Backend> AnyPipeline for Pipeline<B> {
 }
 
 /// Loads a pipeline on the backend that is visited.
-struct Load<'a>(&'a Path, &'a ImageOptions);
+struct Load<'a>(&'a Path, &'a ImageOptions, &'a mut dyn FnMut(&Outline) -> Result<()>);
 
 impl Visitor for Load<'_> {
     type Output = ImageGenerator;
 
     fn visit<B: Backend>(self, backend: Arc<B>) -> Result<ImageGenerator> {
-        let Load(path, options) = self;
+        let Load(path, options, ahead) = self;
         let graphs = options.captures();
         let ImageOptions { access, dtype, loras, controlnet, without, vae_tiling, .. } = options.clone();
         let options = PipelineOptions { access, dtype, loras, controlnet, without, vae_tiling, graphs };
-        let pipeline = Pipeline::load(&backend, path, &options)?;
+        let pipeline = Pipeline::load_for(&backend, path, &options, ahead)?;
         Ok(ImageGenerator(Box::new(pipeline)))
     }
 }
@@ -179,7 +165,30 @@ impl ImageGenerator {
     /// `Config` for a class that is not known, `Format` for a component that is absent, both naming it; what
     /// loading and the backend raise.
     pub fn open(path: impl AsRef<Path>, options: &ImageOptions) -> Result<Self> {
-        with_backend(&options.backend, options.threads, Load(path.as_ref(), options))
+        Self::open_for(path, options, |_| Ok(()))
+    }
+
+    /// The same, with a look at what is known before a weight is read, for whatever can be refused by then:
+    /// sizes by [`Outline::check`], say. An error of `ahead` ends it.
+    ///
+    /// # Errors
+    /// As [`ImageGenerator::open`]; that of `ahead`.
+    ///
+    /// ```
+    /// use engraft::{ImageGenerator, ImageOptions, engraft_diffusion::ImageRequest};
+    ///
+    /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden-image/pipelines/sd1");
+    /// let odd = ImageRequest { width: 41, ..ImageRequest::new("a fox") };
+    /// let options = ImageOptions::default();
+    /// let refused = ImageGenerator::open_for(folder, &options, |outline| outline.check(&odd)).err();
+    /// assert!(refused.is_some_and(|error| error.to_string().contains("`width` is 41")));
+    /// ```
+    pub fn open_for(
+        path: impl AsRef<Path>,
+        options: &ImageOptions,
+        mut ahead: impl FnMut(&Outline) -> Result<()>,
+    ) -> Result<Self> {
+        with_backend(&options.backend, options.threads, Load(path.as_ref(), options, &mut ahead))
     }
 
     /// Makes pictures of the prompts: picture `i` has the seed `seed + i`, and so the bits that it has alone.
@@ -216,22 +225,22 @@ impl ImageGenerator {
 
     /// Sizes of pictures are multiples of this.
     pub fn factor(&self) -> usize {
-        self.0.factor()
+        self.0.outline().factor
     }
 
     /// The side of the pictures that the model was trained with, where its files say so.
     pub fn side(&self) -> Option<usize> {
-        self.0.side()
+        self.0.outline().side
     }
 
     /// The scheduler that runs take unless they name another.
     pub fn scheduler(&self) -> &SchedulerConfig {
-        self.0.scheduler()
+        &self.0.outline().scheduler
     }
 
     /// What runs take where a request does not say.
     pub fn defaults(&self) -> Defaults {
-        self.0.defaults()
+        self.0.outline().defaults
     }
 
     /// What became of its steps so far: captured, replayed, run op by op.

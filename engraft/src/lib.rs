@@ -87,7 +87,7 @@ pub use engraft_core::engine::{
     Caller, Encoded, EncoderInput, Finish, ForwardWant, Forwarded, Kept, Layers, Pick, Pooling, Request, Want,
 };
 pub use engraft_core::inject::{GroupPlan, InjectionPlan, Sketch};
-pub use engraft_core::mem::{Float, WeightFormat};
+pub use engraft_core::mem::{Float, KvFormat, WeightFormat};
 pub use engraft_core::numerics::Mode;
 pub use engraft_core::ops::OpKind;
 pub use engraft_core::policy::{Family, Registry};

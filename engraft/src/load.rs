@@ -124,6 +124,7 @@ fn facts<B: Backend>(
         ("mode", format!("{:?}, multiply-add {:?}", numerics.mode, numerics.madd)),
         ("dtype", config.dtype.to_string()),
         ("quantize", options.quantize.map_or_else(none, |format| format.to_string())),
+        ("quantize_embeddings", options.quantize_embeddings.to_string()),
         ("ep", options.ep.map_or_else(none, |ep| ep.to_string())),
         ("max_context", config.max_context.to_string()),
     ];

@@ -12,6 +12,39 @@ use engraft_core::checkpoint::{ModelFiles, TokenizerFiles};
 use engraft_core::inject::describe;
 use engraft_core::policy::ModelSpec;
 
+impl TextGenerator {
+    /// Texts for the engine behind `handle`, which may run on any backend ([`EngineHandle::over`]): the
+    /// tokenizer, the chat template and the rest of what `files` say of texts. They have to be the model's
+    /// own.
+    ///
+    /// ```
+    /// # fn main() -> engraft::Result<()> {
+    /// use engraft::{GenerateOptions, Options, TextGenerator};
+    ///
+    /// let handle = Options::new().start(engraft::demo_files()?)?;
+    /// let model = TextGenerator::over(handle, engraft::demo_files()?)?;
+    /// let options = GenerateOptions::new().max_new_tokens(6).greedy();
+    /// let text = model.generate("This package", &options)?.text()?;
+    /// assert_eq!(text, engraft::demo()?.generate("This package", &options)?.text()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// No tokenizer, or one that is broken; `Config` for what the files say of texts and cannot be honoured.
+    pub fn over(handle: EngineHandle, mut files: ModelFiles) -> Result<Self> {
+        let tokenizer = std::mem::replace(&mut files.tokenizer, TokenizerFiles::none());
+        let (name, config) = (files.path.display().to_string(), &files.config);
+        let mut processor = text::TextProcessor::new(&name, tokenizer, config, &files.generation)?;
+        processor.fits(&name, handle.info().vocab);
+        let (labels, sentence) = (Labels::of(config, handle.head()), Sentence::of(config)?);
+        let model = Self::new(handle, processor, labels, sentence, false);
+        #[cfg(feature = "speech")]
+        let model = model.with_speech(crate::speech_files::SpeechFiles::of(config, &files.generation));
+        Ok(model)
+    }
+}
+
 impl Options {
     /// What a model is, as the policies of these options see it, before a weight is read.
     ///
@@ -52,7 +85,7 @@ impl Options {
         let processor = text::TextProcessor::new(&name, tokenizer, &config, &generation);
         let handle = starting.wait()?;
         let (labels, sentence) = (Labels::of(&config, handle.head()), Sentence::of(&config)?);
-        let processor = processor?;
+        let mut processor = processor?;
         processor.fits(&name, handle.info().vocab);
         let model = TextGenerator::new(handle, processor, labels, sentence, truncate);
         #[cfg(feature = "speech")]

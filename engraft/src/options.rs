@@ -2,7 +2,7 @@
 
 use crate::backends::BackendName;
 use crate::processes::Processes;
-use crate::{Error, Float, Registry, Result};
+use crate::{Error, Float, KvFormat, Registry, Result};
 use engraft_core::config::EngineConfig;
 use engraft_core::config::deepspeed::DeepSpeedConfig;
 use engraft_core::mem::WeightFormat;
@@ -40,7 +40,7 @@ pub struct Options {
     /// Whether the element type was chosen, not left to the checkpoint.
     pub(crate) own_dtype: bool,
     /// The chosen element type of keys and values.
-    pub(crate) kv_dtype: Option<Float>,
+    pub(crate) kv_dtype: Option<KvFormat>,
     /// Whether the context was chosen: a model that has less says so.
     pub(crate) own_context: bool,
     pub(crate) load: LoadOptions,
@@ -105,15 +105,17 @@ impl Options {
     /// Element type of activations, in place of the one that [`Options::new`] tells of; and of keys and
     /// values, unless [`Options::kv_dtype`] says another.
     pub fn dtype(mut self, dtype: Float) -> Self {
-        (self.engine.dtype, self.engine.kv_dtype) = (dtype, dtype);
+        (self.engine.dtype, self.engine.kv_dtype) = (dtype, dtype.into());
         self.own_dtype = true;
         self
     }
 
-    /// Element type of keys and values, in place of the one that [`Options::new`] tells of. Scores and sums
-    /// are computed in f32 whatever it is; 16 bits take half the memory, and half the time to read it.
-    pub fn kv_dtype(mut self, dtype: Float) -> Self {
-        self.kv_dtype = Some(dtype);
+    /// What keys and values are kept in, in place of the type that [`Options::new`] tells of. Scores and sums
+    /// are computed in f32 whatever it is; 16 bits take half the memory, and half the time to read it,
+    /// `KvFormat::INT8` and `KvFormat::FP8` about a quarter, where the backend has them: eight bits for an
+    /// element and a scale for each head of each position.
+    pub fn kv_dtype(mut self, format: impl Into<KvFormat>) -> Self {
+        self.kv_dtype = Some(format.into());
         self
     }
 
@@ -121,6 +123,14 @@ impl Options {
     /// ... None keeps what is stored.
     pub fn quantize(mut self, format: Option<WeightFormat>) -> Self {
         self.load.quantize = format;
+        self
+    }
+
+    /// Whether [`Options::quantize`] takes the table of tokens, too. A head that shares the table is
+    /// multiplied in that format then: most of what a small model reads for a token, and some of its
+    /// accuracy.
+    pub fn quantize_embeddings(mut self, on: bool) -> Self {
+        self.load.quantize_embeddings = on;
         self
     }
 
@@ -154,7 +164,8 @@ impl Options {
         (self.kernel_inject, self.own_context) = (config.kernel_inject, config.own_context);
         (self.engine, self.own_dtype) = (config.engine_over(self.engine), true);
         let quantize = config.quantize.or(self.load.quantize);
-        self.load = LoadOptions { quantize, ..LoadOptions::configured(config, 0) };
+        let quantize_embeddings = self.load.quantize_embeddings;
+        self.load = LoadOptions { quantize, quantize_embeddings, ..LoadOptions::configured(config, 0) };
         self.load_options()?;
         Ok(self)
     }

@@ -6,7 +6,7 @@ use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{ModelFiles, read_configuration, stored_float};
 use engraft_core::config::{EngineConfig, element_types};
 use engraft_core::inject::{GroupPlan, Sketch, of_configuration};
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, KvFormat};
 use engraft_core::policy::Registry;
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
@@ -48,7 +48,7 @@ impl Options {
             return Err(Error::config("config.json", format!("\"{}\"", path.display()), allowed));
         };
         let files = of_configuration(path, config, &self.registry)?;
-        let asked = [self.own_dtype.then_some(self.engine.dtype), self.kv_dtype];
+        let asked = (self.own_dtype.then_some(self.engine.dtype), self.kv_dtype);
         let stored_dtype = self.backend.takes_stored_dtype();
         let Options { engine, registry, .. } = self;
         let job = Job { files, engine, asked, stored_dtype, load, registry, composed: !self.kernel_inject };
@@ -61,7 +61,7 @@ struct Job {
     files: ModelFiles,
     engine: EngineConfig,
     /// Element types of activations and of keys and values that were asked for.
-    asked: [Option<Float>; 2],
+    asked: (Option<Float>, Option<KvFormat>),
     stored_dtype: bool,
     load: LoadOptions,
     registry: Registry,
@@ -85,7 +85,11 @@ impl Job {
         let allowed = |dtype: &Float| backend.caps().dtypes.contains(dtype);
         let stored = stored_float(self.files.source.tensors()).filter(allowed);
         let (dtype, kv_dtype) = element_types(self.asked, stored, self.stored_dtype);
-        EngineConfig { dtype, kv_dtype, ..self.engine }.possible(backend.name(), &backend.caps().dtypes)?;
+        EngineConfig { dtype, kv_dtype, ..self.engine }.possible(
+            backend.name(),
+            &backend.caps().dtypes,
+            &backend.caps().kv_formats,
+        )?;
         let load = LoadOptions { dtype: Some(dtype), ..self.load };
         let group =
             (load.world > 1).then(|| GroupPlan::new(&self.files, &self.registry, load, dtype, kv_dtype));

@@ -64,7 +64,8 @@ impl ModelSource {
     /// far and in all. All else stays as it is. [`open`](Self::open) does so silently.
     ///
     /// # Errors
-    /// Those of the hub, or `Config` where the files are not there and the feature `hub` is missing.
+    /// Those of the hub, or `Config` where the files are not there and the feature `hub` is missing, and for
+    /// an id whose parts are no plain names.
     ///
     /// ```
     /// use engraft::ModelSource;
@@ -75,6 +76,9 @@ impl ModelSource {
     /// # Ok::<(), engraft::Error>(())
     /// ```
     pub fn fetch(self, progress: impl FnMut(u64, u64) + Send + 'static) -> Result<Self> {
+        if let ModelSource::Hub(id) = &self {
+            hub_cache::check(id)?;
+        }
         let source = match hub_cache::folder(|name| std::env::var_os(name)) {
             Some(cache) => self.cached(&cache),
             None => self,
@@ -302,6 +306,15 @@ mod tests {
         }
         let error = ModelSource::parse("gpt2").open().map(drop).unwrap_err().to_string();
         assert!(error.contains("gpt2") && !error.contains("organisation"), "{error}");
+    }
+
+    /// Whoever makes one by hand is not asked by `parse`.
+    #[test]
+    fn a_hub_id_with_a_revision_that_is_a_path_is_refused_by_name() {
+        for id in ["org/name@../../x", "org/name@/etc/passwd"] {
+            let error = ModelSource::Hub(id.into()).open().map(drop).unwrap_err().to_string();
+            assert!(error.contains(id) && error.contains("a plain name"), "{error}");
+        }
     }
 
     #[test]

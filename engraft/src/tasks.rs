@@ -55,20 +55,23 @@ impl TextGenerator {
     /// prompt and the limit of the model's files.
     ///
     /// # Errors
-    /// `Text` for what the tokenizer cannot express or truncate, and for a text that is too long.
+    /// `Text` for what the tokenizer cannot express or truncate, and `TextTooLong`.
     pub fn tokenize_to_embed(&self, text: &str) -> Result<Vec<u32>> {
-        let (ids, most) = (self.tokenize(&self.sentence.text(text))?, self.sentence.max_tokens);
-        match most {
-            Some(most) if ids.len() > most && self.truncate => {
-                self.tokenizer().encode_truncated(&self.sentence.text(text), true, most)
-            }
-            Some(most) if ids.len() > most => {
-                let why = "`max_seq_length` of the model's sentence_bert_config.json";
-                let what = format!("{} tokens; at most {most} are allowed by {why}", ids.len());
-                Err(Error::text(format!("{what}; truncation is an option")))
-            }
-            _ => Ok(ids),
+        let (text, context) = (self.sentence.text(text), self.longest_text());
+        let stated = self.sentence.max_tokens.filter(|most| *most < context);
+        let most = stated.unwrap_or(context);
+        if self.truncate {
+            return self.tokenizer().encode_truncated(&text, true, most);
         }
+        let whose = |error| match (error, stated) {
+            (Error::TextTooLong { bytes, tokens, .. }, Some(most)) => {
+                let file = "`max_seq_length` of the model's sentence_bert_config.json";
+                let allowed = format!("{most} by {file}; truncation is an option");
+                Error::TextTooLong { bytes, tokens, allowed }
+            }
+            (error, _) => self.whose_limit(error),
+        };
+        self.tokenizer().encode_at_most(&text, true, most).map_err(whose)
     }
 
     /// Log-probabilities (base e) of every token of a text but the first, given those before it, by a
@@ -254,14 +257,18 @@ impl TextGenerator {
     /// # }
     /// ```
     pub fn tokenize(&self, text: &str) -> Result<Vec<u32>> {
-        let most = match self.info().family {
-            Family::Encoder => self.handle().longest_text(),
-            _ => self.info().max_context,
-        };
         match self.truncate {
-            true => self.tokenizer().encode_truncated(text, true, most),
+            true => self.tokenizer().encode_truncated(text, true, self.longest_text()),
             // What is longer than the context is refused by the engine, with the text's number.
             false => self.tokenizer().encode(text, true),
+        }
+    }
+
+    /// How many tokens a text may have.
+    fn longest_text(&self) -> usize {
+        match self.info().family {
+            Family::Encoder => self.handle().longest_text(),
+            _ => self.info().max_context,
         }
     }
 

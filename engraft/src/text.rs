@@ -4,7 +4,7 @@
 use engraft_core::Result;
 use engraft_core::checkpoint::TokenizerFiles;
 use engraft_core::config::ModelConfig;
-use engraft_core::sample::{SamplingParams, not_honoured};
+use engraft_core::sample::{FileRules, SamplingParams, not_honoured};
 use engraft_core::text::{ChatTemplate, Tokenizer};
 use serde_json::Value;
 
@@ -37,6 +37,8 @@ pub(crate) struct TextProcessor {
     pub template: Option<ChatTemplate>,
     pub stop_ids: Vec<u32>,
     pub sampling: SamplingParams,
+    /// Of the tokens of every text.
+    pub rules: FileRules,
 }
 
 impl TextProcessor {
@@ -62,7 +64,12 @@ impl TextProcessor {
             .map(|source| ChatTemplate::new(&source, tokenizer.bos_token(), tokenizer.eos_token()))
             .transpose()?;
         let mut stop_ids = tokenizer.eos_ids().to_vec();
-        for file in [config, generation] {
+        // Models that see images may have it in their text part alone.
+        let said = |file: &&Value| file.get("eos_token_id").is_some_and(|id| !id.is_null());
+        let whole = [config, generation];
+        let parts =
+            if whole.iter().any(said) { vec![config, generation] } else { vec![&config["text_config"]] };
+        for file in parts {
             if file.is_object() {
                 stop_ids.extend(ModelConfig::new(file.clone())?.ids("eos_token_id")?);
             }
@@ -87,11 +94,18 @@ impl TextProcessor {
             true => SamplingParams::from_generation_config(generation)?,
             false => SamplingParams::default(),
         };
-        Ok(Self { tokenizer, target, template, stop_ids, sampling })
+        let rules = FileRules::of(generation)?;
+        Ok(Self { tokenizer, target, template, stop_ids, sampling, rules })
     }
 
     /// Warns where the tokenizer knows tokens that a model of `rows` has none for: it may be another model's.
-    pub fn fits(&self, name: &str, rows: usize) {
+    pub fn fits(&mut self, name: &str, rows: usize) {
+        let beyond = self.rules.retain_below(rows);
+        if !beyond.is_empty() {
+            tracing::warn!(
+                "{name}: generation_config.json has rules for tokens that the model has no rows for: {beyond:?}"
+            );
+        }
         let tokens = self.tokenizer.vocab_size();
         if tokens > rows {
             tracing::warn!(

@@ -2,8 +2,9 @@
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use engraft::{EncoderInput, Event, ForwardWant, GenerateOptions, Options, Pick, Request};
-use std::path::Path;
+use engraft::{EncoderInput, Event, ForwardWant, GenerateOptions, Options, Pick, Request, TextFinish};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 /// A tokenizer of words with an end token behind every text, as T5's has.
 const WORDS: &str = r##"{
@@ -21,10 +22,11 @@ const WORDS: &str = r##"{
   "model": {"type": "WordLevel", "unk_token": "unk", "vocab": VOCAB}
 }"##;
 
-/// From text to text: the encoder reads the prompt with its end token, the decoder begins anew.
-#[test]
-fn a_text_becomes_a_text() {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("encoder_decoder");
+/// The reference's T5 with a word for every token.
+fn folder(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // An earlier run may have left its files.
+    let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).unwrap();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/t5");
     for file in ["config.json", "model.safetensors"] {
@@ -39,6 +41,42 @@ fn a_text_becomes_a_text() {
     let words: Vec<String> = (0..307).map(|id| format!("\"{}\": {id}", word(id))).collect();
     let tokenizer = WORDS.replace("VOCAB", &format!("{{{}}}", words.join(", ")));
     std::fs::write(dir.join("tokenizer.json"), tokenizer).unwrap();
+    dir
+}
+
+/// Words that a model's files forbid are not said, also under a repetition penalty, and what has not ended at
+/// the length that was asked for is ended.
+#[test]
+fn rules_of_a_models_files_are_kept() {
+    let dir = folder("rules_of_files");
+    let options = GenerateOptions::new().max_new_tokens(6).greedy();
+    let said = |options: &GenerateOptions| {
+        let model = Options::new().threads(2).open(dir.as_path()).unwrap();
+        let mut stream = model.generate("w103 w89 w174", options).unwrap();
+        let text = stream.text().unwrap();
+        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        (words, stream.stats().finish.clone().unwrap())
+    };
+    let (plain, end) = said(&options);
+    assert_eq!((plain.len(), end), (6, TextFinish::Length));
+    let first: u32 = plain[0][1..].parse().unwrap();
+    let rules =
+        format!(r#"{{"bad_words_ids": [[{first}], [1]], "forced_eos_token_id": 1, "eos_token_id": 1}}"#);
+    std::fs::write(dir.join("generation_config.json"), rules).unwrap();
+    let (ruled, end) = said(&options);
+    assert_eq!((ruled.len(), end), (5, TextFinish::EndOfText), "{ruled:?}");
+    assert!(!ruled.contains(&plain[0]), "{ruled:?} without {}", plain[0]);
+    let (unlike, _) = said(&options.clone().repetition_penalty(5.0));
+    let once: BTreeSet<&String> = unlike.iter().collect();
+    assert!(once.len() == unlike.len() && !unlike.contains(&plain[0]), "{unlike:?}");
+    let (all, end) = said(&options.ignore_end(true));
+    assert_eq!((all.len(), end), (6, TextFinish::Length));
+}
+
+/// From text to text: the encoder reads the prompt with its end token, the decoder begins anew.
+#[test]
+fn a_text_becomes_a_text() {
+    let dir = folder("encoder_decoder");
     let model = Options::new().threads(2).logit_rows(usize::MAX).open(dir.as_path()).unwrap();
     assert_eq!((model.info().encoder_layers, model.info().layers), (2, 2));
     let options = GenerateOptions::new().max_new_tokens(6).greedy().ignore_end(true);

@@ -8,9 +8,11 @@ use engraft::engraft_core::checkpoint::{Access, copy_companions, open};
 use engraft::engraft_core::quant::{decode_rows, encode_rows};
 use engraft::engraft_core::weights::convert::{ConvertOptions, convert_model};
 use engraft::{
-    DeepSpeedConfigBuilder, ForwardWant, GenerateOptions, ModelSource, Options, Pick, Registry,
+    DeepSpeedConfigBuilder, Float, ForwardWant, GenerateOptions, ModelSource, Options, Pick, Registry,
     TextGenerator, WeightFormat,
 };
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -36,10 +38,12 @@ fn format(name: &str) -> Option<WeightFormat> {
     Some(name.parse().unwrap())
 }
 
+/// Columns of the model's narrowest matrices; others have three times as many.
+const COLS: usize = 128;
+
 /// Root mean square of what rounding to a format does to a weight, as part of the weight: of normal values in
 /// rows as wide as the model's.
 fn rounding(format: WeightFormat) -> f64 {
-    const COLS: usize = 128;
     let mut state = 9u64;
     let mut unit = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -66,11 +70,23 @@ fn logits(quantize: Option<WeightFormat>) -> Vec<f32> {
     let model = Options::new().logit_rows(usize::MAX).quantize(quantize).open(ModelSource::Demo).unwrap();
     let plan = model.info().plan.to_string();
     if let Some(format) = quantize {
-        assert!(plan.contains(&format.to_string()), "{format}: {plan}");
+        // No row has a whole block of 256 values: the plan says what takes its place.
+        assert!(plan.contains(&format.of_columns(COLS).to_string()), "{format}: {plan}");
     }
     let ids: Vec<u32> = (0..48).map(|i| (i * 37 + 5) % 2000).collect();
     let want = ForwardWant { logits: Pick::All, ..ForwardWant::default() };
     model.handle().forward([ids], want).unwrap().remove(0).logits
+}
+
+/// Every format that weights can be brought into while they are loaded; groups of their usual size, and of
+/// smaller ones.
+fn formats() -> Vec<WeightFormat> {
+    let of_sizes = |format: WeightFormat| {
+        let sizes = [32, 64].map(|size| format!("{}:{size}", format.name()).parse().ok());
+        let sizes = sizes.into_iter().flatten().filter(move |sized| *sized != format);
+        [format].into_iter().chain(sizes)
+    };
+    WeightFormat::all().flat_map(of_sizes).collect()
 }
 
 /// Logits differ from those of the stored weights as much as rounding differs a weight: the errors of the
@@ -78,31 +94,16 @@ fn logits(quantize: Option<WeightFormat>) -> Vec<f32> {
 /// they grow by the root of ten at most; a quarter of one is the least, or nothing was rounded.
 #[test]
 fn quantized_while_loading() {
-    let stored = logits(None);
-    for name in [
-        "int8",
-        "int8:64",
-        "int8a:32",
-        "int4:32",
-        "int4a:64",
-        "Q4_0",
-        "Q8_0",
-        "Q5_1",
-        "f16",
-        "w8a8",
-        "fp8",
-        "fp8:128",
-        "fp8-e5m2:64",
-        "fp6",
-        "fp4:16",
-        "mxfp4",
-        "nf4:64",
-    ] {
-        let format = format(name).unwrap();
-        let (weight, logit) = (rounding(format), relative(&logits(Some(format)), &stored));
-        println!("{name}: weights {weight:.2e}, logits {logit:.2e}, {:.2} times", logit / weight);
-        assert!(logit < 10f64.sqrt() * weight, "{name}: weights {weight:e}, logits {logit:e}");
-        assert!(name == "f16" || logit > 0.25 * weight, "{name}: weights {weight:e}, logits {logit:e}");
+    let (stored, all) = (logits(None), formats());
+    // The default of `--quantize int4` among them.
+    assert!(all.len() > 30 && all.contains(&format("int4a:32").unwrap()), "{all:?}");
+    for format in all {
+        let (weight, logit) = (rounding(format.of_columns(COLS)), relative(&logits(Some(format)), &stored));
+        println!("{format}: weights {weight:.2e}, logits {logit:.2e}, {:.2} times", logit / weight.max(1e-9));
+        assert!(logit <= 10f64.sqrt() * weight, "{format}: weights {weight:e}, logits {logit:e}");
+        // The stored weights may be of a plain type's values.
+        let plain = matches!(format, WeightFormat::Plain(_));
+        assert!(plain || logit > 0.25 * weight, "{format}: weights {weight:e}, logits {logit:e}");
     }
 }
 
@@ -112,6 +113,8 @@ fn formats_by_name() {
         "f32",
         "bf16",
         "Q4_0",
+        "Q4_K",
+        "IQ4_XS",
         "w8a8",
         "int8",
         "int8a",
@@ -125,6 +128,13 @@ fn formats_by_name() {
     ] {
         assert_eq!(name.parse::<WeightFormat>().unwrap().to_string(), name);
     }
+    // A name without a size is that of the usual one; every name stands in the message where none fits.
+    let said = "int3".parse::<WeightFormat>().unwrap_err().to_string();
+    for format in WeightFormat::all() {
+        assert_eq!(format.name().parse::<WeightFormat>().unwrap(), format);
+        assert_eq!(format.to_string().parse::<WeightFormat>().unwrap(), format);
+        assert!(said.split([' ', ',']).any(|word| word == format.name()), "{format}: {said}");
+    }
     for bad in [
         "",
         "int3",
@@ -133,8 +143,8 @@ fn formats_by_name() {
         "int8:31",
         "int8:65568",
         "int8:-32",
-        "Q4_K",
-        "q2_k",
+        "Q4_K_M",
+        "q8_k",
         "int8:64:64",
         "q8_0:32",
         "fp8:16",
@@ -153,18 +163,18 @@ fn a_converted_model_says_the_same() {
     let files = open(&demo(), Access::default()).unwrap();
     // Four ranks own 32 columns each of the narrowest matmul: groups of 64 would be split, which is refused
     // by name.
-    let options = ConvertOptions { world: 4, quantize: format("int8:64") };
+    let options = ConvertOptions { world: 4, quantize: format("int8:64"), quantize_embeddings: false };
     let refused = convert_model(&files, &Registry::default(), &fresh("truncated"), options, &mut |_, _| {});
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("o_proj") && refused.contains("int8:64"), "{refused}");
-    let formats = ["int8:32", "int4a:32", "w8a8", "fp8", "mxfp4"]
+    let formats = ["int8:32", "int4a:32", "w8a8", "fp8", "mxfp4", "Q4_K"]
         .map(|name| (name.split(':').next().unwrap(), format(name)));
     for (name, quantize) in [("plain", None)].into_iter().chain(formats) {
         let direct = text(&Options::new().quantize(quantize).open(ModelSource::Demo).unwrap());
         for world in [1, 2, 4] {
             let folder = fresh(&format!("{name}-{world}"));
             copy_companions(&files, &folder).unwrap();
-            let options = ConvertOptions { world, quantize };
+            let options = ConvertOptions { world, quantize, quantize_embeddings: false };
             let done = convert_model(&files, &Registry::default(), &folder, options, &mut |_, _| {}).unwrap();
             assert!(done.operands > 10 && done.bytes > 100_000);
             // One rank merges the files; of several each loads its own, or its part of other degrees.
@@ -263,9 +273,9 @@ fn an_unknown_model_by_deepspeeds_injection_policy() {
     let renamed =
         |name: &str| name.replace("self_attn.o_proj", "self_attn.mix").replace("down_proj", "shrink");
     let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
-    let old = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let old = SafeTensors::deserialize(&bytes).unwrap();
     let new = old.tensors().into_iter().map(|(name, view)| (renamed(&name), view));
-    std::fs::write(folder.join("model.safetensors"), safetensors::serialize(new, None).unwrap()).unwrap();
+    std::fs::write(folder.join("model.safetensors"), serialize(new, None).unwrap()).unwrap();
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
 
     let of_ranks = |dictionary: Option<serde_json::Value>, degree: usize| {
@@ -315,4 +325,55 @@ fn a_hub_id_in_the_shared_cache_needs_no_network() {
     assert!(matches!(&source, ModelSource::Path(p) if *p == inside), "{source:?}");
     assert_eq!(text(&engraft::open(source).unwrap()), text(&engraft::demo().unwrap()));
     assert!(matches!(ModelSource::parse("org/other").cached(&cache), ModelSource::Hub(_)));
+}
+
+/// The demo model's head shares its table of tokens: in a format, both are.
+#[test]
+fn a_table_that_the_head_shares_is_quantized_where_it_is_asked_for() {
+    let files = open(&demo(), Access::default()).unwrap();
+    for name in ["int8", "Q4_0", "w8a8", "fp8"] {
+        let options = || Options::new().dtype(Float::F32).quantize(format(name));
+        let all = || options().quantize_embeddings(true);
+        let memory = |options: Options| options.open(ModelSource::Demo).unwrap().info().memory.weights;
+        assert!(memory(all()) < memory(options()), "{name}: the table is as large as before");
+        let direct = text(&all().open(ModelSource::Demo).unwrap());
+        // As a model whose table was rounded before: what its rows are, and what they are multiplied by.
+        let rounded = fresh(&format!("rounded-{name}"));
+        copy_companions(&files, &rounded).unwrap();
+        round_table(&rounded, format(name).unwrap());
+        if name != "w8a8" {
+            assert_eq!(text(&options().open(rounded.as_path()).unwrap()), direct, "{name}");
+        }
+        let folder = fresh(&format!("table-{name}"));
+        copy_companions(&files, &folder).unwrap();
+        let (quantize, quantize_embeddings) = (format(name), true);
+        let convert = ConvertOptions { world: 2, quantize, quantize_embeddings };
+        convert_model(&files, &Registry::default(), &folder, convert, &mut |_, _| {}).unwrap();
+        for ranks in [1, 2] {
+            let model = Options::new().dtype(Float::F32).tp(ranks).open(folder.as_path()).unwrap();
+            assert_eq!(text(&model), direct, "{name}, converted, {ranks} ranks");
+            let model = all().tp(ranks).open(ModelSource::Demo).unwrap();
+            assert_eq!(text(&model), direct, "{name}, {ranks} ranks");
+        }
+    }
+}
+
+/// Writes the demo model to a folder, its table of tokens as a format leaves it, in f32.
+fn round_table(folder: &Path, format: WeightFormat) {
+    const TABLE: &str = "model.embed_tokens.weight";
+    let bytes = std::fs::read(demo().join("model.safetensors")).unwrap();
+    let old = SafeTensors::deserialize(&bytes).unwrap();
+    let table = old.tensor(TABLE).unwrap();
+    let &[rows, cols] = table.shape() else { panic!("{:?}", table.shape()) };
+    assert_eq!(table.dtype(), Dtype::BF16);
+    let of_bf16 = |bytes: &[u8]| f32::from_bits(u32::from(bytes[1]) << 24 | u32::from(bytes[0]) << 16);
+    let mut values: Vec<f32> = table.data().chunks_exact(2).map(of_bf16).collect();
+    let mut rounded = vec![0; format.bytes(rows, cols)];
+    encode_rows(format, cols, &values, &mut rounded);
+    decode_rows(format, cols, &rounded, &mut values).unwrap();
+    let values: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let mut all = old.tensors();
+    all.retain(|(name, _)| name != TABLE);
+    all.push((TABLE.into(), TensorView::new(Dtype::F32, vec![rows, cols], &values).unwrap()));
+    std::fs::write(folder.join("model.safetensors"), serialize(all, None).unwrap()).unwrap();
 }

@@ -193,7 +193,7 @@ fn converted_files_give_the_same_logits() {
     std::fs::write(&path, model.file("t5", "", &vocabulary(307))).unwrap();
     let files = open(&path, Access::Read).unwrap();
     let to = fresh("converted-to");
-    let options = ConvertOptions { world: 1, quantize: None };
+    let options = ConvertOptions { world: 1, quantize: None, quantize_embeddings: false };
     convert_model(&files, &Registry::default(), &to, options, &mut |_, _| {}).unwrap();
     copy_companions(&files, &to).unwrap();
     assert_eq!(logits(open(&to, Access::Read).unwrap()), want);

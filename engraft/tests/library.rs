@@ -447,7 +447,8 @@ fn images_are_encoded_by_models_that_read_them() {
         assert!(one.hidden.len() == 3 && one.hidden.iter().all(|rows| rows.len() == 10 * 64));
         assert_eq!(one.pooled.len(), 24);
     }
-    assert!(both[1] == handle.encode_images(vec![image(3)], Layers::All).unwrap()[0], "alone");
+    let alone = handle.encode_images(vec![image(3)], Layers::All).unwrap();
+    assert_eq!(both[1], alone[0], "alone");
     let text = handle.encode_images(vec![vec![0.0; 5]], Layers::Last).unwrap_err().to_string();
     assert!(text.contains("5 values"), "{text}");
     let demo = engraft::demo().unwrap();

@@ -16,11 +16,7 @@ use engraft::{
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
-use whisper::{RATE, ROWS, golden, numbers, whisper};
-
-fn goldens() -> Value {
-    serde_json::from_slice(&std::fs::read(golden("golden.json")).unwrap()).unwrap()
-}
+use whisper::{RATE, ROWS, VOCABULARIES, golden_of, goldens, numbers, whisper, whisper_of};
 
 fn transcriber(folder: &Path) -> Transcriber {
     Transcriber::new(Options::new().open(folder.to_str().unwrap()).unwrap()).unwrap()
@@ -67,7 +63,7 @@ fn sampled(
     let features = features(samples).into();
     let times = TimeRules { first: 727, none: 726, end: 620, max_initial: Some(ROWS as u32) };
     let times = (!prompt.contains(&726)).then_some(times);
-    let rules = Rules { suppress: vec![621, 721, 722, 723, 724, 725], begin_suppress: Vec::new(), times };
+    let rules = Rules { suppress: vec![621, 721, 722, 723, 724, 725], times, ..Rules::default() };
     let request = Request {
         features,
         decoder_prompt: prompt.to_vec(),
@@ -396,25 +392,35 @@ fn a_converted_folder_keeps_the_feature_extractor() {
 
 #[test]
 fn whispers_tokens_and_segments() {
-    let goldens = goldens();
-    let config = serde_json::from_slice(&std::fs::read(golden("tokenizer_config.json")).unwrap()).unwrap();
-    let tokenizer = Tokenizer::from_json(&std::fs::read(golden("tokenizer.json")).unwrap(), &config).unwrap();
+    VOCABULARIES.iter().for_each(|vocabulary| tokens_and_segments(vocabulary));
+}
+
+fn tokens_and_segments(vocabulary: &str) {
+    let goldens = goldens(vocabulary);
+    let read = |file: &str| std::fs::read(golden_of(vocabulary, file)).unwrap();
+    let config = serde_json::from_slice(&read("tokenizer_config.json")).unwrap();
+    let tokenizer = Tokenizer::from_json(&read("tokenizer.json"), &config).unwrap();
     let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap() };
     let rows = |name: &str| goldens[name].as_array().unwrap().clone();
     for row in rows("encode") {
         let text = row["text"].as_str().unwrap();
-        assert_eq!(tokenizer.encode(text, false).unwrap(), ids(&row["plain_ids"]), "{text:?}");
+        assert_eq!(tokenizer.encode(text, false).unwrap(), ids(&row["plain_ids"]), "{vocabulary}: {text:?}");
     }
-    let times = Timestamps { first: 727, step: 0.02, window: 30.0 };
+    let special = |name: &str| goldens["special"][name].as_u64().map(|id| id as u32);
+    let (start, begin) =
+        (special("<|startoftranscript|>").unwrap(), goldens["begin"].as_u64().unwrap() as u32);
+    // What stands in front of the text: a model of English alone says no task.
+    let last = if vocabulary.ends_with("_en") { Some(start) } else { special("<|transcribe|>") };
+    let times = Timestamps { first: begin, step: 0.02, window: 30.0 };
     let mut compared = 0;
     for row in rows("decode") {
         let all = ids(&row["ids"]);
-        let text: Vec<u32> = all.iter().copied().filter(|id| *id < 727).collect();
-        let behind = text.iter().position(|id| *id == 621).unwrap();
+        let text: Vec<u32> = all.iter().copied().filter(|id| *id < begin).collect();
+        let behind = text.iter().position(|id| *id == start).unwrap();
         assert_eq!(tokenizer.decode(&text[behind..], true).unwrap(), row["text_skip_special"], "{row}");
         // The reference counts windows where times go back; here each is read by itself.
         if ["two_segments", "single", "gap", "with_prompt"].contains(&row["name"].as_str().unwrap()) {
-            let first = all.iter().position(|id| *id == 722).unwrap() + 1;
+            let first = all.iter().position(|id| Some(*id) == last).unwrap() + 1;
             let (found, _) = segments(&all[first..all.len() - 1], &times);
             let found: Vec<Value> = found
                 .iter()
@@ -424,9 +430,33 @@ fn whispers_tokens_and_segments() {
                     json!({"text": text, "start": start, "end": end})
                 })
                 .collect();
-            assert_eq!(Value::from(found), row["segments"], "{}", row["name"]);
+            assert_eq!(Value::from(found), row["segments"], "{vocabulary}: {}", row["name"]);
             compared += 1;
         }
     }
-    assert_eq!(compared, 4);
+    assert_eq!(compared, 4, "{vocabulary}");
+}
+
+/// What older files and those of English alone do not say: a vocabulary without languages knows English
+/// alone, and timestamps begin behind the last token where none has a name.
+#[test]
+fn what_a_vocabulary_lacks_is_known() {
+    for vocabulary in VOCABULARIES {
+        let model = transcriber(&whisper_of(vocabulary, vocabulary, &json!({})));
+        let (heard, _) = all(&model, &plain());
+        assert!(
+            heard.len() > 1 && heard.iter().any(|segment| segment.start > 0.0),
+            "{vocabulary}: {heard:?}"
+        );
+        let english = vocabulary.ends_with("_en");
+        all(&model, &plain().language("english"));
+        for refused in [SpeechOptions::new().language("de"), SpeechOptions::new().task(Task::Translate)] {
+            match model.check(&refused) {
+                Ok(()) => assert!(!english, "{vocabulary}"),
+                Err(error) => {
+                    assert!(english && error.to_string().contains("English alone"), "{vocabulary}: {error}");
+                }
+            }
+        }
+    }
 }

@@ -8,7 +8,7 @@ use crate::{samples, sentence::Sentence};
 use engraft_core::{
     Result,
     checkpoint::{self, Access, ModelFiles},
-    sample::{SamplingParams, not_honoured},
+    sample::{FileRules, SamplingParams, not_honoured},
 };
 use std::{
     fs, io,
@@ -31,8 +31,9 @@ const NAMES: [&str; 8] = [
 const MARK: &[u8] = b"=== ";
 
 /// A folder of this process alone.
-static FOLDER: LazyLock<PathBuf> =
+pub static ROOM: LazyLock<PathBuf> =
     LazyLock::new(|| std::env::temp_dir().join(format!("engraft-fuzz-{}", std::process::id())));
+static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| ROOM.join("model"));
 
 pub fn seeds() -> Result<Vec<Vec<u8>>> {
     let usual = r#"=== config.json
@@ -119,6 +120,14 @@ fn sampling(model: &ModelFiles) {
         Ok(params) => assert!(params.validate().is_ok(), "what a file gives is valid"),
         Err(error) => plain(&error.to_string()),
     }
+    match FileRules::of(&model.generation) {
+        Ok(mut rules) => {
+            rules.retain_below(9);
+            let asked = rules.of_request(4);
+            assert!(asked.is_none_or(|rules| rules.check(9).is_ok()), "what is kept is in the vocabulary");
+        }
+        Err(error) => plain(&error.to_string()),
+    }
     let named = not_honoured(&model.generation);
     assert!(named.is_sorted() && named.iter().all(|name| model.generation.get(name).is_some()));
 }
@@ -145,7 +154,7 @@ fn write(input: &[u8]) -> io::Result<()> {
     if !weights.exists() {
         fs::write(weights, samples::small_safetensors())?;
     }
-    let files = files(input);
+    let files = files(NAMES, input);
     for (name, bytes) in NAMES.into_iter().zip(files) {
         match bytes {
             Some(bytes) => fs::write(FOLDER.join(name), bytes)?,
@@ -156,12 +165,12 @@ fn write(input: &[u8]) -> io::Result<()> {
 }
 
 /// What stands behind the line of each name.
-fn files(input: &[u8]) -> [Option<Vec<u8>>; NAMES.len()] {
-    let mut files = [const { None }; NAMES.len()];
+pub fn files<const N: usize>(names: [&str; N], input: &[u8]) -> [Option<Vec<u8>>; N] {
+    let mut files = [const { None }; N];
     let mut at = None;
     for line in input.split_inclusive(|byte| *byte == b'\n') {
         if let Some(name) = line.strip_prefix(MARK) {
-            at = NAMES.into_iter().position(|known| known.as_bytes() == name.trim_ascii_end());
+            at = names.into_iter().position(|known| known.as_bytes() == name.trim_ascii_end());
             at.into_iter().for_each(|at: usize| files[at] = Some(Vec::new()));
         } else if let Some(Some(bytes)) = at.map(|at: usize| &mut files[at]) {
             bytes.extend(line);
@@ -180,5 +189,5 @@ fn remove(path: &Path) -> io::Result<()> {
 /// Removes the folder.
 pub fn clear() {
     // Nothing is lost if it stays: it lies among the system's temporary files.
-    let _ = fs::remove_dir_all(&*FOLDER);
+    let _ = fs::remove_dir_all(&*ROOM);
 }

@@ -1,32 +1,44 @@
-//! `fuzz <target> [--seconds 20] [--seed N]`, targets `safetensors`, `gguf`, `torch`, `json`, `config`,
-//! `table`, `template`, `render`, `tokenizer`, `pieces`, `ranks`, `model`, `folder`, `session`, `all`:
-//! mutates small valid files and reads them through the public API.
+//! `fuzz <target> [--seconds 20] [--seed N]` mutates small valid files and reads them by the public API; a
+//! target is one of those in `targets.rs`, which `fuzz list` prints, or `all`.
 //!
-//! A case fails by panicking, by taking more than two seconds, or by holding more memory at once than twice
-//! the input plus 16 MiB (100 MB where it does what the input says). Its input is then saved to `artifacts/`
-//! and the program ends with status 1; `fuzz <target> FILE` runs one saved input again. Fewer than 1000 cases
-//! (20 renderings; 200 tokenizers, folders or saved requests) are a failure too: a fuzzer that does nothing
-//! must not pass. Stable Rust and no instrumentation: the seeds know the formats, so blind mutation reaches
-//! deep enough. It runs in the dev profile, whose overflow checks and debug assertions find what an optimised
-//! build would carry on with.
+//! A case fails by panicking, by taking more than two seconds, or by holding more memory at once, on all
+//! threads, than twice the input plus 16 MiB (100 MB where it does what the input says). Its input is then
+//! saved to `artifacts/` and the program ends with status 1; `fuzz <target> FILE` runs one saved input again.
+//! Fewer than 1000 cases (fewer of targets that do what an input says: `targets.rs`) are a failure too: a
+//! fuzzer that does nothing must not pass. Stable Rust and no instrumentation: the seeds know the formats, so
+//! blind mutation reaches deep enough. It runs in the dev profile, whose overflow checks and debug assertions
+//! find what an optimised build would carry on with.
 #![allow(clippy::panic, reason = "a broken promise of a reader is a panic, which `run` catches")]
 
+mod driver;
+mod files;
 mod folder;
+#[path = "../../core/tests/support/hostile_files.rs"]
+mod hostile_files;
 #[path = "../../core/tests/support/hostile_text.rs"]
 mod hostile_text;
+#[path = "../../core/tests/support/hostile_torch.rs"]
+mod hostile_torch;
 #[path = "../../core/tests/support/meter.rs"]
 mod meter;
 mod model;
 mod mutate;
 mod packed;
+mod picture;
 mod pieces;
+mod pipeline;
+mod program;
 mod ranks;
+mod request;
 #[path = "../../core/tests/support/samples.rs"]
 mod samples;
+mod scheduler;
 #[path = "../../engraft/src/sentence.rs"]
 mod sentence;
 mod session;
+mod sound;
 mod targets;
+mod texts;
 #[path = "../../core/tests/support/torch.rs"]
 mod torch;
 mod words;
@@ -45,7 +57,15 @@ use targets::Target;
 static METER: meter::Meter = meter::Meter;
 
 const CASE_LIMIT: Duration = Duration::from_secs(2);
-const USAGE: &str = "usage: fuzz <safetensors|gguf|torch|json|config|table|template|render|tokenizer|pieces|ranks|model|folder|packed|session|all> [--seconds N] [--seed N] [FILE]";
+/// What prints the names of all targets.
+const LIST: &str = "list";
+
+fn usage() -> String {
+    format!("usage: fuzz <{}|all|{LIST}> [--seconds N] [--seed N] [FILE]", Target::names().join("|"))
+}
+
+/// A panic of a case: whether it was on another thread, and what it said where.
+static PANIC: Mutex<Option<(bool, String)>> = Mutex::new(None);
 
 /// The case that runs now, for the watchdog: a case that never ends cannot report itself.
 type Running = Arc<Mutex<Option<(Instant, &'static str, Vec<u8>)>>>;
@@ -59,8 +79,8 @@ struct Options {
 
 fn options() -> Result<Options, String> {
     let mut args = std::env::args().skip(1);
-    let name = args.next().ok_or(USAGE)?;
-    let targets = Target::named(&name).ok_or_else(|| format!("unknown target {name}\n{USAGE}"))?;
+    let name = args.next().ok_or_else(usage)?;
+    let targets = Target::named(&name).ok_or_else(|| format!("unknown target {name}\n{}", usage()))?;
     let mut options = Options { targets, seconds: 20, seed: 1, file: None };
     while let Some(arg) = args.next() {
         let mut number =
@@ -68,7 +88,7 @@ fn options() -> Result<Options, String> {
         match arg.as_str() {
             "--seconds" => options.seconds = number()?,
             "--seed" => options.seed = number()?,
-            flag if flag.starts_with('-') => return Err(format!("unknown option {flag}\n{USAGE}")),
+            flag if flag.starts_with('-') => return Err(format!("unknown option {flag}\n{}", usage())),
             file => options.file = Some(file.into()),
         }
     }
@@ -76,6 +96,10 @@ fn options() -> Result<Options, String> {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some(LIST) {
+        println!("{}", Target::names().join("\n"));
+        return ExitCode::SUCCESS;
+    }
     let options = match options() {
         Ok(options) => options,
         Err(message) => {
@@ -85,6 +109,7 @@ fn main() -> ExitCode {
     };
     let running = Running::default();
     watch(running.clone());
+    keep_panics();
     let outcome = options.targets.iter().try_for_each(|target| {
         let outcome = match &options.file {
             Some(file) => replay(target, file, &running),
@@ -102,6 +127,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Keeps what panics say, which is reported with the input; the default hook would print a trace per case.
+/// Those of other threads are the server's: it goes on, and the case has failed.
+fn keep_panics() {
+    let own = std::thread::current().id();
+    std::panic::set_hook(Box::new(move |panic| {
+        let elsewhere = std::thread::current().id() != own;
+        let mut last = PANIC.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of a case's own the last one counts: readers catch some.
+        if !last.as_ref().is_some_and(|(elsewhere, _)| *elsewhere) {
+            *last = Some((elsewhere, panic.to_string()));
+        }
+    }));
+}
+
 fn replay(target: &Target, file: &Path, running: &Running) -> Result<(), String> {
     let input = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
     run(target, &input, running).map(|accepted| println!("{}: {}", target.name, verdict(accepted)))
@@ -112,8 +151,6 @@ fn verdict(accepted: bool) -> &'static str {
 }
 
 fn campaign(target: &Target, options: &Options, running: &Running) -> Result<(), String> {
-    // Panics are reported below, with the input; the default hook would print a trace per case.
-    std::panic::set_hook(Box::new(|_| {}));
     let seeds = (target.seeds)().map_err(|e| format!("seeds: {e}"))?;
     for (i, seed) in seeds.iter().enumerate() {
         if !run(target, seed, running).map_err(|e| failed(target, seed, &e))? {
@@ -121,7 +158,7 @@ fn campaign(target: &Target, options: &Options, running: &Running) -> Result<(),
         }
     }
     let mut seeds = seeds;
-    for hostile in target.hostile() {
+    for hostile in (target.hostile)() {
         run(target, &hostile, running).map_err(|e| failed(target, &hostile, &e))?;
         seeds.push(hostile);
     }
@@ -134,11 +171,10 @@ fn campaign(target: &Target, options: &Options, running: &Running) -> Result<(),
         cases += 1;
     }
     println!("{}: {cases} cases, {accepted} accepted, {} refused, 0 failures", target.name, cases - accepted);
-    if cases < target.least_cases() {
+    if cases < target.least_cases {
         return Err(format!(
             "only {cases} cases in {} s; at least {} are expected",
-            options.seconds,
-            target.least_cases()
+            options.seconds, target.least_cases
         ));
     }
     Ok(())
@@ -165,17 +201,20 @@ fn attempt(target: &Target, input: &[u8], running: &Running) -> Result<(bool, Du
     *running.lock().unwrap_or_else(PoisonError::into_inner) =
         Some((Instant::now(), target.name, input.to_vec()));
     let owned = input.to_vec();
+    let panic = || PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
+    drop(panic());
     let begin = Instant::now();
-    let (outcome, peak) = meter::peak(|| catch_unwind(AssertUnwindSafe(|| (target.body)(owned))));
+    let (outcome, peak) = meter::peak_of_all(|| catch_unwind(AssertUnwindSafe(|| (target.body)(owned))));
     let took = begin.elapsed();
     *running.lock().unwrap_or_else(PoisonError::into_inner) = None;
     let bound = target.memory(input.len());
-    match outcome {
-        Err(panic) => Err(format!("panicked: {}", text(&*panic))),
-        Ok(_) if peak > bound => {
+    match (outcome, panic()) {
+        (Err(said), place) => Err(place.map_or_else(|| text(&*said).into(), |(_, said)| said)),
+        (Ok(_), Some((true, said))) => Err(format!("on another thread: {said}")),
+        (Ok(_), _) if peak > bound => {
             Err(format!("held {peak} bytes; {bound} are allowed for {} bytes", input.len()))
         }
-        Ok(accepted) => Ok((accepted, took)),
+        (Ok(accepted), _) => Ok((accepted, took)),
     }
 }
 

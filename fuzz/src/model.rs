@@ -26,7 +26,7 @@ use std::{
 const MOST_VALUES: usize = 1 << 19;
 /// Bytes of a value as it is stored.
 const WIDTH: usize = 2;
-/// Positions that rotary tables reach.
+/// Positions that computed tables reach.
 const POSITIONS: usize = 32;
 
 pub static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::default);
@@ -53,6 +53,19 @@ pub fn seeds() -> Result<Vec<Vec<u8>>> {
     // The same order everywhere: a seed of the fuzzer then means the same cases.
     all.sort();
     Ok(all)
+}
+
+/// Numbers of positions that no computed table has room for.
+pub fn hostile() -> Vec<Vec<u8>> {
+    let Ok(seeds) = seeds() else { return Vec::new() };
+    let with = |seed: &Vec<u8>, positions: u64| {
+        let (config, lines) = parts(seed)?;
+        let mut config: serde_json::Value = serde_json::from_slice(config).ok()?;
+        *config.get_mut("max_position_embeddings")? = positions.into();
+        let config = config.to_string();
+        Some([&(config.len() as u64).to_le_bytes()[..], config.as_bytes(), lines].concat())
+    };
+    seeds.iter().flat_map(|seed| [1 << 16, 1 << 31].map(|count| with(seed, count))).flatten().collect()
 }
 
 pub fn read(input: Vec<u8>) -> bool {
@@ -94,11 +107,16 @@ fn run(engine: &mut Engine<Cpu>) {
     }
 }
 
-/// The checkpoint that an input describes: safetensors where the lines have sizes that a file can have.
-fn files(input: &[u8]) -> Option<ModelFiles> {
+/// An input's configuration, and the lines of its tensors.
+fn parts(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = input.split_at_checked(8)?;
     let length = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
-    let (config, lines) = rest.split_at_checked(length)?;
+    rest.split_at_checked(length)
+}
+
+/// The checkpoint that an input describes: safetensors where the lines have sizes that a file can have.
+fn files(input: &[u8]) -> Option<ModelFiles> {
+    let (config, lines) = parts(input)?;
     let mut header = String::from("{");
     let mut end = 0usize;
     for line in std::str::from_utf8(lines).ok()?.lines() {

@@ -55,12 +55,9 @@ const NUMBERS: [u64; 18] = [
 /// put right again, so that mutations reach the header's JSON.
 pub fn mutated(r: &mut Random, seeds: &[Vec<u8>], words: &[&str], text_header: bool) -> Vec<u8> {
     let seed = r.pick(seeds);
-    let whole = text_header && r.below(2) == 0;
-    if !whole {
-        return several(r, seed.clone(), seeds, words);
-    }
-    let header = seed.get(..8).and_then(|p| p.try_into().ok()).map_or(0, u64::from_le_bytes) as usize;
-    let (text, data) = seed[8..].split_at(header.min(seed.len() - 8));
+    let length = seed.split_first_chunk::<8>().filter(|_| text_header && r.below(2) == 0);
+    let Some((length, rest)) = length else { return several(r, seed.clone(), seeds, words) };
+    let (text, data) = rest.split_at(rest.len().min(u64::from_le_bytes(*length) as usize));
     let text = several(r, text.to_vec(), seeds, words);
     [&(text.len() as u64).to_le_bytes()[..], &text, data].concat()
 }

@@ -38,6 +38,42 @@ pub fn seeds() -> Result<Vec<Vec<u8>>> {
     SEEDS.into_iter().map(seed).collect()
 }
 
+/// Configurations that say of the same tensors what cannot be: bits, groups and blocks of any size, methods
+/// and lists without end.
+pub fn hostile() -> Vec<Vec<u8>> {
+    let Ok(seeds) = seeds() else { return Vec::new() };
+    let most = "18446744073709551615";
+    let long = "x".repeat(200_000);
+    let said = [
+        r#""gptq""#.to_string(),
+        format!(r#"{{"quant_method":"{long}"}}"#),
+        format!(r#"{{"quant_method":"gptq","bits":{most},"group_size":{most}}}"#),
+        r#"{"quant_method":"gptq","bits":4,"group_size":0}"#.into(),
+        r#"{"quant_method":"awq","bits":4,"group_size":-1,"zero_point":true}"#.into(),
+        r#"{"quant_method":"fp8","weight_block_size":[0,0]}"#.into(),
+        format!(r#"{{"quant_method":"fp8","weight_block_size":[{most},1]}}"#),
+        format!(
+            r#"{{"quant_method":"compressed-tensors","config_groups":{{{}}}}}"#,
+            r#""a":{},"#.repeat(20_000) + r#""b":{}"#
+        ),
+        format!(r#"{{"quant_method":"compressed-tensors","config_groups":{}"#, "[".repeat(50_000)),
+        format!(r#"{{"quant_method":"bitsandbytes","bnb_4bit_blocksize":{most}}}"#),
+    ];
+    let with = |seed: &Vec<u8>, said: &String| {
+        let config = format!(r#"{{"model_type":"llama","quantization_config":{said}}}"#);
+        let (_, file) = parts(seed)?;
+        Some([&(config.len() as u64).to_le_bytes()[..], config.as_bytes(), file].concat())
+    };
+    seeds.iter().take(4).flat_map(|seed| said.iter().filter_map(|said| with(seed, said))).collect()
+}
+
+/// The configuration of an input, and the file.
+fn parts(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = input.split_at_checked(8)?;
+    let length = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
+    rest.split_at_checked(length)
+}
+
 pub fn read(input: Vec<u8>) -> bool {
     opened(&input).is_some_and(|source| {
         let small = source.tensors().iter().filter(|tensor| tensor.elements() <= MOST_VALUES);
@@ -50,9 +86,7 @@ pub fn read(input: Vec<u8>) -> bool {
 }
 
 fn opened(input: &[u8]) -> Option<Box<dyn Source>> {
-    let (length, rest) = input.split_at_checked(8)?;
-    let length = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
-    let (config, file) = rest.split_at_checked(length)?;
+    let (config, file) = parts(input)?;
     let opened = checkpoint::open_bytes(config, None, file.to_vec().into(), TokenizerFiles::none());
     opened.ok().map(|files| files.source)
 }

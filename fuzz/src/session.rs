@@ -66,6 +66,40 @@ pub fn seeds() -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
+/// Requests that say of themselves what cannot be: lengths of any size, tokens that no vocabulary has,
+/// settings that are none, keys and values that are not there.
+pub fn hostile() -> Vec<Vec<u8>> {
+    let Some(seed) = seeds().ok().and_then(|mut seeds| seeds.pop()) else { return Vec::new() };
+    let Some((length, rest)) = seed.split_first_chunk::<8>() else { return Vec::new() };
+    let Some((header, rows)) = rest.split_at_checked(u64::from_le_bytes(*length) as usize) else {
+        return Vec::new();
+    };
+    let input =
+        |header: &[u8], rows: &[u8]| [&(header.len() as u64).to_le_bytes()[..], header, rows].concat();
+    let with = |field: &str, value: serde_json::Value| {
+        let mut header: serde_json::Value = serde_json::from_slice(header).ok()?;
+        *header.get_mut(field)? = value;
+        Some(input(header.to_string().as_bytes(), rows))
+    };
+    let most = serde_json::json!(usize::MAX);
+    let fields = [
+        ("positions", most.clone()),
+        ("prompt", most.clone()),
+        ("limit", most.clone()),
+        ("features", most.clone()),
+        ("features", serde_json::json!(1usize << 62)),
+        ("source", serde_json::json!([most, most])),
+        ("tokens", serde_json::json!([])),
+        ("tokens", serde_json::json!(vec![u32::MAX; 20_000])),
+        ("stop_ids", serde_json::json!(vec![u32::MAX; 20_000])),
+        ("owner", most.clone()),
+        ("priority", serde_json::json!(i32::MIN)),
+    ];
+    let changed = fields.into_iter().filter_map(|(field, value)| with(field, value));
+    let others = [input(b"", rows), input(header, b""), input(&b"[".repeat(100_000), rows)];
+    changed.chain(others).collect()
+}
+
 /// A saved request as an input.
 fn taken_apart(saved: &[u8]) -> Option<Vec<u8>> {
     let (len, rest) = saved.strip_prefix(MAGIC)?.split_first_chunk::<4>()?;

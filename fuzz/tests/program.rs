@@ -13,7 +13,10 @@ fn a_second_of_every_target_finds_nothing() {
     let output = fuzz(&["all", "--seconds", "1", "--seed", "7"]);
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{text}{errors}");
-    assert!(text.lines().count() >= 10, "{text}");
+    let names = String::from_utf8(fuzz(&["list"]).stdout).unwrap();
+    assert!(names.lines().count() >= 26, "{names}");
+    let ran: Vec<&str> = text.lines().filter_map(|line| line.split(':').next()).collect();
+    assert_eq!(ran, names.lines().collect::<Vec<_>>(), "{text}");
     assert!(text.lines().all(|line| line.ends_with("0 failures")), "{text}");
 }
 

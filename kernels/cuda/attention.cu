@@ -17,14 +17,16 @@
 //
 // 64 threads serve a query row and head: thread t computes the score of key t of a chunk, then carries value
 // columns t, t + 64, ... through it. The heads that share a key head sit in one block, up to 4 of them, and
-// share the keys and values, which are brought to shared memory in slices of 64 columns.
+// share the keys and values, which are brought to shared memory in slices of 64 columns. Codes (codes.cuh)
+// are widened to f32 on their way there, which is exact: the bits are those over pages of f32 with their
+// values.
 // Bytes: keys and values once per query row and block of heads.
 //
 // One launch: blocks of 64 * (heads of a block), grid [tokens, key heads * blocks of heads]: `whole`.
 // Few rows and long sequences: chunks go over blocks in z, each leaves (m, l, o) of its chunks in scratch
 // (`split`), and a second launch merges them in ascending order (`merge`): the same operations in the same
 // order, so the same bits.
-#include "paged.cuh"
+#include "codes.cuh"
 
 constexpr u32 CHUNK = 64;
 constexpr u32 WINDOW = 2;
@@ -163,7 +165,8 @@ struct Result {
 // Elements of a key or value that are staged at a time.
 constexpr u32 SLICE = 64;
 
-// Shared memory of a block: rows of a chunk in their own element type, a slice of their columns at a time.
+// Shared memory of a block: rows of a chunk in their own element type (codes: f32), a slice of their columns
+// at a time.
 // Rows lie 16 bytes more than a slice apart, so that eight neighbours' 16 bytes meet no bank twice.
 template <typename T>
 struct Staged {
@@ -179,11 +182,28 @@ struct OfHead {
     float top[4];
 };
 
-// Brings columns of rows a..b of a chunk: `n` of them from `from` on. By the whole block.
+// Rows of keys or values as they are kept, `pitch` apart; what they are staged as.
 template <typename T>
-DEVICE void stage(Staged<T> &to, const T *from, u64 pitch, u32 n, u32 a, u32 b) {
+struct Plain {
+    using Staging = T;
+    const T *at;
+    u64 pitch;
+};
+template <u32 ELEM>
+struct Coded {
+    using Staging = float;
+    const u8 *at;
+    u64 pitch;
+    const float *scales;
+};
+
+// Brings columns of rows a..b of a chunk: `n` of them from `first` on. By the whole block.
+template <typename T>
+DEVICE void stage(Staged<T> &to, const Plain<T> &kept, u32 first, u32 n, u32 a, u32 b) {
     u32 thread = threadIdx.y * 64 + threadIdx.x, threads = blockDim.y * 64;
     constexpr u32 N = Wide<T>::N;
+    const T *from = kept.at + first;
+    u64 pitch = kept.pitch;
     if ((((u64)from | pitch * sizeof(T)) & 15) == 0 && n % N == 0) {
         u32 units = n / N;
 #pragma unroll 2
@@ -198,11 +218,33 @@ DEVICE void stage(Staged<T> &to, const T *from, u64 pitch, u32 n, u32 a, u32 b) 
         }
     }
 }
+template <u32 ELEM>
+DEVICE void stage(Staged<float> &to, const Coded<ELEM> &kept, u32 first, u32 n, u32 a, u32 b) {
+    u32 thread = threadIdx.y * 64 + threadIdx.x, threads = blockDim.y * 64;
+    constexpr u32 N = 16;
+    const u8 *from = kept.at + first;
+    if ((((u64)from | kept.pitch) & 15) == 0 && n % N == 0) {
+        u32 units = n / N;
+        for (u32 u = thread; u < (b - a) * units; u += threads) {
+            u32 r = a + u / units, c = u % units * N, row = to.numbers[r];
+            uint4 codes = *reinterpret_cast<const uint4 *>(from + row * kept.pitch + c);
+            u32 words[4] = {codes.x, codes.y, codes.z, codes.w};
+            float scale = kept.scales[row], v[N];
+#pragma unroll
+            for (u32 i = 0; i < N; i++) v[i] = mul(code_value<ELEM>(words[i / 4], i % 4), scale);
+            store_wide(&to.rows[r][c], v);
+        }
+    } else {
+        for (u32 u = thread; u < (b - a) * n; u += threads) {
+            u32 r = a + u / n, c = u % n, row = to.numbers[r];
+            to.rows[r][c] = mul(code_value<ELEM>(from[row * kept.pitch + c], 0), kept.scales[row]);
+        }
+    }
+}
 
-template <u32 COLUMNS, typename T, typename R, typename M>
+template <u32 COLUMNS, typename T, typename K, typename R, typename M>
 DEVICE Result<COLUMNS> chunk_of(const Scores &scores, const Row &row, u32 chunk, const float *q, OfHead &own, Staged<T> &staged,
-                                const T *keys, u64 k_pitch, u32 k_dim, const T *values, u64 v_pitch, u32 v_dim, u32 head,
-                                float slope, R row_number, M more) {
+                                const K &keys, u32 k_dim, const K &values, u32 v_dim, u32 head, float slope, R row_number, M more) {
     constexpr u32 N = Wide<T>::N;
     constexpr float SMALLEST = -3.40282347e38f;
     u32 t = threadIdx.x;
@@ -213,7 +255,7 @@ DEVICE Result<COLUMNS> chunk_of(const Scores &scores, const Row &row, u32 chunk,
     float acc = 0.0f;
     for (u32 first = 0; first < k_dim; first += SLICE) {
         u32 n = least(k_dim - first, SLICE);
-        stage(staged, keys + first, k_pitch, n, a, b);
+        stage(staged, keys, first, n, a, b);
         __syncthreads();
         if (sees) {
             u32 d = 0;
@@ -254,7 +296,7 @@ DEVICE Result<COLUMNS> chunk_of(const Scores &scores, const Row &row, u32 chunk,
     for (u32 c = 0; c < COLUMNS; c++) {
         float o = 0.0f;
         if (c * SLICE < v_dim) {
-            stage(staged, values + c * SLICE, v_pitch, least(v_dim - c * SLICE, SLICE), a, b);
+            stage(staged, values, c * SLICE, least(v_dim - c * SLICE, SLICE), a, b);
             __syncthreads();
             if (c * SLICE + t < v_dim) {
                 float l = 0.0f;
@@ -319,11 +361,11 @@ DEVICE float *part_of(const Split &split, u32 token, u32 heads, u32 head, u32 ch
 }
 
 // The walk of one query row and head. SPLIT: only this block's chunks, into the scratch.
-template <u32 COLUMNS, bool SPLIT, typename T, typename R, typename M>
+template <u32 COLUMNS, bool SPLIT, typename K, typename R, typename M>
 DEVICE void walk_keys(const MatView &q, const MatView &out, const Scores &scores, const Split &split, const Row &row, u32 token,
-                      u32 heads, u32 kv_heads, u32 k_dim, u32 v_dim, u32 elem, const T *keys, u64 k_pitch, const T *values,
-                      u64 v_pitch, R row_number, M more) {
+                      u32 heads, u32 kv_heads, u32 k_dim, u32 v_dim, u32 elem, const K &keys, const K &values, R row_number, M more) {
     extern __shared__ __align__(16) u8 dynamic[];
+    using T = typename K::Staging;
     Staged<T> &staged = *reinterpret_cast<Staged<T> *>(dynamic);
     u32 room = sizeof(OfHead) + over(k_dim, 4) * 16;
     OfHead &own = *reinterpret_cast<OfHead *>(dynamic + sizeof(Staged<T>) + threadIdx.y * room);
@@ -347,8 +389,8 @@ DEVICE void walk_keys(const MatView &q, const MatView &out, const Scores &scores
     Result<COLUMNS> all;
     bool any = false;
     for (u32 chunk = begin; chunk < end; chunk++) {
-        Result<COLUMNS> r = chunk_of<COLUMNS>(scores, row, chunk * CHUNK, query, own, staged, keys, k_pitch, k_dim, values, v_pitch,
-                                              v_dim, head, slope, row_number, more);
+        Result<COLUMNS> r = chunk_of<COLUMNS>(scores, row, chunk * CHUNK, query, own, staged, keys, k_dim, values, v_dim, head, slope,
+                                              row_number, more);
         if (SPLIT) {
             if (writes) {
                 float *to = part_of(split, token, heads, head, chunk, v_dim);
@@ -381,6 +423,21 @@ DEVICE Row place(const Paged &p, u32 token) {
                  room);
 }
 
+// A slab's rows, of elements and of codes.
+template <typename T>
+struct Kept {
+    static DEVICE Plain<T> rows(const KvView &kv, bool is_key) {
+        return Plain<T>{reinterpret_cast<const T *>(is_key ? kv.keys : kv.values), is_key ? kv.k_dim : kv.v_dim};
+    }
+};
+template <u32 ELEM>
+struct Kept<Coded<ELEM>> {
+    static DEVICE Coded<ELEM> rows(const KvView &kv, bool is_key) {
+        return Coded<ELEM>{reinterpret_cast<const u8 *>(is_key ? kv.keys : kv.values), is_key ? kv.k_dim : kv.v_dim,
+                           reinterpret_cast<const float *>(scales_of(kv, is_key))};
+    }
+};
+
 template <u32 COLUMNS, bool SPLIT, typename T>
 DEVICE void paged(const Paged &p) {
     begin();
@@ -391,7 +448,7 @@ DEVICE void paged(const Paged &p) {
     u32 kv_head = blockIdx.y / over(p.heads / kv.kv_heads, blockDim.y);
     u32 entry = reinterpret_cast<const u32 *>(p.table_rows)[row.seq];
     walk_keys<COLUMNS, SPLIT>(p.q, p.out, p.scores, p.split, row, token, p.heads, kv.kv_heads, kv.k_dim, kv.v_dim, p.elem,
-                              reinterpret_cast<const T *>(kv.keys), kv.k_dim, reinterpret_cast<const T *>(kv.values), kv.v_dim,
+                              Kept<T>::rows(kv, true), Kept<T>::rows(kv, false),
                               [=](u32 j) {
                                   u32 page = page_of(kv, p.table, entry, j);
                                   return (page * kv.kv_heads + kv_head) * kv.page_size + j % kv.page_size;
@@ -408,8 +465,8 @@ DEVICE void dense(const Dense &p) {
     u32 kv_head = blockIdx.y / over(p.heads / p.kv_heads, blockDim.y);
     u32 first = row.first;
     walk_keys<COLUMNS, false>(p.q, p.out, p.scores, Split{}, row, token, p.heads, p.kv_heads, p.k_dim, p.v_dim, p.elem,
-                              reinterpret_cast<const T *>(p.k.ptr) + (u64)kv_head * p.k_dim, p.k.pitch,
-                              reinterpret_cast<const T *>(p.v.ptr) + (u64)kv_head * p.v_dim, p.v.pitch,
+                              Plain<T>{reinterpret_cast<const T *>(p.k.ptr) + (u64)kv_head * p.k_dim, p.k.pitch},
+                              Plain<T>{reinterpret_cast<const T *>(p.v.ptr) + (u64)kv_head * p.v_dim, p.v.pitch},
                               [=](u32 j) { return first + j; }, Alone{});
 }
 
@@ -433,8 +490,9 @@ DEVICE void disentangled(const Disentangled &all) {
     const T *keys = reinterpret_cast<const T *>(p.k.ptr) + (u64)head * k_dim;
     const T *of_q = reinterpret_cast<const T *>(all.distance_q.ptr), *of_k = reinterpret_cast<const T *>(all.distance_k.ptr);
     u64 k_pitch = p.k.pitch, q_pitch = all.distance_q.pitch, of_k_pitch = all.distance_k.pitch;
-    walk_keys<COLUMNS, false>(p.q, p.out, p.scores, Split{}, row, token, p.heads, p.kv_heads, k_dim, p.v_dim, p.elem, keys, k_pitch,
-                              reinterpret_cast<const T *>(p.v.ptr) + (u64)head * p.v_dim, p.v.pitch, [=](u32 j) { return first + j; },
+    walk_keys<COLUMNS, false>(p.q, p.out, p.scores, Split{}, row, token, p.heads, p.kv_heads, k_dim, p.v_dim, p.elem,
+                              Plain<T>{keys, k_pitch}, Plain<T>{reinterpret_cast<const T *>(p.v.ptr) + (u64)head * p.v_dim, p.v.pitch},
+                              [=](u32 j) { return first + j; },
                               [=](float acc, u32 j, const float *q) {
                                   u64 at = (u64)(most(least((int)(j - position), reach), -reach) + reach);
                                   if (of_k) acc = add(acc, chain_of(q, of_k + at * of_k_pitch + (u64)head * k_dim, k_dim));
@@ -505,13 +563,15 @@ DEVICE void merged(const Paged &p) {
     finish(all, any, p.scores, p.out, token, head, v_dim, p.elem);
 }
 
-#define ENTRIES(T, COLUMNS, NAME)                                                                                      \
+#define PAGED(T, COLUMNS, NAME)                                                                                        \
     extern "C" __global__ void __launch_bounds__(256, 2) attention_paged_whole_##NAME(const __grid_constant__ Paged p) { \
         paged<COLUMNS, false, T>(p);                                                                                   \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256, 2) attention_paged_split_##NAME(const __grid_constant__ Paged p) { \
         paged<COLUMNS, true, T>(p);                                                                                    \
-    }                                                                                                                  \
+    }
+#define ENTRIES(T, COLUMNS, NAME)                                                                                      \
+    PAGED(T, COLUMNS, NAME)                                                                                            \
     extern "C" __global__ void __launch_bounds__(256, 2) attention_dense_whole_##NAME(const __grid_constant__ Dense p) { \
         dense<COLUMNS, T>(p);                                                                                          \
     }                                                                                                                  \
@@ -525,5 +585,9 @@ ENTRIES(f16, 2, f16_128)
 ENTRIES(f16, 8, f16_512)
 ENTRIES(bf16, 2, bf16_128)
 ENTRIES(bf16, 8, bf16_512)
+PAGED(Coded<ELEM_INT8>, 2, int8_128)
+PAGED(Coded<ELEM_INT8>, 8, int8_512)
+PAGED(Coded<ELEM_FP8>, 2, fp8_128)
+PAGED(Coded<ELEM_FP8>, 8, fp8_512)
 extern "C" __global__ void __launch_bounds__(64) attention_merge_128(const __grid_constant__ Paged p) { merged<2>(p); }
 extern "C" __global__ void __launch_bounds__(64) attention_merge_512(const __grid_constant__ Paged p) { merged<8>(p); }

@@ -3,17 +3,19 @@
 //   append  row t of k and v, [tokens, kv_heads * dim], to slot slots[t] = page * page_size + offset;
 //           negative slots, and slots beyond the slab, are left out. Element types of rows and slab may
 //           differ: rounded once.
-//   copy    pages from[i] to to[i] of pairs [from, to, ...], one pair after the other
+//           append_codes: the same where the slab is of codes (codes.cuh)
+//   copy    pages from[i] to to[i] of pairs [from, to, ...], one pair after the other, scales with codes
 //   read    positions 0.. of a row of the page table, as plain rows
 //   rotated rows of q | k | v: every head of q and k is normed (where asked), rotated by its row's position
 //           (where asked) and stored in place, k and v are appended. Rounds where norm, rope and append one
 //           after the other would.
 //
-// Bytes: every element read once and written once (rotated: k twice). Launch: a thread takes 8 elements of
-// one head where both widths are multiples of 8, one otherwise (copy: 16 bytes, or 2); blocks of [units of a
-// row, rows]. rotated: a warp per token and head, which lies in shared memory as f32 between the steps;
-// blocks of 4 heads, grid [heads / 4, tokens].
-#include "paged.cuh"
+// Bytes: every element read once and written once (rotated: k twice; append_codes: read twice, the largest
+// first). Launch: a thread takes 8 elements of one head where both widths are multiples of 8, one otherwise
+// (copy: 16, 4, 2 bytes or 1, the most that all its parts are multiples of); blocks of [units of a row,
+// rows]. rotated: a warp per token and head, which lies in shared memory as f32 between the steps;
+// append_codes: a warp per token and head; both blocks of 4 heads, grid [heads / 4, tokens].
+#include "codes.cuh"
 #include "rotate.cuh"
 
 struct Append {
@@ -91,6 +93,40 @@ extern "C" __global__ void __launch_bounds__(256) kv_append(const __grid_constan
     }
 }
 
+extern "C" __global__ void __launch_bounds__(128) kv_append_codes(const __grid_constant__ Append p) {
+    begin();
+    const KvView &kv = p.kv;
+    u32 head = blockIdx.x * 4 + threadIdx.x / 32;
+    if (head >= 2 * kv.kv_heads) return;
+    bool is_key = head < kv.kv_heads;
+    if (!is_key) head -= kv.kv_heads;
+    u32 width = is_key ? kv.k_dim : kv.v_dim;
+    const MatView &x = is_key ? p.k : p.v;
+    u64 slab = is_key ? kv.keys : kv.values, scales = scales_of(kv, is_key);
+    const int *slots = reinterpret_cast<const int *>(p.slots);
+    for (u32 t = blockIdx.y; t < p.k.rows; t += gridDim.y) {
+        int slot = slots[t];
+        if (slot < 0) continue;
+        u32 page = (u32)slot / kv.page_size, offset = (u32)slot % kv.page_size;
+        if (page >= kv.pages) continue;
+        u64 row = row_number(kv, page, head, offset), from = (u64)t * x.pitch + (u64)head * width;
+        put_codes(kv.elem, slab + row * width, reinterpret_cast<float *>(scales) + row, width,
+                  [&](u32 d) { return load_any(x.ptr, from + d, p.elem); });
+    }
+}
+
+// The value of a part's code, or of eight.
+DEVICE void read_codes(u32 unit, bool wide, const KvView &kv, const Part &part, u64 row, u64 out, u64 out_at, u32 out_elem) {
+    u64 codes = (part.is_key ? kv.keys + row * kv.k_dim : kv.values + row * kv.v_dim) + part.d;
+    float scale = reinterpret_cast<const float *>(scales_of(kv, part.is_key))[row];
+    if (unit == 1) return store_any(out, out_at, out_elem, mul(code_value(kv.elem, *reinterpret_cast<const u8 *>(codes), 0), scale));
+    uint2 words = *reinterpret_cast<const uint2 *>(codes);
+    float v[8];
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) v[i] = mul(code_value(kv.elem, i < 4 ? words.x : words.y, i % 4), scale);
+    store_any_part(out, out_at, 8, wide, out_elem, v);
+}
+
 extern "C" __global__ void __launch_bounds__(256) kv_read(const __grid_constant__ Read p) {
     begin();
     u32 unit = unit_of(p.kv);
@@ -104,32 +140,47 @@ extern "C" __global__ void __launch_bounds__(256) kv_read(const __grid_constant_
     for (u32 t = blockIdx.y * blockDim.y + threadIdx.y; t < p.k.rows; t += gridDim.y * blockDim.y) {
         u32 page = pages[t / p.kv.page_size], offset = t % p.kv.page_size;
         if (page >= p.kv.pages) continue;
-        move(unit, wide, slab, index_of(p.kv, part, page, offset), p.kv.elem, out.ptr, (u64)t * out.pitch + part.column, p.elem);
+        u64 to = (u64)t * out.pitch + part.column;
+        if (is_coded(p.kv.elem)) {
+            read_codes(unit, wide, p.kv, part, row_number(p.kv, page, part.head, offset), out.ptr, to, p.elem);
+        } else {
+            move(unit, wide, slab, index_of(p.kv, part, page, offset), p.kv.elem, out.ptr, to, p.elem);
+        }
     }
 }
 
-// Units side by side, pairs in order within one unit: a page may be copied on in the same call.
+// Units side by side, pairs in order within one unit: a page may be copied on in the same call. Keys, values,
+// then the scales of both.
 template <typename U>
 DEVICE void copy(const Copy &p) {
     begin();
-    u64 positions = (u64)p.kv.kv_heads * p.kv.page_size * elem_bytes(p.kv.elem);
-    u64 key_units = positions * p.kv.k_dim / sizeof(U), value_units = positions * p.kv.v_dim / sizeof(U);
-    u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= key_units + value_units) return;
-    bool is_key = at < key_units;
-    U *slab = reinterpret_cast<U *>(is_key ? p.kv.keys : p.kv.values);
-    u64 page_units = is_key ? key_units : value_units;
-    u64 within = is_key ? at : at - key_units;
+    u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x, positions = (u64)p.kv.kv_heads * p.kv.page_size;
+    u64 base = 0, page_units = 0;
+#pragma unroll 1
+    for (u32 part = 0; part < 4; part++) {
+        bool is_key = part % 2 == 0, is_scale = part >= 2;
+        u32 width = is_key ? p.kv.k_dim : p.kv.v_dim;
+        u32 bytes = !is_scale ? width * kept_bytes(p.kv.elem) : is_coded(p.kv.elem) && width != 0 ? sizeof(float) : 0;
+        page_units = positions * bytes / sizeof(U);
+        base = is_scale ? scales_of(p.kv, is_key) : is_key ? p.kv.keys : p.kv.values;
+        if (at < page_units) break;
+        at -= page_units;
+        page_units = 0;
+    }
+    if (page_units == 0) return;
+    U *slab = reinterpret_cast<U *>(base);
     const u32 *pairs = reinterpret_cast<const u32 *>(p.pairs);
     for (u32 i = 0; i < p.count; i++) {
         u32 from = pairs[2 * i], to = pairs[2 * i + 1];
         if (from == to || from >= p.kv.pages || to >= p.kv.pages) continue;
-        slab[to * page_units + within] = slab[from * page_units + within];
+        slab[to * page_units + at] = slab[from * page_units + at];
     }
 }
 
 extern "C" __global__ void __launch_bounds__(256) kv_copy_wide(const __grid_constant__ Copy p) { copy<uint4>(p); }
+extern "C" __global__ void __launch_bounds__(256) kv_copy_words(const __grid_constant__ Copy p) { copy<u32>(p); }
 extern "C" __global__ void __launch_bounds__(256) kv_copy_narrow(const __grid_constant__ Copy p) { copy<u16>(p); }
+extern "C" __global__ void __launch_bounds__(256) kv_copy_bytes(const __grid_constant__ Copy p) { copy<u8>(p); }
 
 // The norm of a head; `flags` 0: none.
 struct HeadNorm {
@@ -260,7 +311,13 @@ DEVICE void rotate_append(const RotateAppend &p) {
         int slot = head >= p.heads ? reinterpret_cast<const int *>(p.slots)[t] : -1;
         if (slot >= 0 && (u32)slot / kv.page_size < kv.pages) {
             u32 page = (u32)slot / kv.page_size, offset = (u32)slot % kv.page_size;
-            u64 to = is_value ? value_index(kv, page, kv_head, offset) : key_index(kv, page, kv_head, offset);
+            u64 number = row_number(kv, page, kv_head, offset), to = number * width;
+            if (is_coded(kv.elem)) {
+                float *scale = reinterpret_cast<float *>(scales_of(kv, !is_value)) + number;
+                put_codes(kv.elem, slab + to, scale, width, [&](u32 d) { return x[d]; });
+                __syncwarp();
+                continue;
+            }
             for (u32 d = lane * 8; d < width; d += 256) {
                 float v[8];
                 load_part(x, d, width, even, v);

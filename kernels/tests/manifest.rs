@@ -102,7 +102,11 @@ fn entries_say_which_source_they_are_in() {
 fn named() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut add = |entries: &[&str]| all.extend(entries.iter().map(|entry| entry.to_string()));
-    add(&[kv::Append::ENTRY, kv::Read::ENTRY, sample::Sample::ENTRY]);
+    add(&[kv::Read::ENTRY, sample::Sample::ENTRY]);
+    add(&Elem::KEPT.map(kv::Append::entry));
+    for v_dim in [128, 129] {
+        Elem::KEPT.into_iter().for_each(|elem| add(&attention::Paged::entries(elem, v_dim)));
+    }
     add(&rows::ENTRIES);
     add(&index::ENTRIES);
     add(&exchange::ENTRIES);
@@ -128,7 +132,6 @@ fn named() -> BTreeSet<String> {
             add(&[norm::Norm::entry(elem, width, strict)]);
         }
         for v_dim in [128, 129] {
-            add(&attention::Paged::entries(elem, v_dim));
             add(&[attention::Dense::entry(elem, v_dim), attention::Disentangled::entry(elem, v_dim)]);
         }
     }
@@ -187,10 +190,17 @@ fn shared_memory_is_what_choices_count_on() {
             assert_eq!(u64::from(flash::most_shared(width)), most, "{width}");
         }
     }
-    for (elem, k_dim) in [(Elem::F32, 512), (Elem::F32, 100), (Elem::BF16, 64), (Elem::F16, 33)] {
+    for (elem, k_dim) in [
+        (Elem::F32, 512),
+        (Elem::F32, 100),
+        (Elem::BF16, 64),
+        (Elem::F16, 33),
+        (Elem::INT8, 33),
+        (Elem::FP8, 576),
+    ] {
         let kv = KvView { kv_heads: 1, k_dim, v_dim: 64, elem, ..KvView::default() };
         let q = MatView { rows: 1, ..MatView::NONE };
-        let p = attention::Paged { q, kv, heads: 8, seqs: 1, elem, ..attention::Paged::zeroed() };
+        let p = attention::Paged { q, kv, heads: 8, seqs: 1, ..attention::Paged::zeroed() };
         assert_eq!(attention::most_shared(elem, k_dim), shared(&p.launch()), "{k_dim}");
     }
     let sum = gemm::Sum::folded(512, 1);

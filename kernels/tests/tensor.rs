@@ -5,6 +5,8 @@
 
 #[path = "tensor/bias.rs"]
 mod bias;
+#[path = "tensor/clusters.rs"]
+mod clusters;
 #[path = "tensor/flash.rs"]
 mod flash;
 #[path = "tensor/gemm.rs"]

@@ -321,4 +321,23 @@ mod tests {
         assert!(errors.iter().flat_map(|e| e.as_ref().err()).any(|e| e == want), "{errors:?}");
         assert!(errors.iter().all(Result::is_err), "{errors:?}");
     }
+
+    /// Rank 0 has the engine: of two that differ it is the other, on both sides.
+    #[test]
+    fn who_runs_another_step_names_itself() {
+        for round in 0..20 {
+            let errors = ranks(ThreadBoard::group(2).unwrap(), |board| {
+                let (mut x, columns) = (vec![1.0; 4 + 2 * board.rank()], [0..1, 1..2]);
+                let done = match (round % 2, board.rank()) {
+                    (0, _) => board.all_reduce(&mut x, true),
+                    _ => board.all_gather(&mut x, 2, &columns),
+                };
+                done.map_err(|error| error.to_string())
+            });
+            let named = |error: &Result<(), String>| {
+                error.as_ref().is_err_and(|error| error.starts_with("rank 1 of 2: "))
+            };
+            assert!(errors.iter().all(named), "{errors:?}");
+        }
+    }
 }

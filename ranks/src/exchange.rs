@@ -76,8 +76,10 @@ pub(crate) fn all_reduce(carrier: &impl Carrier, x: &mut [f32], adds: bool) -> R
 }
 
 fn reduce(fate: &Fate, parts: &[Part<'_>], x: &mut [f32]) -> Result<()> {
+    let first = parts.first().copied().unwrap_or_default();
+    same_kinds(fate, parts)?;
     for (rank, part) in parts.iter().enumerate() {
-        same(fate, rank, part, Kind::Reduce, x.len())?;
+        same_size(fate, rank, part.values.len(), first.values.len())?;
     }
     match parts.len() {
         1 => add::<1>(parts, x),
@@ -135,9 +137,16 @@ fn gather(
         x.chunks_exact(cols).for_each(|row| to.extend_from_slice(&row[columns[own].clone()]));
     };
     carrier.swap(Kind::Gather, &mut fill, &mut |parts| {
-        let mut x = x.borrow_mut();
+        let (mut x, fate) = (x.borrow_mut(), carrier.fate());
+        let first = parts.first().copied().unwrap_or_default();
+        same_kinds(fate, parts)?;
+        // Another rank that does not expect what rank 0 has sent is the one that is wrong.
+        let (want, sent) = (rows * columns[0].len(), first.values.len());
+        if want != sent {
+            return wrong(fate, own, format!("expects {want} values of rank 0, which sent {sent}"));
+        }
         for (rank, (part, range)) in parts.iter().zip(columns).enumerate() {
-            same(carrier.fate(), rank, part, Kind::Gather, rows * range.len())?;
+            same_size(fate, rank, part.values.len(), rows * range.len())?;
             if rank == own || range.is_empty() {
                 continue;
             }
@@ -149,16 +158,28 @@ fn gather(
     })
 }
 
-/// Refuses parts of unlike sizes, or for another purpose: ranks then run different steps.
-fn same(fate: &Fate, rank: usize, part: &Part<'_>, kind: Kind, want: usize) -> Result<()> {
-    let got = part.values.len();
-    if got == want && part.kind == kind {
-        return Ok(());
+/// Refuses parts for another purpose than that of rank 0, which has the engine: their ranks run another step.
+/// Before sizes, which are unlike where columns are.
+fn same_kinds(fate: &Fate, parts: &[Part<'_>]) -> Result<()> {
+    let want = parts.first().map_or(Kind::Reduce, |part| part.kind);
+    match parts.iter().position(|part| part.kind != want) {
+        None => Ok(()),
+        Some(rank) => {
+            let (got, want) = (parts[rank].kind.name(), want.name());
+            wrong(fate, rank, format!("calls {got}, {want} expected"))
+        }
     }
-    let what = match part.kind == kind {
-        true => format!("sent {got} values, {want} expected"),
-        false => format!("calls {}, {} expected", part.kind.name(), kind.name()),
-    };
+}
+
+/// Refuses a part of another size than it has by rank 0.
+fn same_size(fate: &Fate, rank: usize, got: usize, want: usize) -> Result<()> {
+    match got == want {
+        true => Ok(()),
+        false => wrong(fate, rank, format!("sent {got} values, {want} expected")),
+    }
+}
+
+fn wrong(fate: &Fate, rank: usize, what: String) -> Result<()> {
     fate.fail(rank, &what);
     Err(fate.comm(rank, what))
 }

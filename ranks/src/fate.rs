@@ -88,7 +88,7 @@ impl Fate {
         mut missing: impl FnMut() -> Option<usize>,
         gone: impl Fn(usize) -> bool,
     ) -> engraft_core::Result<()> {
-        let (mut state, mut slept) = (self.lock(), Duration::ZERO);
+        let (mut state, mut slept, mut last) = (self.lock(), Duration::ZERO, Instant::now());
         loop {
             // What all have sent is there, whoever has left since.
             let Some(rank) = missing() else { return Ok(()) };
@@ -104,10 +104,12 @@ impl Fate {
                 self.news.notify_all();
                 return Err(self.comm(rank, what));
             }
-            let (nap, began) = (nap.min(NAP).min(patience), Instant::now());
+            let nap = nap.min(NAP).min(patience);
             state = self.news.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0;
-            // A stopped process sleeps long, and so do the others.
-            slept += began.elapsed().min(2 * nap);
+            // A stopped process sleeps long, and so do the others; a busy machine has it wait for its turn,
+            // which counts.
+            slept += last.elapsed().min(2 * NAP);
+            last = Instant::now();
         }
     }
 
@@ -147,5 +149,26 @@ fn error_of(state: &State, world: usize) -> Option<Error> {
     match state {
         State::Failed(rank, what) => Some(Error::Comm { rank: *rank, world, what: what.clone() }),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// On a busy machine every look takes longer than the nap before it.
+    #[test]
+    fn a_wait_does_not_outlast_its_patience() {
+        let (fate, began) = (Fate::new(2), Instant::now());
+        let missing = || {
+            std::thread::sleep(Duration::from_millis(3));
+            Some(1)
+        };
+        let (patience, nap) = (Duration::from_millis(300), Duration::from_micros(200));
+        let error = fate.wait(patience, nap, || "exchange 1".into(), missing, |_| true).unwrap_err();
+        assert_eq!(error.to_string(), "rank 1 of 2: it did not reach exchange 1 within 300ms");
+        let took = began.elapsed();
+        assert!(took >= patience && took < 5 * patience, "{took:?}");
     }
 }

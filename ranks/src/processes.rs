@@ -129,11 +129,9 @@ impl Leader {
         named.spawn(move || listen(from, &say, &heard, patience)).map_err(failed)?;
         let own = place.rank;
         let ping = frame(&ToLeader::Ping).map_err(failed)?;
-        // What rank 0 has said it need not hear.
+        // Rank 0, too, that it is the one: by the end of this link it would take this rank for it.
         let say = move |rank: usize, what: &str| {
-            (rank != 0)
-                .then(|| frame(&ToLeader::Failed { rank, what: of_rank(own, rank, what) }).ok())
-                .flatten()
+            frame(&ToLeader::Failed { rank, what: of_rank(own, rank, what) }).ok()
         };
         let watch = Watch::start(fate.clone(), vec![to.clone()], patience, ping, say, abandon)?;
         Ok(Self { fate: fate.clone(), to, from: orders, _watch: watch })

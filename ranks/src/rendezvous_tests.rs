@@ -100,7 +100,8 @@ fn sums_are_the_tree_however_parts_are_carried() {
             x.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
         });
         for bits in got {
-            assert!(bits == want, "{world} ranks, tcp {tcp}, linked {linked}");
+            let what = || sample::difference(&bits, &want);
+            assert!(bits == want, "{world} ranks, tcp {tcp}, linked {linked}: {}", what());
         }
     }
 }

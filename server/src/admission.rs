@@ -32,7 +32,8 @@ struct Load {
 #[derive(Debug)]
 pub struct Permit {
     admission: Arc<Admission>,
-    key: String,
+    /// None: it is counted as a request in the server alone.
+    key: Option<String>,
     sequences: usize,
     tokens: usize,
 }
@@ -85,7 +86,13 @@ impl Admission {
         load.tokens += tokens;
         load.requests += 1;
         *load.per_key.entry(key.into()).or_default() += 1;
-        Ok(Permit { admission: self.clone(), key: key.into(), sequences, tokens })
+        Ok(Permit { admission: self.clone(), key: Some(key.into()), sequences, tokens })
+    }
+
+    /// A place for a request that the engine has nothing to do with: the server's end waits for its answer.
+    pub fn stay(self: &Arc<Self>) -> Permit {
+        self.load().requests += 1;
+        Permit { admission: self.clone(), key: None, sequences: 0, tokens: 0 }
     }
 
     /// Requests in the server.
@@ -115,10 +122,11 @@ impl Drop for Permit {
         load.sequences -= self.sequences;
         load.tokens -= self.tokens;
         load.requests -= 1;
-        if let Some(count) = load.per_key.get_mut(&self.key) {
+        let Some(key) = &self.key else { return };
+        if let Some(count) = load.per_key.get_mut(key) {
             *count -= 1;
             if *count == 0 {
-                load.per_key.remove(&self.key);
+                load.per_key.remove(key);
             }
         }
         load.ends.push_back(Instant::now());

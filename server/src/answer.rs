@@ -26,19 +26,19 @@ pub fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes / UNIT + 1).unwrap_or(u32::MAX)
 }
 
-/// A body that holds the place of its request until all of it is handed on, or its client is gone; its room
-/// becomes free piece by piece.
+/// A body that holds the place of its request until all of it is handed on, or its client is gone; its room,
+/// if it is so large that it has some, becomes free piece by piece.
 #[derive(Debug)]
 pub struct Placed {
     left: Bytes,
     _place: Permit,
-    room: OwnedSemaphorePermit,
+    room: Option<OwnedSemaphorePermit>,
     _due: Option<Due>,
 }
 
 impl Placed {
     /// A body of these bytes, in the room that it may have taken at most.
-    pub fn new(bytes: impl Into<Bytes>, place: Permit, room: OwnedSemaphorePermit) -> Self {
+    pub fn new(bytes: impl Into<Bytes>, place: Permit, room: Option<OwnedSemaphorePermit>) -> Self {
         let mut body = Self { left: bytes.into(), _place: place, room, _due: None };
         body.free();
         body
@@ -53,8 +53,9 @@ impl Placed {
 
     /// Frees what bytes that are left do not take.
     fn free(&mut self) {
-        let free = self.room.num_permits().saturating_sub(kib(self.left.len()) as usize);
-        drop(self.room.split(free));
+        let Some(room) = &mut self.room else { return };
+        let free = room.num_permits().saturating_sub(kib(self.left.len()) as usize);
+        drop(room.split(free));
     }
 }
 
@@ -100,7 +101,7 @@ mod tests {
         let place = || admission.enter("", 1, 0).unwrap();
         let all = Arc::new(Semaphore::new(100));
         let room = |count| all.clone().try_acquire_many_owned(count).unwrap();
-        let mut body = Placed::new(vec![7_u8; PIECE + 1], place(), room(100));
+        let mut body = Placed::new(vec![7_u8; PIECE + 1], place(), Some(room(100)));
         // What it does not take is free at once.
         assert_eq!(all.available_permits(), 100 - 33);
         assert_eq!(body.size_hint().exact(), Some(PIECE as u64 + 1));
@@ -116,7 +117,9 @@ mod tests {
         drop(body);
         assert_eq!(admission.requests(), 0);
         // A client that is gone reads nothing.
-        drop(Placed::new(vec![7_u8; 9000], place(), room(9)));
+        drop(Placed::new(vec![7_u8; 9000], place(), Some(room(9))));
+        // Small ones have no room.
+        drop(Placed::new(vec![7_u8; 9], place(), None));
         assert_eq!((admission.requests(), all.available_permits()), (0, 100));
     }
 }

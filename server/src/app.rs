@@ -3,12 +3,12 @@
 use crate::auth::key_of;
 use crate::error::ApiError;
 use crate::openai::{chat, completions, embeddings};
-use crate::state::{KeyName, State};
+use crate::state::{KeyName, State, fresh_id};
 use crate::{about, pooling, tokens};
 use axum::Router;
 use axum::body::Body;
 use axum::extract;
-use axum::http::{Method, Request, Response, StatusCode};
+use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
@@ -16,6 +16,9 @@ use std::sync::Arc;
 
 /// Paths that need no key.
 const OPEN: [&str; 4] = ["/health", "/live", "/ready", "/"];
+
+/// The name of a request, in its response.
+const REQUEST_ID: &str = "x-request-id";
 
 /// The routes of a server.
 pub fn router(state: Arc<State>) -> Router {
@@ -63,14 +66,21 @@ async fn around(
     next: Next,
 ) -> Response<Body> {
     let open = OPEN.contains(&request.uri().path());
-    let response = match key_of(request.headers(), &state.config.api_keys) {
-        Err(error) if !open => error.into_response(),
+    let allowed = state.guard.check(request.method(), request.uri(), request.headers());
+    let mut response = match allowed.and_then(|()| key_of(request.headers(), &state.config.api_keys)) {
+        Err(error) if !open || error.status == StatusCode::FORBIDDEN => error.into_response(),
         key => {
             request.extensions_mut().insert(KeyName(key.unwrap_or_default()));
             next.run(request).await
         }
     };
     state.metrics.response(response.status().as_u16());
+    // Whoever asks about a request names it.
+    if !response.headers().contains_key(REQUEST_ID)
+        && let Ok(id) = HeaderValue::from_str(&fresh_id())
+    {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
     response
 }
 

@@ -100,7 +100,7 @@ async fn answer(
     let options = options(&call, task)?.scores(shape.verbose);
     model.check(&options)?;
     let (tokens, rate) = (model.model().info().sound.as_ref().map_or(0, |stem| stem.tokens()), model.rate());
-    let place = state.admission.enter(&call.key, 1, tokens)?;
+    let place = state.enter(&call.key, 1, tokens)?;
     let (waits, id) = (Waits::default(), fresh_id());
     let watch = Watch::new(&state, waits.0.clone());
     let turn = watch.unless(acquire(&state.transcriptions, 1)).await?;
@@ -348,6 +348,7 @@ impl Job {
             segments.push(segment);
             details.extend(heard.details().cloned());
         }
+        self.state.models.suspects.ended_well(call.fingerprint);
         let rows = model.model().info().sound.as_ref().map_or(0, |stem| stem.tokens());
         self.state.metrics.prompts(heard.windows() * rows);
         let (language, incomplete) = (heard.language(), heard.incomplete());

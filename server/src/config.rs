@@ -27,6 +27,11 @@ pub struct ServerConfig {
     pub served_model_name: Vec<String>,
     /// Keys, one of which every request but those for health needs; none: no key is needed.
     pub api_keys: Vec<ApiKey>,
+    /// Names by which browsers may ask a server without keys that listens for its own machine, and whose
+    /// pages may ask any server without keys; `localhost` and addresses need none.
+    pub allowed_hosts: Vec<String>,
+    /// Whether requests may have a `priority`; otherwise one but 0 is refused.
+    pub priorities: bool,
     /// Jinja source in the place of the model's own chat template.
     pub chat_template: Option<String>,
     /// No text of a conversation or a prompt becomes a control token; roles are those of OpenAI's API.
@@ -58,8 +63,8 @@ pub struct ServerConfig {
     pub max_image_pixels: usize,
     /// Steps of a picture.
     pub max_image_steps: usize,
-    /// Bytes of answers with pictures that are made and not sent; a request whose pictures may take more than
-    /// is left waits, so that clients that read slowly fill no memory. One answer may be larger.
+    /// Bytes of answers that are made and not sent, but for small ones; a request whose answer may take more
+    /// than is left waits, so that clients that read slowly fill no memory. One answer may be larger.
     pub max_unsent_bytes: usize,
     /// Connections at once.
     pub max_connections: usize,
@@ -67,7 +72,8 @@ pub struct ServerConfig {
     pub header_timeout: Duration,
     /// Time for a request's body.
     pub body_timeout: Duration,
-    /// Time that a client may take no byte of an answer.
+    /// Time that a client may take no byte of an answer; one that is behind for twice that time, and a second
+    /// more for each 4 KiB that it takes, is ended, too.
     pub write_timeout: Duration,
     /// Time between comments that keep an idle stream open.
     pub keep_alive: Duration,
@@ -88,6 +94,8 @@ impl Default for ServerConfig {
             tls: None,
             served_model_name: Vec::new(),
             api_keys: Vec::new(),
+            allowed_hosts: Vec::new(),
+            priorities: true,
             chat_template: None,
             no_special_in_user_text: false,
             allow_unknown_fields: false,

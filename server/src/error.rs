@@ -57,6 +57,11 @@ impl ApiError {
         }
     }
 
+    /// 403.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "permission_error", message)
+    }
+
     /// 404 because of a model that is not served.
     pub fn no_model(name: &str, served: &[String]) -> Self {
         let message = format!("the model `{name}` does not exist; served here: {}", served.join(", "));
@@ -114,6 +119,14 @@ impl ApiError {
     /// 500 because of a panic.
     pub fn panicked() -> Self {
         Self::internal("a part of the server panicked at this request")
+    }
+
+    /// The same of a field, where a fault of the request names none.
+    pub fn of(mut self, param: &str) -> Self {
+        if self.status == StatusCode::BAD_REQUEST && self.param.is_none() {
+            self.param = Some(param.into());
+        }
+        self
     }
 
     /// The object that clients read.

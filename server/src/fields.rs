@@ -56,6 +56,8 @@ impl Shape {
 pub enum Rule {
     /// It is honoured.
     Honoured,
+    /// The chat template has it, which may read it or not.
+    Template,
     /// It is accepted, and changes nothing.
     NoEffect,
     /// Values that mean what happens anyway are accepted, others refused for this reason.
@@ -78,6 +80,11 @@ pub struct Field {
 /// A field that is honoured.
 pub const fn honoured(name: &'static str, shape: Shape) -> Field {
     Field { name, shape, rule: Rule::Honoured }
+}
+
+/// A field that the chat template may read.
+pub const fn of_template(name: &'static str, shape: Shape) -> Field {
+    Field { name, shape, rule: Rule::Template }
 }
 
 /// A field that changes nothing.
@@ -140,7 +147,9 @@ impl Fields {
             match known {
                 _ if value.is_null() => continue,
                 None if allow_unknown => {
-                    tracing::warn!("a request has a field that is not known and has no effect: {name:.80}");
+                    let name = clipped(&name);
+                    // Escaped: it is the client's, and the log is not.
+                    tracing::warn!("a request has a field that is not known and has no effect: {name:?}");
                     continue;
                 }
                 None => return Err(ApiError::unknown(&clipped(&name))),
@@ -194,6 +203,12 @@ impl Fields {
     pub fn priority(&self) -> Result<i32, ApiError> {
         let priority = self.whole("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?;
         Ok(priority.and_then(|n| i32::try_from(n).ok()).unwrap_or_default())
+    }
+
+    /// The value of this field alone.
+    pub fn only(mut self, name: &str) -> Self {
+        self.0.retain(|other, _| other == name);
+        self
     }
 
     /// A whole number.

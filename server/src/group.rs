@@ -4,6 +4,7 @@ use crate::admission::Permit;
 use crate::choice::{Choice, Piece};
 use crate::drain::{Life, Phase};
 use crate::error::ApiError;
+use crate::patience::{Connection, Due};
 use crate::supervise::{Models, Served};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -34,16 +35,33 @@ pub struct Group {
     scope: Scope,
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
     deadline: Option<Pin<Box<Sleep>>>,
-    /// Held until the continuations are gone.
-    _place: Permit,
+    /// Held until the continuations are gone, and longer by an answer that is sent as a whole.
+    place: Permit,
+    /// Ends a connection whose reader is slower than the limit.
+    due: Option<Due>,
 }
+
+/// Time for the error behind the limit to be read.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 impl Group {
     /// The continuations `choices`, which have `place`.
     pub fn new(choices: Vec<Choice>, scope: Scope, place: Permit) -> Self {
         let ended = scope.life.reached(Phase::Ended);
         let deadline = scope.limit.map(|limit| Box::pin(sleep(limit)));
-        Self { choices, next: 0, begun: false, scope, ended, deadline, _place: place }
+        Self { choices, next: 0, begun: false, scope, ended, deadline, place, due: None }
+    }
+
+    /// Ends the connection of a stream once the limit is over: a body is not polled while its reader takes
+    /// nothing.
+    pub fn due(mut self, connection: &Connection) -> Self {
+        self.due = self.scope.limit.map(|limit| connection.due(limit + LAST_WORDS));
+        self
+    }
+
+    /// Ends all continuations, but not the request.
+    pub fn into_place(self) -> Permit {
+        self.place
     }
 
     /// Tokens of all continuations so far.
@@ -65,7 +83,16 @@ impl Group {
     /// As [`next`](Self::next), or the promise to wake the task.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<(usize, Piece), ApiError>>> {
         if self.choices.iter().all(Choice::has_ended) {
+            if !self.choices.is_empty() {
+                self.scope.models.suspects.ended_well(self.scope.fingerprint);
+            }
             return Poll::Ready(None);
+        }
+        // Before what there is: a reader that is slow finds something each time.
+        if self.deadline.as_mut().is_some_and(|at| at.as_mut().poll(context).is_ready()) {
+            let what = if self.begun { "ran" } else { "waited" };
+            let limit = self.scope.limit.unwrap_or_default();
+            return Poll::Ready(Some(self.or_end(Err(ApiError::timed_out(what, limit)))));
         }
         for turn in 0..self.choices.len() {
             let at = (self.next + turn) % self.choices.len();
@@ -83,11 +110,6 @@ impl Group {
         }
         if self.ended.as_mut().poll(context).is_ready() {
             return Poll::Ready(Some(self.or_end(Err(ApiError::unavailable("the server ends", 1)))));
-        }
-        if self.deadline.as_mut().is_some_and(|at| at.as_mut().poll(context).is_ready()) {
-            let what = if self.begun { "ran" } else { "waited" };
-            let limit = self.scope.limit.unwrap_or_default();
-            return Poll::Ready(Some(self.or_end(Err(ApiError::timed_out(what, limit)))));
         }
         Poll::Pending
     }

@@ -37,12 +37,11 @@ pub async fn generate(
     extract::State(state): extract::State<Arc<State>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let connection = connection(&request);
     let call = state.read_for(request, &tables::GENERATIONS, Models::pictures).await?;
     call.served.takes_texts()?;
     let size = size(&call.fields, &call.served, state.config.max_image_pixels)?;
     let asked = Asked::of(&call.fields, size, &call.served, &state.config)?;
-    let (key, fingerprint) = (call.key.clone(), call.fingerprint);
+    let (key, fingerprint, connection) = (call.key.clone(), call.fingerprint, call.connection.clone());
     // Neither the body nor a pipeline that is replaced is kept in the queue.
     drop(call);
     made(state, asked, &key, fingerprint, connection).await
@@ -56,7 +55,6 @@ pub async fn edit(
     extract::State(state): extract::State<Arc<State>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let connection = connection(&request);
     let (mut call, mut files) = state.read_multipart(request, &tables::EDITED, Models::pictures).await?;
     let files = ["image", "mask"].map(|name| files.remove(name));
     let (masked, room) = (files[1].is_some(), call.take_room());
@@ -64,14 +62,9 @@ pub async fn edit(
     call.served.takes_pictures(masked)?;
     let size = size_of_picture(&call.fields, own, &call.served, state.config.max_image_pixels)?;
     let asked = Asked::of(&call.fields, size, &call.served, &state.config)?;
-    let (key, fingerprint) = (call.key.clone(), call.fingerprint);
+    let (key, fingerprint, connection) = (call.key.clone(), call.fingerprint, call.connection.clone());
     drop(call);
     made(state, Asked { given: Some(given), ..asked }, &key, fingerprint, connection).await
-}
-
-/// The connection that a request came by.
-fn connection(request: &Request<Body>) -> Connection {
-    request.extensions().get::<Connection>().cloned().unwrap_or_default()
 }
 
 /// Waits for the turn of a request, makes its pictures, and answers with them.
@@ -82,7 +75,7 @@ async fn made(
     fingerprint: u64,
     connection: Connection,
 ) -> Result<Response<Body>, ApiError> {
-    let place = state.admission.enter(key, 1, 0)?;
+    let place = state.enter(key, 1, 0)?;
     let (waits, id, seed) = (Waits::default(), fresh_id(), asked.seed);
     let watch = Watch::new(&state, waits.0.clone());
     let mut queued = Queued::new(state.metrics.clone());
@@ -143,7 +136,7 @@ impl Job {
         };
         self.state.metrics.images(count, [self.waited, began.elapsed()], reason);
         let body = made?.body().to_string();
-        Ok(Placed::new(body, self.place, self.room))
+        Ok(Placed::new(body, self.place, Some(self.room)))
     }
 
     fn make(&mut self) -> Result<Made, ApiError> {
@@ -164,7 +157,8 @@ impl Job {
             let watch = each_step(self.state.metrics.clone(), self.cancel.clone());
             let images = self.served.model.generate(part, seed.wrapping_add(done as u64), watch);
             let images = images.map_err(|error| {
-                self.state.models.report_of(self.served.generation, &error, self.fingerprint);
+                let Pictures { generation, model, .. } = &*self.served;
+                self.state.models.report_of(*generation, model.is_alive(), &error, self.fingerprint);
                 self.why.get().cloned().unwrap_or_else(|| of_library(error))
             })?;
             let Some(images) = images else { return Err(ended()) };
@@ -174,6 +168,7 @@ impl Job {
             }
             made.shortened = images.shortened;
         }
+        self.state.models.suspects.ended_well(self.fingerprint);
         Ok(made)
     }
 }

@@ -22,12 +22,12 @@
 
 mod about;
 mod admission;
-#[cfg(any(test, feature = "images"))]
 mod answer;
 mod app;
 #[cfg(feature = "speech")]
 mod audio;
 mod auth;
+mod browser;
 mod choice;
 mod config;
 mod drain;
@@ -50,16 +50,18 @@ mod pictures;
 mod pooling;
 mod render;
 mod run;
+mod sending;
 mod server;
 mod sse;
 mod state;
 mod supervise;
+mod suspects;
 #[cfg_attr(feature = "tls", path = "tls/enabled.rs")]
 #[cfg_attr(not(feature = "tls"), path = "tls/disabled.rs")]
 mod tls;
 mod tokens;
-#[cfg(any(feature = "speech", feature = "images"))]
 mod watch;
+mod weight;
 
 pub use auth::ApiKey;
 pub use config::ServerConfig;

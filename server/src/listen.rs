@@ -103,7 +103,12 @@ impl Listener {
     pub async fn serve(&self, router: Router, config: &ServerConfig, life: &Life) {
         let mut ended = life.reached(Phase::Ended);
         loop {
-            let Ok(place) = self.connections.clone().acquire_owned().await else { break };
+            // The end comes also while every place is taken.
+            let place = tokio::select! {
+                () = &mut ended => break,
+                place = self.connections.clone().acquire_owned() => place,
+            };
+            let Ok(place) = place else { break };
             let limits = Limits { router: router.clone(), config: config.clone(), life: life.clone(), place };
             tokio::select! {
                 () = &mut ended => break,
@@ -255,16 +260,18 @@ mod tests {
         let answer = move |request: Request<Body>| {
             let place = admission.enter("", 1, 0).unwrap();
             let room = room.clone().try_acquire_many_owned(1025).unwrap();
-            let body = Placed::new(vec![7_u8; 1 << 20], place, room);
+            let body = Placed::new(vec![7_u8; 1 << 20], place, Some(room));
             let body = body.due(request.extensions().get::<Connection>().unwrap());
             async move { Response::new(Body::new(body)) }
         };
         let place = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
-        let (config, life) = (ServerConfig::default(), Life::default());
+        // No limit but that of the answer counts.
+        let write_timeout = Duration::from_secs(300);
+        let (config, life) = (ServerConfig { write_timeout, ..ServerConfig::default() }, Life::default());
         let limits = Limits { router: Router::new().route("/", get(answer)), config, life, place };
         let (ours, mut theirs) = duplex(4 << 10);
         drop(tokio::spawn(limits.serve(ours)));
-        theirs.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        theirs.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
         theirs
     }
 
@@ -276,7 +283,7 @@ mod tests {
             let admission = Admission::new(&ServerConfig::default());
             let room = Arc::new(Semaphore::new(1025));
             let mut slow = asked(&admission, &room).await;
-            // 60 s and 16 s for 1 MiB; a write never waits for 30 s.
+            // 60 s and 16 s for 1 MiB.
             for (at, requests) in [(29, 1), (58, 1), (87, 0)] {
                 sleep(Duration::from_secs(29)).await;
                 assert_eq!(admission.requests(), requests, "after {at} s");

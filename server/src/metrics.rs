@@ -60,6 +60,8 @@ pub struct Metrics {
     queue: Histogram,
     prefill: Histogram,
     decode: Histogram,
+    inference: Histogram,
+    corrupted: IntCounter,
     prompt: Histogram,
     generated: Histogram,
     choices: Histogram,
@@ -152,6 +154,7 @@ impl Metrics {
         if let Some(stats) = stats {
             new.cache(stats)?;
         }
+        let times = |name, help| new.histogram(name, help, &WHOLE);
         Ok(Self {
             running: new.gauge("vllm:num_requests_running", "Sequences that run.")?,
             waiting: new.gauge("vllm:num_requests_waiting", "Sequences that wait.")?,
@@ -181,18 +184,13 @@ impl Metrics {
                 "Mean time between tokens of a request.",
                 &NEXT_TOKEN,
             )?,
-            whole: new.histogram("vllm:e2e_request_latency_seconds", "Time of whole requests.", &WHOLE)?,
-            queue: new.histogram("vllm:request_queue_time_seconds", "Until admission.", &WHOLE)?,
-            prefill: new.histogram(
-                "vllm:request_prefill_time_seconds",
-                "Time to the first token, the queue's included.",
-                &WHOLE,
-            )?,
-            decode: new.histogram(
-                "vllm:request_decode_time_seconds",
-                "Time after the first token.",
-                &WHOLE,
-            )?,
+            whole: times("vllm:e2e_request_latency_seconds", "Time of whole requests.")?,
+            queue: times("vllm:request_queue_time_seconds", "Until admission.")?,
+            prefill: times("vllm:request_prefill_time_seconds", "From admission to the first token.")?,
+            decode: times("vllm:request_decode_time_seconds", "Time after the first token.")?,
+            inference: times("vllm:request_inference_time_seconds", "From admission to the last token.")?,
+            corrupted: new
+                .counter("vllm:corrupted_requests_total", "Requests whose logits were no numbers.")?,
             prompt: new.histogram("vllm:request_prompt_tokens", "Prompt tokens of requests.", &COUNTS)?,
             generated: new.histogram("vllm:request_generation_tokens", "Tokens of answers.", &COUNTS)?,
             choices: new.histogram("vllm:request_params_n", "Continuations asked for.", &COUNTS)?,
@@ -224,6 +222,11 @@ impl Metrics {
             if let Some(now) = engine {
                 self.update(now);
             }
+        } else {
+            // What is not there does nothing.
+            self.running.set(0);
+            self.waiting.set(0);
+            self.kv_usage.set(0.0);
         }
         let mut text = Vec::new();
         // Writing to memory cannot fail but for metrics without values.
@@ -238,6 +241,7 @@ impl Metrics {
         let more = |now: u64, before: u64| if now < before { now } else { now - before };
         self.cache.inc_by(more(now.prefix_queried, seen.prefix_queried));
         self.hits.inc_by(more(now.prefix_hit, seen.prefix_hit));
+        self.corrupted.inc_by(more(now.corrupted, seen.corrupted));
         self.preemptions.inc_by(more(now.preemptions, seen.preemptions));
         self.steps.inc_by(more(now.steps, seen.steps));
         self.iterations.add(&now.step_tokens.since(&seen.step_tokens));
@@ -323,7 +327,8 @@ pub struct Timing {
     tokens: usize,
     reason: &'static str,
     waited: Waited,
-    counted: bool,
+    /// How long it waited itself.
+    queued: Option<Duration>,
 }
 
 impl Timing {
@@ -338,16 +343,22 @@ impl Timing {
         metrics.prompts(prompt);
         metrics.choices.observe(n as f64);
         metrics.most_tokens.observe(most_tokens as f64);
-        let (tokens, reason, counted) = (0, "abort", false);
-        Self { metrics, began, first: None, last: began, tokens, reason, waited, counted }
+        let (tokens, reason, queued) = (0, "abort", None);
+        Self { metrics, began, first: None, last: began, tokens, reason, waited, queued }
     }
 
     /// It had waited so long when it was admitted.
     pub fn queued(&mut self, time: Duration) {
-        self.counted = true;
+        self.queued = Some(time);
         self.metrics.queue.observe(time.as_secs_f64());
         // The first one of a prompt is the one that the others join.
         let _ = self.waited.0.set(time);
+    }
+
+    /// Time since it was admitted: itself, or the prompt that it joined.
+    fn since_admission(&self, at: Instant) -> f64 {
+        let waited = self.queued.or_else(|| self.waited.0.get().copied()).unwrap_or_default();
+        (at - self.began).saturating_sub(waited).as_secs_f64()
     }
 
     /// A token came.
@@ -357,7 +368,7 @@ impl Timing {
             None => {
                 self.first = Some(now);
                 self.metrics.first_token.observe((now - self.began).as_secs_f64());
-                self.metrics.prefill.observe((now - self.began).as_secs_f64());
+                self.metrics.prefill.observe(self.since_admission(now));
             }
             Some(_) => self.metrics.next_token.observe((now - self.last).as_secs_f64()),
         }
@@ -375,7 +386,7 @@ impl Timing {
 impl Drop for Timing {
     fn drop(&mut self) {
         let metrics = &self.metrics;
-        if let Some(time) = self.waited.0.get().filter(|_| !self.counted && self.first.is_some()) {
+        if let Some(time) = self.waited.0.get().filter(|_| self.queued.is_none() && self.first.is_some()) {
             metrics.queue.observe(time.as_secs_f64());
         }
         metrics.ended.with_label_values(&[self.reason]).inc();
@@ -384,9 +395,32 @@ impl Drop for Timing {
         if let Some(first) = self.first {
             let decode = (self.last - first).as_secs_f64();
             metrics.decode.observe(decode);
+            metrics.inference.observe(self.since_admission(self.last));
             if self.tokens > 1 {
                 metrics.per_token.observe(decode / (self.tokens - 1) as f64);
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_is_loaded_again_runs_nothing() {
+        let mut engine = engraft::demo().unwrap().handle().stats();
+        engine.free_pages = engine.total_pages / 2;
+        let metrics = Metrics::new("demo", Some(engine)).unwrap();
+        let value = |load: Option<Load>, name: &str| {
+            let text = metrics.text(load);
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+            line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+        };
+        let load = Load { running: 3, waiting: 2, engine: Some(engine) };
+        let gauges = ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"];
+        assert_eq!(gauges.map(|name| value(Some(load), name) > 0.0), [true; 3]);
+        assert_eq!(gauges.map(|name| value(None, name)), [0.0; 3]);
     }
 }

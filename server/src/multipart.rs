@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::fields::{Field, Shape, clipped};
-use crate::state::{Call, State, fingerprint, is_kind};
+use crate::state::{Call, Room, State, fingerprint, is_kind};
 use crate::supervise::Models;
 use axum::body::{Body, Bytes};
 use axum::http::{Request, header};
@@ -33,7 +33,7 @@ impl State {
         tables: &[&[Field]],
         served: fn(&Models) -> Result<Arc<M>, ApiError>,
     ) -> Result<(Call<M>, Files), ApiError> {
-        let key = self.key(&request)?;
+        let origin = self.origin(&request)?;
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let kind = kind.unwrap_or_default().to_owned();
         if !is_kind(&kind, KIND) {
@@ -41,13 +41,14 @@ impl State {
             return Err(ApiError::content_type(&got, KIND));
         }
         let boundary = multer::parse_boundary(&kind).map_err(malformed)?;
-        let (bytes, room) = self.body(request).await?;
+        let (bytes, body) = self.body(request).await?;
         let (given, files) = parts(&bytes, boundary, tables).await?;
         // Not of the body as it came: clients choose another boundary every time.
         let fields = Value::Object(given.clone()).to_string();
         let content = files.iter().flat_map(|(name, file)| [name.as_bytes(), file]);
         let all: Vec<&[u8]> = [fields.as_bytes()].into_iter().chain(content).collect();
-        let call = self.call(given, tables, key, fingerprint(&all), room, served)?;
+        let call =
+            self.call(given, tables, origin, fingerprint(&all), Room { body, _values: None }, served)?;
         Ok((call, files))
     }
 }

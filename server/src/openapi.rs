@@ -77,6 +77,10 @@ fn body(tables: &[&[Field]], required: &[&str]) -> Value {
     for field in tables.iter().copied().flatten() {
         let (text, shape) = match field.rule {
             Rule::Honoured => ("Honoured.".to_owned(), schema(field.shape)),
+            Rule::Template => {
+                let text = "Given to the chat template; without effect where that does not read it.";
+                (text.to_owned(), schema(field.shape))
+            }
             Rule::NoEffect => ("Accepted without effect.".to_owned(), schema(field.shape)),
             Rule::Only(_, why) => (format!("Neutral values alone: {why}."), schema(field.shape)),
             Rule::Refused(why) => (format!("Refused: {why}."), json!({"type": "null"})),
@@ -127,7 +131,7 @@ pub fn document() -> Value {
             json!({"post": {
                 "summary": summary,
                 "requestBody": {"required": true, "content": {kind: {"schema": body(&tables, required)}}},
-                "responses": responses(&[400, 401, 404, 408, 413, 415, 429, 500, 503], &kinds),
+                "responses": responses(&[400, 401, 403, 404, 408, 413, 415, 429, 500, 503], &kinds),
             }}),
         );
     }
@@ -136,7 +140,7 @@ pub fn document() -> Value {
     {
         paths.insert(
             path.into(),
-            json!({"get": {"summary": summary, "responses": responses(&[401, 503], &[])}}),
+            json!({"get": {"summary": summary, "responses": responses(&[401, 403, 503], &[])}}),
         );
     }
     json!({

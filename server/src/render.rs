@@ -59,13 +59,19 @@ impl Conversation {
         Ok(Self { messages: messages.collect::<Result<_, _>>()?, answer, continues, variables })
     }
 
-    /// The token ids of the prompt; `shield`: no text of the request becomes a control token.
+    /// The token ids of the prompt, at most `most`; `shield`: no text of the request becomes a control token.
     /// The template may take long: not for a thread that others wait for.
     ///
     /// # Errors
     /// 400 where the model has no template, where that fails, with `shield` for a role that the API does not
-    /// know, and for more tokens than the context holds.
-    pub fn tokens(&self, served: &Served, shield: bool, special: bool) -> Result<Vec<u32>, ApiError> {
+    /// know, and for more tokens than `most`.
+    pub fn tokens(
+        &self,
+        served: &Served,
+        shield: bool,
+        special: bool,
+        most: usize,
+    ) -> Result<Vec<u32>, ApiError> {
         let Some(template) = served.template() else {
             let why = "the model has no chat template; the server takes one by --chat-template, and \
                 /v1/completions continues plain text";
@@ -95,7 +101,6 @@ impl Conversation {
             };
             text.truncate(at + last.len());
         }
-        let most = served.generator.info().max_context;
         let ids = match shield {
             true => tokenizer.encode_shielded(&text, special, most),
             false => tokenizer.encode_at_most(&text, special, most),

@@ -1,16 +1,19 @@
 //! Prompts to answers: submits the continuations, and gathers or streams them.
 
 use crate::choice::{Choice, Piece};
-use crate::error::{ApiError, json_response};
+use crate::error::ApiError;
 use crate::group::{Group, Scope};
 use crate::metrics::{Timing, Waited};
 use crate::openai::{Frames, Generation, Kind};
+use crate::patience::Connection;
+use crate::sending::{SMALL, sent};
 use crate::sse;
-use crate::state::{Call, State, fresh_id, now};
+use crate::state::{Call, State, blocking, fresh_id, now};
 use crate::supervise::Served;
+use crate::watch::Watch;
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, StatusCode};
-use engraft::Request;
+use axum::http::{HeaderValue, Response};
+use engraft::{CancelToken, Request};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -37,11 +40,12 @@ pub struct Prompts {
 /// 400 for prompts without room, 429, and what the engine refuses.
 pub async fn run(
     state: &State,
-    call: Call,
+    mut call: Call,
     generation: Generation,
     prompts: Prompts,
     kind: Kind,
 ) -> Result<Response<Body>, ApiError> {
+    call.is_read();
     let param = if kind == Kind::Chat { "messages" } else { "prompt" };
     let tokens = prompts.ids.iter().map(Vec::len).sum();
     let sequences = prompts.ids.len() * generation.n;
@@ -54,9 +58,9 @@ pub async fn run(
     }
     let rooms = prompts.ids.iter().map(|ids| room(&call.served, ids.len(), &generation, kind, param));
     let rooms = rooms.collect::<Result<Vec<_>, _>>()?;
-    let permit = state.admission.enter(&call.key, sequences, tokens)?;
+    let permit = state.enter(&call.key, sequences, tokens)?;
     let id = generation.request_id.clone().unwrap_or_else(fresh_id);
-    let mut frames = Frames {
+    let frames = Frames {
         kind,
         id: format!("{}-{id}", if kind == Kind::Chat { "chatcmpl" } else { "cmpl" }),
         created: now(),
@@ -70,7 +74,7 @@ pub async fn run(
         n: generation.n,
         begun: vec![false; sequences],
     };
-    let choices = submit(state, &call, &generation, &prompts, &rooms)?;
+    let choices = submit(state, &call, &generation, &prompts, (&rooms, param))?;
     let scope = Scope {
         served: call.served.clone(),
         models: state.models.clone(),
@@ -80,8 +84,8 @@ pub async fn run(
     };
     let group = Group::new(choices, scope, permit);
     let mut response = match generation.stream {
-        true => sse::response(group, frames, state.config.keep_alive),
-        false => gather(group, &mut frames).await?,
+        true => sse::response(group.due(&call.connection), frames, state.config.keep_alive),
+        false => gather(state, &call.connection, group, frames).await?,
     };
     if let Some(seed) = generation.sampling.seed.filter(|_| !generation.sampling.is_greedy()) {
         // As the field has it, which may be negative.
@@ -124,7 +128,7 @@ fn submit(
     call: &Call,
     generation: &Generation,
     prompts: &Prompts,
-    rooms: &[usize],
+    (rooms, param): (&[usize], &str),
 ) -> Result<Vec<Choice>, ApiError> {
     let generator = &call.served.generator;
     let tokenizer = generator.tokenizer();
@@ -154,7 +158,7 @@ fn submit(
         let began = Instant::now();
         let several = generator.handle().submit_several(request, generation.n).map_err(|error| {
             state.models.report(&call.served, &error, call.fingerprint);
-            ApiError::from(error)
+            ApiError::from(error).of(param)
         })?;
         let waited = Waited::default();
         for tokens in several {
@@ -168,7 +172,12 @@ fn submit(
 }
 
 /// Waits for all of an answer.
-async fn gather(mut group: Group, frames: &mut Frames) -> Result<Response<Body>, ApiError> {
+async fn gather(
+    state: &State,
+    connection: &Connection,
+    mut group: Group,
+    mut frames: Frames,
+) -> Result<Response<Body>, ApiError> {
     let mut pieces: Vec<Piece> = frames.begun.iter().map(|_| Piece::default()).collect();
     while let Some(next) = group.next().await {
         let (index, piece) = next?;
@@ -177,5 +186,15 @@ async fn gather(mut group: Group, frames: &mut Frames) -> Result<Response<Body>,
         pieces[index].end = piece.end;
     }
     frames.cached_tokens = group.cached(frames.n);
-    Ok(json_response(StatusCode::OK, &frames.whole(pieces, group.count())))
+    let (count, place) = (group.count(), group.into_place());
+    let of_prompts = frames.echoes.iter().map(String::len).sum::<usize>() + frames.prompt_tokens;
+    let bytes = of_prompts + count + pieces.iter().map(|piece| piece.text.len()).sum::<usize>();
+    let made = move || frames.whole(pieces, count).to_string();
+    let text = match bytes > SMALL {
+        false => made(),
+        // Other streams need this thread.
+        true => blocking(move || Ok(made())).await?,
+    };
+    let watch = Watch::new(state, CancelToken::default());
+    sent(state, connection, &watch, text, place).await
 }

@@ -15,8 +15,9 @@ use tokio::time::{sleep, timeout};
 
 /// Threads of HTTP: one for so many cores.
 const CORES_PER_THREAD: usize = 4;
-/// Threads for templates, long texts and calls that wait for the engine.
-const BLOCKING: usize = 64;
+/// Threads for templates, long texts and calls that wait for the engine: more than as many as may wait for it
+/// at once (`state`), so that templates always have some.
+const BLOCKING: usize = 128;
 /// How often the end of the last request is looked for.
 const TICK: Duration = Duration::from_millis(20);
 /// Time for work that nothing waits for any more.
@@ -86,7 +87,7 @@ impl Server {
         let listener = runtime.block_on(Listener::bind(&config))?;
         let load: Box<Loader> = Box::new(move || load().map(Into::into));
         let models = Arc::new(Models::open(load, &config)?);
-        let state = Arc::new(State::new(config, models)?);
+        let state = Arc::new(State::new(config, models, &listener.address)?);
         Ok(Self { runtime, listener, state })
     }
 

@@ -1,12 +1,16 @@
 //! What all handlers share, and how a request is read.
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Permit};
+use crate::browser::Guard;
 use crate::config::ServerConfig;
 use crate::drain::{Life, Phase};
 use crate::error::ApiError;
 use crate::fields::{Field, Fields, clipped};
+use crate::listen::Address;
 use crate::metrics::{Load, Metrics};
+use crate::patience::Connection;
 use crate::supervise::{Models, Served};
+use crate::weight;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Request, StatusCode, header};
 use engraft::engraft_core::config::unique;
@@ -21,10 +25,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const KIB: usize = 1 << 10;
 /// Bytes of all bodies that are in the server at once, if one is not larger.
 const BODIES: usize = 256 << 20;
+/// Bytes of all bodies that are parsed and not read yet, by the most that they may take; one may be larger.
+const VALUES: usize = 256 << 20;
+/// Those of a body that needs no such room: connections times this are bounded, too.
+const FEW_VALUES: usize = 256 << 10;
+/// Bytes of all texts whose tokens are an answer, if one is not larger.
+const TOKENIZING: usize = 8 << 20;
 /// Bytes of all sounds that are decoded at once, if one is not larger.
 #[cfg(feature = "speech")]
 const SOUNDS: usize = 1 << 30;
-/// Transcriptions that have a thread at once: other requests need some of those threads, too.
+/// Calls of the engine that have a thread at once: other requests need some of those threads, too.
+const CALLS: usize = 32;
+/// The same of transcriptions.
 #[cfg(feature = "speech")]
 const TRANSCRIPTIONS: usize = 32;
 
@@ -41,10 +53,16 @@ pub struct State {
     pub metrics: Arc<Metrics>,
     /// Its phase.
     pub life: Life,
+    /// Which requests of browsers are taken.
+    pub guard: Guard,
     /// Names that requests may call the model by.
     pub names: Vec<String>,
     /// Room for bodies of requests, in KiB.
     bodies: Arc<Semaphore>,
+    /// Room for parsed bodies, in KiB: these take many times as much.
+    values: Arc<Semaphore>,
+    /// Room for texts whose tokens are an answer, in KiB: these take a hundred times as much.
+    tokenizing: Arc<Semaphore>,
     /// Transcriptions at once: each has a thread that waits for the engine.
     #[cfg(feature = "speech")]
     pub transcriptions: Arc<Semaphore>,
@@ -54,8 +72,9 @@ pub struct State {
     /// The turn of a request for pictures: a pipeline has one run at a time.
     #[cfg(feature = "images")]
     pub making: Arc<Semaphore>,
-    /// Room for answers with pictures that are not sent yet.
-    #[cfg(feature = "images")]
+    /// Calls at once that have a thread which waits for the engine.
+    pub calls: Arc<Semaphore>,
+    /// Room for answers that are not sent yet.
     pub unsent: Arc<Semaphore>,
     /// When it was started, in seconds since 1970.
     pub created: u64,
@@ -64,6 +83,15 @@ pub struct State {
 /// The name of a request's key.
 #[derive(Debug, Clone)]
 pub struct KeyName(pub String);
+
+/// What is known of a request before its fields are read.
+#[derive(Debug)]
+pub struct Origin {
+    /// The name of its key.
+    pub key: String,
+    /// The connection that it came by.
+    pub connection: Connection,
+}
 
 /// A request that was read.
 #[derive(Debug)]
@@ -78,21 +106,38 @@ pub struct Call<M = Served> {
     pub served: Arc<M>,
     /// The name that the request calls it by.
     pub model: String,
-    /// The room of its body.
-    _room: Option<OwnedSemaphorePermit>,
+    /// What it came by.
+    pub connection: Connection,
+    /// The room of its body, and of its fields.
+    room: Option<Room>,
+}
+
+/// What a body takes while it is in the server.
+#[derive(Debug)]
+pub struct Room {
+    /// Of its bytes.
+    pub body: OwnedSemaphorePermit,
+    /// Of its values, where those are many.
+    pub _values: Option<OwnedSemaphorePermit>,
 }
 
 impl<M> Call<M> {
     /// Frees the room of its body, which is gone.
     #[cfg(feature = "speech")]
     pub fn body_is_gone(&mut self) {
-        self._room = None;
+        self.room = None;
     }
 
     /// The room of its body, for whoever keeps parts of it.
     #[cfg(feature = "images")]
     pub fn take_room(&mut self) -> Option<OwnedSemaphorePermit> {
-        self._room.take()
+        self.room.take().map(|room| room.body)
+    }
+
+    /// Drops the fields, all of which are read, but for who it is for; their room is free.
+    pub fn is_read(&mut self) {
+        self.fields = std::mem::take(&mut self.fields).only("priority");
+        self.room = None;
     }
 
     /// Who it is for: keys share what there is.
@@ -105,11 +150,11 @@ impl<M> Call<M> {
 }
 
 impl State {
-    /// The parts of a server of `models`.
+    /// The parts of a server of `models` at `address`.
     ///
     /// # Errors
     /// `Internal` for metrics that cannot be registered.
-    pub fn new(mut config: ServerConfig, models: Arc<Models>) -> engraft::Result<Self> {
+    pub fn new(mut config: ServerConfig, models: Arc<Models>, address: &Address) -> engraft::Result<Self> {
         let loaded = models.loaded().map_err(|e| engraft::Error::Internal { what: e.message })?;
         let (path, stats) = (loaded.name().to_owned(), loaded.stats());
         if stats.is_none() {
@@ -126,12 +171,15 @@ impl State {
             metrics: Arc::new(Metrics::new(&names[0], stats)?),
             admission: Admission::new(&config),
             life: Life::default(),
+            guard: Guard::new(&config, address),
+            values: Arc::new(Semaphore::new(VALUES / KIB + 1)),
             bodies: Arc::new(Semaphore::new(BODIES.max(config.max_body_bytes) / KIB + 1)),
+            tokenizing: Arc::new(Semaphore::new(TOKENIZING.max(config.max_body_bytes) / KIB + 1)),
             #[cfg(feature = "speech")]
             transcriptions: Arc::new(Semaphore::new(config.max_num_seqs.clamp(1, TRANSCRIPTIONS))),
             #[cfg(feature = "images")]
             making: Arc::new(Semaphore::new(1)),
-            #[cfg(feature = "images")]
+            calls: Arc::new(Semaphore::new(CALLS)),
             unsent: Arc::new(Semaphore::new(crate::answer::kib(config.max_unsent_bytes) as usize)),
             #[cfg(feature = "speech")]
             decoding: Arc::new(Semaphore::new(SOUNDS.max(config.most_sound_bytes()) / KIB + 1)),
@@ -160,12 +208,15 @@ impl State {
         tables: &[&[Field]],
         served: fn(&Models) -> Result<Arc<M>, ApiError>,
     ) -> Result<Call<M>, ApiError> {
-        let key = self.key(&request)?;
+        let origin = self.origin(&request)?;
+        // A page of another site sends no JSON that is named so; without a name it sends what it likes.
         let kind = request.headers().get(header::CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default());
-        if let Some(kind) = kind.filter(|kind| !is_kind(kind, "application/json")) {
-            return Err(ApiError::content_type(&clipped(kind), "application/json"));
+        if !kind.is_some_and(|kind| is_kind(kind, "application/json")) {
+            let got = kind.map_or("missing".into(), clipped);
+            return Err(ApiError::content_type(&got, "application/json"));
         }
-        let (bytes, room) = self.body(request).await?;
+        let (bytes, body) = self.body(request).await?;
+        let values = self.room_for_values(&bytes).await?;
         let given = match unique::from_slice(&bytes) {
             Ok(Value::Object(given)) => given,
             Ok(_) => return Err(ApiError::bad("the body is JSON, but no object")),
@@ -174,17 +225,32 @@ impl State {
             }
             Err(error) => return Err(ApiError::bad(format!("the body is no JSON: {error}"))),
         };
-        self.call(given, tables, key, fingerprint(&[&bytes]), room, served)
+        self.call(given, tables, origin, fingerprint(&[&bytes]), Room { body, _values: values }, served)
     }
 
-    /// The name of a request's key.
+    /// A place among the requests that run. Who has one before the server drains is waited for: the phase is
+    /// asked behind it, so that none comes in between.
+    ///
+    /// # Errors
+    /// Those of [`Admission::enter`]; 503 while the server ends.
+    pub fn enter(&self, key: &str, sequences: usize, tokens: usize) -> Result<Permit, ApiError> {
+        let permit = self.admission.enter(key, sequences, tokens)?;
+        match self.life.phase() {
+            Phase::Serving => Ok(permit),
+            _ => Err(ApiError::unavailable("the server ends", 1)),
+        }
+    }
+
+    /// Where a request comes from.
     ///
     /// # Errors
     /// 503 while the server ends.
-    pub fn key(&self, request: &Request<Body>) -> Result<String, ApiError> {
+    pub fn origin(&self, request: &Request<Body>) -> Result<Origin, ApiError> {
         match self.life.phase() {
             Phase::Serving => {
-                Ok(request.extensions().get::<KeyName>().map_or(String::new(), |key| key.0.clone()))
+                let extensions = request.extensions();
+                let key = extensions.get::<KeyName>().map_or(String::new(), |key| key.0.clone());
+                Ok(Origin { key, connection: extensions.get::<Connection>().cloned().unwrap_or_default() })
             }
             _ => Err(ApiError::unavailable("the server ends", 1)),
         }
@@ -198,15 +264,47 @@ impl State {
         &self,
         given: Map<String, Value>,
         tables: &[&[Field]],
-        key: String,
+        origin: Origin,
         fingerprint: u64,
-        room: OwnedSemaphorePermit,
+        room: Room,
         served: fn(&Models) -> Result<Arc<M>, ApiError>,
     ) -> Result<Call<M>, ApiError> {
         let model = self.model(&given)?;
         let fields = Fields::check(given, tables, self.config.allow_unknown_fields)?;
-        self.models.admit(fingerprint)?;
-        Ok(Call { fields, key, fingerprint, served: served(&self.models)?, model, _room: Some(room) })
+        if !self.config.priorities && fields.priority()? != 0 {
+            let why = "requests are served in their order, as --scheduling-policy fcfs says";
+            return Err(ApiError::unsupported("priority", why));
+        }
+        self.models.suspects.admit(fingerprint)?;
+        let (Origin { key, connection }, served) = (origin, served(&self.models)?);
+        Ok(Call { fields, key, fingerprint, served, model, connection, room: Some(room) })
+    }
+
+    /// Room for the values of a body; first come, first served. None where they are few.
+    ///
+    /// # Errors
+    /// 429 where others have it for too long.
+    async fn room_for_values(&self, body: &[u8]) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        let bytes = weight::parsed(body);
+        if bytes <= FEW_VALUES {
+            return Ok(None);
+        }
+        let most = u32::try_from(bytes.min(VALUES) / KIB + 1).unwrap_or(u32::MAX);
+        let room = self.values.clone().acquire_many_owned(most);
+        match tokio::time::timeout(self.config.body_timeout, room).await {
+            Ok(Ok(room)) => Ok(Some(room)),
+            _ => Err(ApiError::too_many("the values of other requests' bodies take all the room", 1)),
+        }
+    }
+
+    /// Room to make an answer of the tokens of a body that has so much room; first come, first served.
+    ///
+    /// # Errors
+    /// 500 where there is none any more.
+    pub async fn room_for_tokens<M>(&self, call: &Call<M>) -> Result<OwnedSemaphorePermit, ApiError> {
+        let body = call.room.as_ref().map_or(1, |room| room.body.num_permits());
+        let room = self.tokenizing.clone().acquire_many_owned(u32::try_from(body).unwrap_or(u32::MAX)).await;
+        room.map_err(|_| ApiError::internal("no text can be tokenized any more"))
     }
 
     /// The bytes of a body, and the room that they take.
@@ -309,16 +407,15 @@ impl Drop for Waits {
     }
 }
 
-/// As [`blocking`], for work that waits for calls of the engine: those that end by its token do so once the
+/// As [`blocking`], for work that waits for calls of the engine: those that end by this token do so once the
 /// client is gone.
 ///
 /// # Errors
 /// As [`blocking`].
 pub async fn waiting<T: Send + 'static>(
+    cancel: CancelToken,
     work: impl FnOnce(&CancelToken) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let waits = Waits::default();
-    let cancel = waits.0.clone();
     blocking(move || match cancel.is_cancelled() {
         true => Err(ApiError::bad("the client is gone")),
         false => work(&cancel),
@@ -335,4 +432,36 @@ pub async fn blocking<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|_| Err(ApiError::panicked()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+
+    /// A body of small values takes many times its bytes.
+    #[test]
+    fn values_of_bodies_have_room_together() {
+        let config =
+            ServerConfig { body_timeout: std::time::Duration::from_millis(50), ..Default::default() };
+        let load = || engraft::demo().map(Model::from);
+        let models = Arc::new(Models::open(Box::new(load), &config).unwrap());
+        let state = State::new(config, models, &Address::Unix("none".into())).unwrap();
+        let body = format!("{{\"prompt\": [{}0]}}", "0,".repeat(2 << 20)).into_bytes();
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().start_paused(true).build().unwrap().block_on(async {
+            let first = state.room_for_values(&body).await.unwrap();
+            assert!(first.is_some());
+            assert_eq!(state.room_for_values(&body).await.unwrap_err().status, 429);
+            // Few values, and those of long texts, are not in their way.
+            let text = format!("{{\"prompt\": \"{}\"}}", "x".repeat(4 << 20)).into_bytes();
+            assert!(state.room_for_values(b"{\"prompt\": \"x\"}").await.unwrap().is_none());
+            assert!(state.room_for_values(&text).await.is_ok());
+            drop(first);
+            // One that would take more than there is has it alone.
+            let most = "{\"a\":0},".repeat(1 << 20).into_bytes();
+            assert!(state.room_for_values(&most).await.unwrap().is_some());
+        });
+    }
 }

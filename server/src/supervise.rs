@@ -5,8 +5,8 @@ use crate::error::ApiError;
 use crate::model::Model;
 #[cfg(feature = "images")]
 use crate::pictures::Pictures;
-use engraft::{ChatTemplate, EmbedOptions, EngineStats, Error, Result, TextGenerator};
-use std::collections::BTreeMap;
+use crate::suspects::Suspects;
+use engraft::{ChatTemplate, EngineStats, Error, Result, TextGenerator};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -14,14 +14,8 @@ use tokio::sync::Notify;
 /// Opens the model; called again after each loss of its engine.
 pub type Loader = dyn Fn() -> Result<Model> + Send + Sync;
 
-/// Losses of the engine after which a request that was running each time is refused.
-const MOST_LOSSES: u32 = 2;
-/// Requests that were running at a loss, of which that is remembered.
-const SUSPECTS: usize = 1024;
 /// The longest wait before a failed engine is loaded again.
 const MOST_BACKOFF: Duration = Duration::from_secs(30);
-/// How long an engine may take to show that it runs.
-const PROBE: Duration = Duration::from_secs(60);
 /// How often a request that has its turn looks for the pipeline.
 #[cfg(feature = "images")]
 const TICK: Duration = Duration::from_millis(20);
@@ -94,6 +88,16 @@ impl Loaded {
         }
     }
 
+    /// Whether its engine, or its thread, runs.
+    fn is_alive(&self) -> bool {
+        match self {
+            Loaded::Text(served) => served.generator.handle().is_alive(),
+            // A run ends with an error or a panic; what ends its thread is a panic.
+            #[cfg(feature = "images")]
+            Loaded::Pictures(pictures) => pictures.model.is_alive(),
+        }
+    }
+
     fn generation(&self) -> u64 {
         match self {
             Loaded::Text(served) => served.generation,
@@ -119,7 +123,8 @@ pub struct Models {
     backoff: Duration,
     slot: Mutex<std::result::Result<Loaded, Lost>>,
     wake: Notify,
-    suspects: Mutex<BTreeMap<u64, u32>>,
+    /// Requests that were running at losses.
+    pub suspects: Suspects,
 }
 
 impl std::fmt::Debug for Models {
@@ -143,7 +148,7 @@ impl Models {
             backoff: config.restart_backoff,
             slot: Mutex::new(Ok(served)),
             wake: Notify::new(),
-            suspects: Mutex::default(),
+            suspects: Suspects::default(),
         })
     }
 
@@ -213,41 +218,28 @@ impl Models {
 
     /// As [`Models::report_of`], of a request that ran on `served`.
     pub fn report(&self, served: &Served, error: &Error, fingerprint: u64) {
-        self.report_of(served.generation, error, fingerprint);
+        self.report_of(served.generation, served.generator.handle().is_alive(), error, fingerprint);
     }
 
-    /// Takes an error of a request that ran on the model of this generation: one that may mean that the
-    /// engine is lost wakes the supervisor, and counts against the request `fingerprint`.
-    pub fn report_of(&self, generation: u64, error: &Error, fingerprint: u64) {
-        if !matches!(error, Error::DeviceLost { .. } | Error::Comm { .. } | Error::Internal { .. }) {
+    /// Takes an error of a request that ran on the model of this generation, which runs still or does not:
+    /// one that may mean that the engine is lost wakes the supervisor, and a loss counts against the request
+    /// `fingerprint`.
+    pub fn report_of(&self, generation: u64, alive: bool, error: &Error, fingerprint: u64) {
+        let lost = matches!(error, Error::DeviceLost { .. } | Error::Comm { .. });
+        if !lost && !matches!(error, Error::Internal { .. }) {
             return;
         }
         tracing::error!("a request failed: {error}");
-        let mut suspects = self.suspects();
-        if suspects.len() >= SUSPECTS && !suspects.contains_key(&fingerprint) {
-            suspects.pop_first();
+        if lost || !alive {
+            self.suspects.lost(fingerprint, generation);
         }
-        *suspects.entry(fingerprint).or_default() += 1;
         let mut slot = self.slot();
         let same = slot.as_ref().is_ok_and(|now| now.generation() == generation);
-        if same && !matches!(error, Error::Internal { .. }) {
+        if same && lost {
             *slot = Err(Lost::Engine(error.to_string()));
         }
         if same {
             self.wake.notify_one();
-        }
-    }
-
-    /// Refuses a request that was running at two losses of the engine.
-    ///
-    /// # Errors
-    /// 500.
-    pub fn admit(&self, fingerprint: u64) -> std::result::Result<(), ApiError> {
-        match self.suspects().get(&fingerprint) {
-            Some(losses) if *losses >= MOST_LOSSES => Err(ApiError::internal(format!(
-                "the engine was lost {losses} times while this request ran; it is not run again"
-            ))),
-            _ => Ok(()),
         }
     }
 
@@ -257,8 +249,8 @@ impl Models {
         loop {
             self.wake.notified().await;
             let suspected = self.slot().clone();
-            if let Ok(served) = suspected {
-                if alive(&served).await {
+            if let Ok(loaded) = suspected {
+                if loaded.is_alive() {
                     continue;
                 }
                 *self.slot() = Err(Lost::Engine("the engine's thread has ended".into()));
@@ -296,10 +288,6 @@ impl Models {
     fn slot(&self) -> MutexGuard<'_, std::result::Result<Loaded, Lost>> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn suspects(&self) -> MutexGuard<'_, BTreeMap<u64, u32>> {
-        self.suspects.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 fn serve(model: Model, template: Option<&str>, generation: u64) -> Result<Loaded> {
@@ -332,25 +320,6 @@ fn text(generator: Arc<TextGenerator>, template: Option<&str>, generation: u64) 
         own_template,
         generation,
     })))
-}
-
-/// Whether an engine still runs something.
-async fn alive(loaded: &Loaded) -> bool {
-    let served = match loaded {
-        Loaded::Text(served) => served.clone(),
-        // A run ends with an error or a panic; what ends its thread is a panic.
-        #[cfg(feature = "images")]
-        Loaded::Pictures(pictures) => return pictures.model.is_alive(),
-    };
-    let probe = tokio::task::spawn_blocking(move || {
-        served.generator.handle().embed([vec![0]], &EmbedOptions::new()).map(drop)
-    });
-    match tokio::time::timeout(PROBE, probe).await {
-        Ok(Ok(probed)) => {
-            !matches!(probed, Err(Error::DeviceLost { .. } | Error::Comm { .. } | Error::Internal { .. }))
-        }
-        _ => false,
-    }
 }
 
 #[cfg(test)]
@@ -411,13 +380,13 @@ mod tests {
             assert_eq!(models.loaded().map(drop).unwrap_err().status, 503);
             let second = eventually(&models, 1).await.generation();
             assert_eq!(loads.load(Ordering::Relaxed), 3);
-            assert_eq!(models.admit(7), Ok(()));
+            assert_eq!(models.suspects.admit(7), Ok(()));
             // What ran on the first engine says nothing of the second one, but counts against its request.
             models.report(&first, &lost(), 8);
             assert!(models.loaded().is_ok());
-            models.report_of(second, &lost(), 7);
-            assert_eq!(models.admit(7).unwrap_err().status, 500);
-            assert_eq!(models.admit(8), Ok(()));
+            models.report_of(second, true, &lost(), 7);
+            assert_eq!(models.suspects.admit(7).unwrap_err().status, 500);
+            assert_eq!(models.suspects.admit(8), Ok(()));
             eventually(&models, 2).await;
             supervisor.abort();
         });
@@ -431,10 +400,30 @@ mod tests {
             let served = models.text().unwrap();
             models.report(&served, &Error::Internal { what: "one step failed".into() }, 1);
             models.report(&served, &Error::text("a bad text"), 2);
-            assert!(alive(&Loaded::Text(served.clone())).await);
+            models.report(&served, &Error::Internal { what: "another step failed".into() }, 1);
+            // Nothing was lost, so nothing counts against the request.
+            assert_eq!(models.suspects.admit(1), Ok(()));
             tokio::time::sleep(Duration::from_millis(300)).await;
             assert_eq!(models.loaded().unwrap().generation(), 0);
             supervisor.abort();
+        });
+    }
+
+    /// However full its queue is: an engine that is thrown away while it works is there twice.
+    #[test]
+    fn an_engine_that_is_busy_is_kept_and_seen_at_once() {
+        run(async {
+            let one =
+                || engraft::Options::new().max_seqs(1).open(engraft::ModelSource::Demo).map(Model::from);
+            let models = Arc::new(Models::open(Box::new(one), &config()).unwrap());
+            let served = models.text().unwrap();
+            let long = engraft::Request { prompt: vec![5, 6, 7], max_new_tokens: 4000, ..Default::default() };
+            let handle = served.generator.handle();
+            let queue: Vec<_> = (0..64).map(|_| handle.submit(long.clone()).unwrap()).collect();
+            let began = std::time::Instant::now();
+            assert!(models.loaded().unwrap().is_alive());
+            assert!(began.elapsed() < Duration::from_millis(200), "it waited in the queue");
+            drop(queue);
         });
     }
 
@@ -450,10 +439,10 @@ mod tests {
             let supervisor = tokio::spawn(models.clone().supervise());
             let first = models.pictures().unwrap();
             // An error of a run alone is no loss.
-            models.report_of(0, &Error::Internal { what: "one run failed".into() }, 1);
-            assert!(alive(&models.loaded().unwrap()).await);
+            models.report_of(0, true, &Error::Internal { what: "one run failed".into() }, 1);
+            assert!(models.loaded().unwrap().is_alive());
             let error = first.model.generate(small.clone(), 1, |_| unreachable!("planted")).unwrap_err();
-            models.report_of(first.generation, &error, 2);
+            models.report_of(first.generation, first.model.is_alive(), &error, 2);
             assert!(matches!(&error, Error::Internal { what } if what.contains("panicked")), "{error}");
             eventually(&models, 1).await;
             let second = models.pictures().unwrap();
@@ -489,7 +478,7 @@ mod tests {
                         assert_eq!((second.generation, second.model.is_alive()), (1, true));
                     }
                 }
-                assert!(models.suspects().is_empty());
+                assert!(models.suspects.is_empty());
                 supervisor.abort();
             });
         }

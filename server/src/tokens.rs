@@ -1,13 +1,16 @@
 //! `/tokenize` and `/detokenize`.
 
-use crate::error::{ApiError, json_response};
+use crate::error::ApiError;
 use crate::fields::Shape::{Bool, Ids, List, Messages, Object, Text};
-use crate::fields::{Field, honoured, refused};
+use crate::fields::{Field, honoured, of_template, refused};
 use crate::render::{Conversation, plain};
-use crate::state::{State, blocking};
+use crate::sending::sent;
+use crate::state::{Call, State, blocking};
+use crate::watch::Watch;
 use axum::body::Body;
 use axum::extract;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{Request, Response};
+use engraft::CancelToken;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -19,8 +22,8 @@ const TOKENIZE: &[Field] = &[
     honoured("return_token_strs", Bool),
     honoured("add_generation_prompt", Bool),
     honoured("continue_final_message", Bool),
-    honoured("chat_template_kwargs", Object),
-    honoured("documents", List),
+    of_template("chat_template_kwargs", Object),
+    of_template("documents", List),
     refused("tools", "this version of the server calls no tools"),
     refused("chat_template", "the server's own template counts"),
 ];
@@ -40,9 +43,10 @@ pub async fn tokenize(
 ) -> Result<Response<Body>, ApiError> {
     let call = state.read(request, &[TOKENIZE]).await?;
     let shield = state.config.no_special_in_user_text;
-    let value = blocking(move || {
+    answered(&state, call, move |call| {
         let (fields, served) = (&call.fields, &call.served);
         let tokenizer = served.generator.tokenizer();
+        let most = served.generator.info().max_context;
         let ids = match (fields.text("prompt")?, fields.get("messages")) {
             (Some(text), None) => {
                 let special = fields.flag("add_special_tokens", true)?;
@@ -50,7 +54,7 @@ pub async fn tokenize(
             }
             (None, Some(_)) => {
                 let special = fields.flag("add_special_tokens", false)?;
-                Conversation::of(fields)?.tokens(served, shield, special)?
+                Conversation::of(fields)?.tokens(served, shield, special, most)?
             }
             _ => return Err(ApiError::field("prompt", "or `messages` has to be given, and not both")),
         };
@@ -60,11 +64,35 @@ pub async fn tokenize(
             ),
             false => None,
         };
-        let most = served.generator.info().max_context;
-        Ok(json!({"count": ids.len(), "max_model_len": most, "tokens": ids, "token_strs": texts}))
+        // Without values of each token, which take many times as much.
+        let (tokens, texts) =
+            (written(serde_json::to_string(&ids))?, written(serde_json::to_string(&texts))?);
+        let (count, end) = (ids.len(), "}");
+        Ok(format!(
+            "{{\"count\":{count},\"max_model_len\":{most},\"token_strs\":{texts},\"tokens\":{tokens}{end}"
+        ))
     })
-    .await?;
-    Ok(json_response(StatusCode::OK, &value))
+    .await
+}
+
+/// Sends what `made` makes of a request, one behind the other as far as their room goes.
+async fn answered(
+    state: &Arc<State>,
+    call: Call,
+    made: impl FnOnce(&Call) -> Result<String, ApiError> + Send + 'static,
+) -> Result<Response<Body>, ApiError> {
+    let (place, watch) = (state.admission.stay(), Watch::new(state, CancelToken::default()));
+    let connection = call.connection.clone();
+    let room = watch.unless(state.room_for_tokens(&call)).await?;
+    // As long as the work takes, whether or not its client is still there, and until the answer has room of
+    // its own.
+    let made = watch.unless(blocking(move || Ok((made(&call)?, room)))).await;
+    let (text, _room) = made?;
+    sent(state, &connection, &watch, text, place).await
+}
+
+fn written(text: serde_json::Result<String>) -> Result<String, ApiError> {
+    text.map_err(|error| ApiError::internal(error.to_string()))
 }
 
 /// The text of token ids.
@@ -80,6 +108,9 @@ pub async fn detokenize(
     let generator = &call.served.generator;
     let vocab = generator.info().vocab.max(generator.tokenizer().vocab_size());
     let ids = call.fields.ids_below("tokens", vocab)?;
-    let text = blocking(move || Ok(call.served.generator.tokenizer().decode(&ids, false)?)).await?;
-    Ok(json_response(StatusCode::OK, &json!({"prompt": text})))
+    answered(&state, call, move |call| {
+        let text = call.served.generator.tokenizer().decode(&ids, false)?;
+        Ok(json!({"prompt": text}).to_string())
+    })
+    .await
 }

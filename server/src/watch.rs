@@ -55,7 +55,11 @@ impl Watch {
     pub async fn unless<T>(&self, work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
         let mut ended = self.ended.clone();
         tokio::select! {
-            done = work => done,
+            // What was cancelled on the way says so, and not why.
+            done = work => match (done, self.why.get()) {
+                (Err(_), Some(why)) => Err(why.clone()),
+                (done, _) => done,
+            },
             _ = ended.wait_for(|ended| *ended) => {
                 Err(self.why.get().cloned().unwrap_or_else(|| ApiError::internal("the request was ended")))
             }

@@ -61,7 +61,7 @@ fn multipart(texts: &[(&str, &str)], file: &[u8]) -> Vec<u8> {
 
 fn head(path: &str, length: usize) -> String {
     format!(
-        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
          Content-Type: multipart/form-data; boundary=line\r\nContent-Length: {length}\r\n\r\n"
     )
 }

@@ -96,7 +96,7 @@ fn malformed(server: &Running, which: u64) {
         2 => request("/v1/completions", JSON, "{\"prompt\": \"x\", \"temperature\": -3}"),
         3 => request("/v1/completions", JSON, "{\"prompt\": \"x\", \"nothing\": 1}"),
         4 => request("/v1/chat/completions", JSON, "{\"messages\": [{\"role\": \"user\"}]}"),
-        _ => "GET /v1/completions HTTP/1.1\r\nConnection: close\r\nHost: x\r\n\r\n".into(),
+        _ => "GET /v1/completions HTTP/1.1\r\nConnection: close\r\nHost: localhost\r\n\r\n".into(),
     };
     let answer = server.raw(bad.as_bytes());
     assert!((400..500).contains(&answer.status), "{} {}", answer.status, answer.text());

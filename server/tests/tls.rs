@@ -85,7 +85,7 @@ fn requests_are_answered_over_tls_alone() {
     let other = Folder::new("other");
     let error = encrypted(&server, &other.certificate().0, &completion(false)).unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
-    for bytes in ["GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", ""] {
+    for bytes in ["GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", ""] {
         let (mut plain, mut all) = (server.connect(), Vec::new());
         plain.write_all(bytes.as_bytes()).unwrap();
         let _ = plain.read_to_end(&mut all);

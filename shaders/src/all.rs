@@ -1,8 +1,8 @@
 //! The closed set: every variant that the backend may ask for, so that tests see the same set.
 
 use crate::{
-    Attention, Elem, Elementwise, Index, Kernel, Kv, Limit, Moe, Norm, Packing, Picture, Reduce, Rescale,
-    moves,
+    Attention, Elem, Elementwise, Index, Kernel, Kv, KvElem, Limit, Moe, Norm, Packing, Picture, Reduce,
+    Rescale, moves,
 };
 
 impl Kernel {
@@ -20,6 +20,10 @@ impl Kernel {
         for x in Elem::ALL {
             of_element(&mut all, x);
             for kv in Elem::ALL {
+                all.extend([Kernel::RopeAppend(x, kv), Kernel::Index(Index::Scores, x, kv)]);
+                all.extend(Reduce::ALL.map(|reduce| Kernel::RopeAppendNorm(x, kv, reduce)));
+            }
+            for kv in Elem::ALL.map(KvElem::Plain).into_iter().chain(KvElem::CODES) {
                 of_slab(&mut all, x, kv, columns);
             }
         }
@@ -77,7 +81,7 @@ fn of_element(all: &mut Vec<Kernel>, x: Elem) {
         Kernel::Quantize(x),
         Kernel::NormGroups(x),
         Kernel::Rope(x),
-        Kernel::Kv(Kv::Copy, x, x),
+        Kernel::Kv(Kv::Copy, x, x.into()),
     ]);
     for reduce in Reduce::ALL {
         all.extend([Norm::Alone, Norm::Add, Norm::Heads].map(|how| Kernel::Norm(how, x, reduce)));
@@ -93,14 +97,12 @@ fn of_element(all: &mut Vec<Kernel>, x: Elem) {
 }
 
 /// Rows of one element type and a slab of another.
-fn of_slab(all: &mut Vec<Kernel>, x: Elem, kv: Elem, columns: u32) {
-    all.extend([Kernel::RopeAppend(x, kv), Kernel::Index(Index::Scores, x, kv)]);
-    all.extend(Reduce::ALL.map(|reduce| Kernel::RopeAppendNorm(x, kv, reduce)));
+fn of_slab(all: &mut Vec<Kernel>, x: Elem, kv: KvElem, columns: u32) {
     all.extend([Kv::Append, Kv::Read].map(|how| Kernel::Kv(how, x, kv)));
     for (columns, bits) in (1..=columns).flat_map(|c| [0, 1, 2, 3].map(|bits| (c, bits))) {
         let (capped, subgroups) = (bits & 1 != 0, bits & 2 != 0);
         let kinds = [(false, false), (true, false), (true, true)];
-        for (dense, distances) in kinds.into_iter().filter(|(dense, _)| !dense || kv == x) {
+        for (dense, distances) in kinds.into_iter().filter(|(dense, _)| !dense || kv == x.into()) {
             let how = Attention { dense, columns, capped, subgroups, distances };
             all.push(Kernel::Attention(how, x, kv));
         }

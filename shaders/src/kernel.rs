@@ -1,6 +1,6 @@
 //! The kernels: each is one variant of one template.
 
-use crate::{Elem, Packing};
+use crate::{Elem, KvElem, Packing};
 
 /// One variant of one template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -85,14 +85,14 @@ pub enum Kernel {
     /// The same with a norm of every query and key head before it.
     RopeAppendNorm(Elem, Elem, Reduce),
     /// Paged keys and values: rows, slab.
-    Kv(Kv, Elem, Elem),
+    Kv(Kv, Elem, KvElem),
     /// An index of keys: queries, keys.
     Index(Index, Elem, Elem),
     /// Attention: queries and outputs, keys and values.
-    Attention(Attention, Elem, Elem),
+    Attention(Attention, Elem, KvElem),
     /// Attention over pages for `ATTENTION_SLOTS` queries that read the same keys: units of value columns,
     /// whether scores are capped; queries and outputs, keys and values.
-    AttentionTile(u32, bool, Elem, Elem),
+    AttentionTile(u32, bool, Elem, KvElem),
     /// Words and rows moved: a macro of `rows.wgsl` by its name ([`crate::moves`]), of this element type
     /// where it has one.
     Rows(&'static str, Elem),
@@ -312,13 +312,17 @@ impl Kernel {
                 format!("rope_append_norm_{}_{}_{}", x.name(), kv.name(), reduce.name())
             }
             Kernel::Index(how, x, kv) => format!("index_{}_{}_{}", how.name(), x.name(), kv.name()),
-            Kernel::Kv(how, x, kv) => format!("kv_{}_{}_{}", how.name(), x.name(), kv.name()),
+            Kernel::Kv(how, x, kv) => {
+                let codes = if kv.plain().is_none() { "_codes" } else { "" };
+                format!("kv_{}{codes}_{}_{}", how.name(), x.name(), kv.name())
+            }
             Kernel::Attention(how, x, kv) => {
                 let Attention { dense, columns, capped, subgroups, distances } = how;
-                let keys = match (dense, distances) {
-                    (_, true) => "disentangled",
-                    (true, false) => "dense",
-                    (false, false) => "paged",
+                let keys = match (dense, distances, kv.plain()) {
+                    (_, true, _) => "disentangled",
+                    (true, false, _) => "dense",
+                    (false, false, Some(_)) => "paged",
+                    (false, false, None) => "codes",
                 };
                 let capped = if capped { "_capped" } else { "" };
                 let largest = if subgroups { "_subgroups" } else { "" };
@@ -326,7 +330,8 @@ impl Kernel {
             }
             Kernel::AttentionTile(columns, capped, x, kv) => {
                 let capped = if capped { "_capped" } else { "" };
-                format!("attention_tile{capped}_{}_{}_c{columns}", x.name(), kv.name())
+                let codes = if kv.plain().is_none() { "_codes" } else { "" };
+                format!("attention_tile{codes}{capped}_{}_{}_c{columns}", x.name(), kv.name())
             }
             Kernel::Picture(how, x) => format!("picture_{}_{}", how.name(), x.name()),
             Kernel::Moe(how, x) => format!("moe_{}_{}", how.name(), x.name()),

@@ -12,17 +12,23 @@
 //! The feature `folder` reads templates from the folder that `ENGRAFT_WGSL` names, where it is set: for work
 //! on shaders without a build, and for `.ci/mutants`.
 //!
+//! [`uncontracted`] marks what naga makes of a variant for Vulkan: no compiler may contract or reassociate
+//! it.
+//!
 //! Not here: devices, buffers, choice of kernels (`engraft-wgpu`). Every variant is parsed and validated by
 //! naga in the tests; what a kernel computes is tested by the conformance suite.
 
 mod all;
+mod exact;
 mod kernel;
 mod render;
 
+pub use exact::{Strictness, uncontracted};
 pub use kernel::{Attention, Elementwise, Index, Kernel, Kv, Limit, Moe, Norm, Picture, Reduce, Rescale};
 pub use render::{Access, Move, RenderError, Source, moves, source};
 
-/// Element type of activations and KV as shaders see it; 16-bit elements lie in pairs in words.
+/// Element type of activations as shaders see it, and of keys and values that are no codes; 16-bit elements
+/// lie in pairs in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Elem {
     /// One word.
@@ -44,6 +50,51 @@ impl Elem {
             Elem::F16 => "f16",
             Elem::Bf16 => "bf16",
         }
+    }
+}
+
+/// What pages keep of keys and values: elements, or bytes with a scale for every head of a position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KvElem {
+    /// Elements.
+    Plain(Elem),
+    /// Signed integers.
+    Int8,
+    /// e4m3.
+    Fp8,
+}
+
+impl KvElem {
+    /// Those with scales.
+    pub const CODES: [KvElem; 2] = [KvElem::Int8, KvElem::Fp8];
+
+    /// Name in templates and labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            KvElem::Plain(elem) => elem.name(),
+            KvElem::Int8 => "int8",
+            KvElem::Fp8 => "fp8",
+        }
+    }
+
+    /// The element type of pages without scales.
+    pub const fn plain(self) -> Option<Elem> {
+        match self {
+            KvElem::Plain(elem) => Some(elem),
+            KvElem::Int8 | KvElem::Fp8 => None,
+        }
+    }
+
+    /// Words of a head's row at a position, where rows are of whole words: four codes in one, the last
+    /// perhaps in part, and the scale (`codes.wgsl`). A row without columns has none.
+    pub const fn coded_words(width: usize) -> usize {
+        if width == 0 { 0 } else { width.div_ceil(4) + 1 }
+    }
+}
+
+impl From<Elem> for KvElem {
+    fn from(elem: Elem) -> Self {
+        KvElem::Plain(elem)
     }
 }
 

@@ -1,9 +1,9 @@
 //! From a kernel to its text, and from the text to what a dispatch has to bring.
 
-use crate::{ATTENTION_SLOTS, Attention, Dialect, Elem, Kernel, Packing};
+use crate::{ATTENTION_SLOTS, Attention, Dialect, Elem, Kernel, KvElem, Packing};
 use minijinja::{Environment, Value, context};
 
-const TEMPLATES: [(&str, &str); 29] = [
+const TEMPLATES: [(&str, &str); 30] = [
     ("prelude.wgsl", include_str!("../wgsl/prelude.wgsl")),
     ("division.wgsl", include_str!("../wgsl/division.wgsl")),
     ("math.wgsl", include_str!("../wgsl/math.wgsl")),
@@ -23,6 +23,7 @@ const TEMPLATES: [(&str, &str); 29] = [
     ("rope_append.wgsl", include_str!("../wgsl/rope_append.wgsl")),
     ("rope_append_norm.wgsl", include_str!("../wgsl/rope_append_norm.wgsl")),
     ("index.wgsl", include_str!("../wgsl/index.wgsl")),
+    ("codes.wgsl", include_str!("../wgsl/codes.wgsl")),
     ("kv.wgsl", include_str!("../wgsl/kv.wgsl")),
     ("attention.wgsl", include_str!("../wgsl/attention.wgsl")),
     ("attention_tile.wgsl", include_str!("../wgsl/attention_tile.wgsl")),
@@ -180,6 +181,11 @@ fn elem(e: Elem, f16: bool) -> &'static str {
     if f16 && e == Elem::F16 { "h16" } else { e.name() }
 }
 
+/// What is asked for of pages.
+fn pages(kv: KvElem, f16: bool) -> Value {
+    context! { kv => kv.plain().map_or(kv.name(), |of| elem(of, f16)), coded => kv.plain().is_none() }
+}
+
 /// What the template of `kernel` asks for.
 fn options(kernel: &Kernel, f16: bool) -> Value {
     let elem = |e: Elem| elem(e, f16);
@@ -201,13 +207,13 @@ fn options(kernel: &Kernel, f16: bool) -> Value {
             context! { x => elem(x), kv => elem(kv), reduce => reduce.name() }
         }
         Kernel::Index(how, x, kv) => context! { how => how.name(), x => elem(x), kv => elem(kv) },
-        Kernel::Kv(how, x, kv) => context! { how => how.name(), x => elem(x), kv => elem(kv) },
+        Kernel::Kv(how, x, kv) => context! { how => how.name(), x => elem(x), ..pages(kv, f16) },
         Kernel::Attention(how, x, kv) => {
             let Attention { dense, columns, capped, subgroups, distances } = how;
-            context! { dense, distances, columns, capped, subgroups, x => elem(x), kv => elem(kv) }
+            context! { dense, distances, columns, capped, subgroups, x => elem(x), ..pages(kv, f16) }
         }
         Kernel::AttentionTile(columns, capped, x, kv) => {
-            context! { slots => ATTENTION_SLOTS, columns, capped, x => elem(x), kv => elem(kv) }
+            context! { slots => ATTENTION_SLOTS, columns, capped, x => elem(x), ..pages(kv, f16) }
         }
         Kernel::Limit(how) => context! { how => how.name() },
         Kernel::Rows(..) | Kernel::Sample | Kernel::Mark | Kernel::Probe | Kernel::Lanes => Value::from(()),

@@ -8,10 +8,14 @@ subgroups where there are any (`subgroups`): the bits are the same.
 With `distances` (over plain rows, a key head for every query head) a score has two more chains, of the query and
 the key of a distance, and of the key and the query of a distance; either may be missing.
 
+Keys and values in codes (`coded`, over pages) are widened on the way, exactly: the bits are those of pages of f32
+with the same values.
+
 Bounds and lengths that no step has are clamped to the rows and pages that there are, so that loops end; only
 rows that a workgroup takes by its own number are written. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
+{%- import "codes.wgsl" as codes -%}
 {%- set places = [
     "k_offset", "v_offset", "kv_pitches", "of_q_offset", "of_k_offset", "of_pitches",
 ] if distances else ["k_offset", "k_pitch", "v_offset", "v_pitch", "slice"] if dense else [
@@ -26,8 +30,14 @@ rows that a workgroup takes by its own number are written. -#}
 {{ it.slices() }}
 {%- endif %}
 {{ it.reads(0, "q", x) }}
+{%- if coded %}
+@group(0) @binding(1) var<storage, read> keys: array<u32>;
+@group(0) @binding(2) var<storage, read> values: array<u32>;
+{{ codes.values(kv) }}
+{%- else %}
 {{ it.reads(1, "keys", kv) }}
 {{ it.reads(2, "values", kv) }}
+{%- endif %}
 // Bounds of the sequences' query rows; with pages also their rows of the table and their lengths.
 @group(0) @binding(3) var<storage, read> sequences: array<u32>;
 // Scale, soft cap and its reciprocal, window or chunk, flags, ahead, how far behind a query and ahead of it
@@ -194,10 +204,22 @@ fn main(
 {%- endif %}
 {%- else %}
                 let page = pages[row + j / p.page_size];
+{%- if coded %}
+                let k_base = (page * kv_heads + kv_head) * words_of(k_dim) * p.page_size + j % p.page_size;
+                let k_scale = bitcast<f32>(keys[k_base + scale_place(k_dim) * p.page_size]);
+                var word = 0u;
+                for (var d = 0u; d < k_dim; d += 1u) {
+                    if ((d & 3u) == 0u) {
+                        word = keys[k_base + (d >> 2u) * p.page_size];
+                    }
+                    acc = chained(q_at(q_base + d), code_value(word, d, k_scale), acc);
+                }
+{%- else %}
                 let k_base = (page * kv_heads + kv_head) * k_dim * p.page_size + j % p.page_size;
                 for (var d = 0u; d < k_dim; d += 1u) {
                     acc = chained(q_at(q_base + d), keys_at(k_base + d * p.page_size), acc);
                 }
+{%- endif %}
 {%- endif %}
                 var s = og(og(acc) * scale);
 {%- if capped %}
@@ -251,7 +273,14 @@ fn main(
 {%- else %}
                         let at = chunk + i;
                         let page = pages[row + at / p.page_size];
+{%- if coded %}
+                        let v_base =
+                            ((page * kv_heads + kv_head) * p.page_size + at % p.page_size) * words_of(v_dim);
+                        let v_scale = bitcast<f32>(values[v_base + scale_place(v_dim)]);
+                        let value = code_value(values[v_base + (d >> 2u)], d, v_scale);
+{%- else %}
                         let value = values_at(((page * kv_heads + kv_head) * p.page_size + at % p.page_size) * v_dim + d);
+{%- endif %}
 {%- endif %}
                         let e = shared_e[i];
                         l = og(l + e);

@@ -7,6 +7,7 @@ A workgroup takes a tile of rows for some heads. Where the tile's rows belong to
 through them one after the other. -#}
 {%- import "prelude.wgsl" as it -%}
 {%- import "math.wgsl" as math -%}
+{%- import "codes.wgsl" as codes -%}
 {{ it.params(carrier, [
     "tokens", "seqs", "dims", "heads", "q_offset", "q_pitch", "out_offset", "out_pitch",
     "bounds_offset", "rows_offset", "lens_offset", "table_offset", "table_stride", "page_size",
@@ -15,8 +16,14 @@ through them one after the other. -#}
 {{ math.functions() }}
 {{ it.slices() }}
 {{ it.reads(0, "q", x) }}
+{%- if coded %}
+@group(0) @binding(1) var<storage, read> keys: array<u32>;
+@group(0) @binding(2) var<storage, read> values: array<u32>;
+{{ codes.values(kv) }}
+{%- else %}
 {{ it.reads(1, "keys", kv) }}
 {{ it.reads(2, "values", kv) }}
+{%- endif %}
 // Bounds of the sequences' query rows, their rows of the table, their lengths.
 @group(0) @binding(3) var<storage, read> sequences: array<u32>;
 // As in attention.wgsl.
@@ -135,12 +142,25 @@ fn main(
                 let j = chunk + v;
                 if (j >= lo && j < hi) {
                     let page = pages[row + j / p.page_size];
+{%- if coded %}
+                    let k_base = (page * kv_heads + kv_head) * words_of(k_dim) * p.page_size + j % p.page_size;
+                    let k_scale = bitcast<f32>(keys[k_base + scale_place(k_dim) * p.page_size]);
+                    var word = 0u;
+{%- else %}
                     let k_base = (page * kv_heads + kv_head) * k_dim * p.page_size + j % p.page_size;
+{%- endif %}
 {%- for s in range(slots) %}
                     var acc{{ s }} = 0.0;
 {%- endfor %}
                     for (var d = 0u; d < k_dim; d += 1u) {
+{%- if coded %}
+                        if ((d & 3u) == 0u) {
+                            word = keys[k_base + (d >> 2u) * p.page_size];
+                        }
+                        let key = code_value(word, d, k_scale);
+{%- else %}
                         let key = keys_at(k_base + d * p.page_size);
+{%- endif %}
 {%- for s in range(slots) %}
                         acc{{ s }} = chained(q_at(q{{ s }} + d), key, acc{{ s }});
 {%- endfor %}
@@ -192,8 +212,15 @@ fn main(
                         for (var i = from_; i < to; i += 1u) {
                             let at = chunk + i;
                             let page = pages[row + at / p.page_size];
+{%- if coded %}
+                            let v_base =
+                                ((page * kv_heads + kv_head) * p.page_size + at % p.page_size) * words_of(v_dim);
+                            let v_scale = bitcast<f32>(values[v_base + scale_place(v_dim)]);
+                            let value = code_value(values[v_base + (d >> 2u)], d, v_scale);
+{%- else %}
                             let value =
                                 values_at(((page * kv_heads + kv_head) * p.page_size + at % p.page_size) * v_dim + d);
+{%- endif %}
 {%- for s in range(slots) %}
                             if (i >= a{{ s }} && i < b{{ s }}) {
                                 let e = shared_e[i + {{ s * 64 }}u];

@@ -13,8 +13,9 @@ order of positions. -#}
 ] %}
 {%- if how == "scores" %}
 {{ it.params(carrier, lists + [
-    "q_offset", "factors_offset", "low_offset", "high_offset", "out_offset", "out_pitch",
+    "q_offset", "factors_offset", "low_offset", "high_offset", "out_offset", "out_pitch", "slice",
 ]) }}
+{{ it.slices() }}
 {{ it.reads(0, "q", x) }}
 {{ it.reads(1, "factors", x) }}
 {{ it.reads(2, "low", kv) }}
@@ -86,13 +87,14 @@ fn main(
     @builtin(local_invocation_index) v: u32,
 ) {
     let width = fixed[LOW_COLS] + fixed[HIGH_COLS];
-    for (var r = group.y; r < p.rows; r += groups.y) {
+    let across = groups.x * slice_step(0u);
+    for (var r = along(1u, group.y); r < p.rows; r += groups.y * slice_step(1u)) {
         let token = p.first + r;
         let own = keys_of(token);
         if (own.keys <= fixed[COUNT]) {
             continue;
         }
-        for (var j = group.x * 64u + v; j < own.keys; j += groups.x * 64u) {
+        for (var j = along(0u, group.x) * 64u + v; j < own.keys; j += across * 64u) {
             let slot = slot_of(own, j);
             if (slot >= fixed[SLOTS]) {
                 out[p.out_offset + r * p.out_pitch + j] = 0.0;

@@ -179,10 +179,10 @@ if ((p.flags & BIAS) != 0u) {
     y = og(y + bias[{{ "(expert - (p.flags >> 2u)) * p.inner + n" if experts else "n" }}]);
 }
 {%- if act %}
-y = act_of(p.act, out_round(y));
+y = og(act_of(p.act, out_round(y)));
 {%- elif not experts %}
 if ((p.flags & ADD) != 0u) {
-    y = out_at(to) + out_round(y);
+    y = og(out_at(to) + out_round(y));
 }
 {%- endif %}
 out_put(to, y);

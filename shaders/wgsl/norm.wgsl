@@ -60,7 +60,7 @@ fn main(
                 y = og(y * select(w, og(1.0 + w), (p.flags & PLUS_ONE) != 0u));
             }
             if ((p.flags & BIAS) != 0u) {
-                y = y + bias[c];
+                y = og(y + bias[c]);
             }
             out_put(to + c, y);
         }

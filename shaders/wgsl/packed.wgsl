@@ -13,12 +13,8 @@ values shares lies in a plane of its own, `[panel][block][word][output]`:
 
 Values are decoded as `engraft_core::quant` does: products of scale and code are exact, the minimum is
 added in one rounding. -#}
-{%- macro weight(slot, format) -%}
-@group(0) @binding({{ slot }}) var<storage, read> codes: array<{{ {"f32": "vec4<f32>", "h16": "vec4<f16>", "f16": "vec2<u32>", "bf16": "vec2<u32>"}[format] or "u32" }}>;
-@group(0) @binding({{ slot + 1 }}) var<storage, read> scales: array<u32>;
-
-const UNIT = {{ unit(format) }}u;
-{%- if format in ["e4m3", "e5m2", "e3m2"] %}
+{#- A finite float of eight or six bits. -#}
+{%- macro small_float(format) -%}
 {%- set mantissa = {"e4m3": 3, "e5m2": 2, "e3m2": 2}[format] %}
 {%- set low = {"e4m3": 127, "e5m2": 127, "e3m2": 31}[format] %}
 {%- set bias = {"e4m3": 7, "e5m2": 15, "e3m2": 3}[format] %}
@@ -32,6 +28,15 @@ fn small_float(code: u32) -> f32 {
     let value = select(normal, least, size < {{ {"e4m3": 8, "e5m2": 4, "e3m2": 4}[format] }}u);
     return select(value, -value, code > {{ low }}u);
 }
+{%- endmacro -%}
+
+{%- macro weight(slot, format) -%}
+@group(0) @binding({{ slot }}) var<storage, read> codes: array<{{ {"f32": "vec4<f32>", "h16": "vec4<f16>", "f16": "vec2<u32>", "bf16": "vec2<u32>"}[format] or "u32" }}>;
+@group(0) @binding({{ slot + 1 }}) var<storage, read> scales: array<u32>;
+
+const UNIT = {{ unit(format) }}u;
+{%- if format in ["e4m3", "e5m2", "e3m2"] %}
+{{ small_float(format) }}
 {%- elif format == "e2m1" %}
 const PLACES = array<f32, 16>(
     0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,

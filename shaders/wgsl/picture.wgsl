@@ -70,7 +70,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         }
         var y = tree(leaf[0], leaf[1], leaf[2], leaf[3], leaf[4], leaf[5], leaf[6], leaf[7]);
         if (p.biased != 0u) {
-            y = y + bias[c];
+            y = og(y + bias[c]);
         }
         out_put(p.out_offset + r * p.out_pitch + c, y);
     }

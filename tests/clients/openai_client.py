@@ -1,6 +1,9 @@
 """OpenAI's own client, in the line that this environment has: openai_client.py ADDRESS."""
 
+import inspect
+import json
 import sys
+import urllib.request
 
 import openai
 
@@ -42,4 +45,15 @@ try:
     raise SystemExit("a temperature of -1 was taken")
 except openai.BadRequestError as error:
     assert error.param == "temperature", error
+# Every field that this line of the client can send is in the server's tables: honoured, without effect or refused.
+paths = json.load(urllib.request.urlopen(sys.argv[1] + "/openapi.json"))["paths"]
+calls = {
+    "/v1/chat/completions": client.chat.completions.create,
+    "/v1/completions": client.completions.create,
+    "/v1/embeddings": client.embeddings.create,
+}
+for path, create in calls.items():
+    schema = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    sent = set(inspect.signature(create).parameters) - {"extra_headers", "extra_query", "extra_body", "timeout"}
+    assert len(sent) > 4 and sent <= set(schema["properties"]), (path, sent - set(schema["properties"]))
 print("openai", openai.__version__, "ok")

@@ -29,6 +29,36 @@ const direct = await fetch(address + "/v1/chat/completions", {
   body: JSON.stringify({ messages: [{ role: "user", content: "This package provides" }], seed: 3, temperature: 0.5, max_tokens: 40 }),
 }).then(r => r.json());
 assert.equal(text, direct.choices[0].message.content);
+// A long answer is stopped: its request ends in the server, and what was said stays. Others run next to it,
+// so that it takes its time.
+const completion = body => fetch(address + "/v1/completions", {
+  method: "POST",
+  headers: { "Content-Type": "application/json" },
+  body: JSON.stringify(body),
+});
+const load = () => fetch(address + "/load").then(r => r.json()).then(all => all.server_load);
+const rates = await page.locator(".rate").count();
+await page.route("**/v1/chat/completions", (route, request) =>
+  route.continue({ postData: JSON.stringify({ ...request.postDataJSON(), ignore_eos: true }) }));
+await page.fill("#max_tokens", "400");
+await page.fill("#temperature", "1");
+await page.fill("#text", "A library for");
+const others = completion({ prompt: "The GNU", n: 7, max_tokens: 450, ignore_eos: true, temperature: 1 });
+await page.click("#send");
+await page.waitForFunction(() => document.querySelectorAll(".assistant")[1]?.textContent.length > 20);
+assert(!(await page.isVisible("#send")), "the answer has ended already");
+await page.click("#stop");
+await page.waitForSelector("#send:visible");
+await others.then(answer => answer.text());
+for (let i = 0; (await load()) > 0; i++) {
+  assert(i < 100, "the request goes on");
+  await new Promise(done => setTimeout(done, 20));
+}
+const stopped = (await page.textContent(".assistant >> nth=1")).length;
+const said = await page.textContent(".rate >> nth=-1");
+assert(stopped > 20 && (await page.locator(".rate").count()) === rates + 1 && parseInt(said) < 400, said);
+assert.equal(await page.locator(".error").count(), 0);
+await page.unroute("**/v1/chat/completions");
 // An error is shown.
 await page.fill("#temperature", "-3");
 await page.fill("#text", "again");

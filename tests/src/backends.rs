@@ -1,7 +1,8 @@
 //! What can be tested on this machine, and what the run was told to require.
 //!
 //! `ENGRAFT_REQUIRE` is a list such as `cuda:soft,wgpu:llvmpipe`: what it names must be there, or the run
-//! fails. What is absent otherwise is skipped, and the run says so.
+//! fails. What is absent otherwise is left out, and the summary says so (`trials`): tests that are marked by
+//! `#[test]` alone pass whatever they ran on, and do not ask here.
 //!
 //! `cuda:soft` is the software driver; a process has one driver, so it is used only where it is named, and
 //! then instead of a real one. `cuda:soft:reverse` and `cuda:soft:random7` run the warps and blocks of
@@ -9,23 +10,18 @@
 //! (`cuda:1`).
 
 use crate::laws::{Lab, TWIN};
+pub use crate::rerun::{AS_HARDWARE, BLOCKING, FULL, REQUIRE, WAIT_LIMIT};
 use engraft_core::backend::Backend;
 use engraft_core::numerics::{Madd, Mode};
 use engraft_core::{Error, Result};
 use engraft_cpu::{Cpu, CpuConfig, Isa};
 use engraft_cuda::{Cuda, CudaConfig};
 use engraft_wgpu::{Reduce, Wgpu, WgpuConfig};
+use sample::Sample;
 use soft_cuda::preload::{self, Schedule};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The variable of test programs.
-pub const REQUIRE: &str = "ENGRAFT_REQUIRE";
-/// The variable that has every kernel of a CUDA device waited for.
-pub const BLOCKING: &str = "ENGRAFT_BLOCKING";
-/// The variable that sets how many seconds one wait for a CUDA device may take.
-pub const WAIT_LIMIT: &str = "ENGRAFT_WAIT_LIMIT";
 
 /// The folder `tests` of the project: where `ENGRAFT_TESTS` says, below the current folder (programs that
 /// were built elsewhere), or where this was built.
@@ -70,6 +66,12 @@ pub fn adapters() -> Vec<String> {
     all.iter().filter_map(|a| first(&a.name)).collect()
 }
 
+/// Those of them that the run names.
+pub fn required_adapters() -> Vec<String> {
+    let required = std::env::var(REQUIRE).unwrap_or_default().to_lowercase();
+    adapters().into_iter().filter(|name| required.contains(name.as_str())).collect()
+}
+
 /// An adapter, software ones too; in the browsers' way of passing parameters when `uniform_parameters`.
 pub fn wgpu(adapter: Option<&str>, uniform_parameters: bool) -> Result<Arc<Wgpu>> {
     let adapter = adapter.map(str::to_string);
@@ -87,8 +89,16 @@ pub fn wgpu_reduced(adapter: &str, reduce: Reduce) -> Result<Arc<Wgpu>> {
 
 /// Whether an op is tested in a lab: where sums are split over lanes only ops that have such a variant.
 pub fn concerns(lab: &str, op: &str) -> bool {
-    let reduced =
-        ["norm", "add_norm", "head_norm", "qkv_rope_append", "attend", "attend_dense", "attend_disentangled"];
+    let reduced = [
+        "norm",
+        "add_norm",
+        "head_norm",
+        "qkv_rope_append",
+        "attend",
+        "attend_codes",
+        "attend_dense",
+        "attend_disentangled",
+    ];
     !lab.ends_with("-subgroups")
         || reduced.contains(&op)
         || ["linear", "linear_act", "gated_linear", "linear_add"].contains(&op)
@@ -239,10 +249,30 @@ pub fn seeds(lab: &str, packed: bool, turns: u64) -> u64 {
     }
 }
 
-/// Whether a lab has time for cases of the sizes that models have: on the software driver, kernels have tests
-/// of their own for them (`kernels/tests`).
-pub fn takes_large(lab: &str) -> bool {
-    !is_soft(lab) && !lab.contains("swiftshader") && !lab.ends_with("-subgroups")
+/// Of an op's cases of the sizes that models have, how many a lab takes. On the software driver, kernels
+/// have tests of their own for them (`kernels/tests`). The second adapter and sums that are split over lanes,
+/// which run slowly here, have one for each way to bring sums together: a norm, a matmul, attention.
+pub fn takes_large(lab: &str, op: &str) -> usize {
+    let is_few = lab.contains("swiftshader") || lab.ends_with("-subgroups");
+    match ["norm", "linear", "attend"].contains(&op) {
+        _ if is_soft(lab) => 0,
+        _ if !is_few => usize::MAX,
+        true => 1,
+        false => 0,
+    }
+}
+
+/// Of so many further cases of such sizes (`OpSpec::sizes`) those that a run of a trial takes: two by the
+/// seed, all where the run is a full one. Drivers compile every packed format: there it is always two, and
+/// the test `wgpu` has all of them.
+pub fn sizes(trial: &str, (lab, op): (&str, &str), packed: bool, count: usize) -> Vec<usize> {
+    let full = std::env::var_os(FULL).is_some();
+    let usual = !full || packed && lab.starts_with("wgpu");
+    match takes_large(lab, op) {
+        usize::MAX if usual => Sample::one_of(count.div_ceil(2) as u64).of_list(trial, 0..count),
+        usize::MAX => (0..count).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// Whether a lab has cases of hundreds of rows, which take kernels of their own: real devices of CUDA.
@@ -254,7 +284,7 @@ pub fn takes_wide(lab: &str) -> bool {
 /// those of a real device: what the first real device is to run has been run before (it takes hours; a filter
 /// takes less).
 fn is_soft(lab: &str) -> bool {
-    lab.starts_with("cuda-soft") && std::env::var_os("ENGRAFT_AS_HARDWARE").is_none()
+    lab.starts_with("cuda-soft") && std::env::var_os(AS_HARDWARE).is_none()
 }
 
 /// Names in `required` that are not among `here` (adapters of wgpu) and `cuda` (devices): `cpu` always is,
@@ -283,7 +313,7 @@ pub fn absent() -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{folder, missing, real, soft_schedule};
+    use super::{folder, missing, real, sizes, soft_schedule, takes_large};
     use soft_cuda::preload::Schedule;
 
     #[test]
@@ -306,6 +336,20 @@ mod tests {
         // What is not there is missing, not replaced.
         assert_eq!(missing("cuda:1", &[], &real("cuda:1", 1)), ["cuda:1"]);
         assert!(real("cuda:1", 0).is_empty());
+    }
+
+    #[test]
+    fn labs_that_are_slow_have_a_case_for_each_way_to_add() {
+        let slow = ["wgpu-swiftshader", "wgpu-llvmpipe-subgroups"];
+        let large = |lab: &str| ["norm", "linear", "attend", "embed"].map(|op| takes_large(lab, op));
+        assert_eq!(slow.map(large), [[1, 1, 1, 0]; 2]);
+        assert_eq!(large("wgpu-llvmpipe"), [usize::MAX; 4]);
+        // Neighbours by half their number: of 44 cases of 22 formats two of one format.
+        let two = |seed: &str| sizes(seed, ("wgpu-llvmpipe", "linear_packed"), true, 44);
+        let all: Vec<_> = (0..200).map(|seed| two(&seed.to_string())).collect();
+        assert!(all.iter().all(|two| two.len() == 2 && two[0] + 22 == two[1]), "{all:?}");
+        assert!((0..22).all(|first| all.iter().any(|two| two[0] == first)), "{all:?}");
+        assert!(sizes("1", ("wgpu-swiftshader", "linear"), false, 16).is_empty());
     }
 
     #[test]

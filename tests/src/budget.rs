@@ -6,7 +6,7 @@
 //! of the case* (sums of magnitudes), never from a fixed relative error: a sum that cancels may lose all its
 //! digits in correct code, and a sum that does not may lose hardly any.
 
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, KvCode};
 use engraft_core::params::Act;
 
 /// Unit roundoff of f32: the arithmetic inside ops.
@@ -47,6 +47,17 @@ pub fn golden(dtype: Float) -> f64 {
         Float::F32 => GOLDEN_F32,
         Float::F16 => GOLDEN_F16,
         Float::Bf16 => GOLDEN_BF16,
+    }
+}
+
+/// Goldens over a cache of codes, relative as [`golden`]. Half a step of int8 is 2^-8 of the row's largest
+/// value, where one of bf16 is 2^-9 of every value, of activations, too: no more than bf16. Half a step of
+/// e4m3 is 2^-4 of a value, 32 times that of bf16, of keys and values alone: ten times bf16. Measured over
+/// the suite's decoders without experts: at most 0.043 and 0.32.
+pub fn golden_of_codes(code: KvCode) -> f64 {
+    match code {
+        KvCode::Int8 => 5e-2,
+        KvCode::Fp8 => 0.5,
     }
 }
 

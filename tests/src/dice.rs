@@ -6,38 +6,33 @@ use half::{bf16, f16};
 /// Sizes that kernels trip over: one, two, around 32 and 64, odd ones.
 pub const SIZES: [usize; 10] = [1, 2, 3, 31, 32, 33, 63, 64, 65, 111];
 
-/// A splitmix64 generator.
+/// Random numbers, and random cases.
 #[derive(Debug, Clone)]
 pub struct Dice {
-    state: u64,
+    numbers: sample::Dice,
     seed: u64,
+}
+
+impl std::ops::Deref for Dice {
+    type Target = sample::Dice;
+
+    fn deref(&self) -> &sample::Dice {
+        &self.numbers
+    }
+}
+
+impl std::ops::DerefMut for Dice {
+    fn deref_mut(&mut self) -> &mut sample::Dice {
+        &mut self.numbers
+    }
 }
 
 impl Dice {
     /// Starts from a seed.
     pub fn new(seed: u64) -> Self {
-        let state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851_F42D_4C95_7F2D;
-        let mut dice = Self { state, seed };
-        dice.bits();
-        dice
-    }
-
-    /// 64 random bits.
-    pub fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `n` (which counts as at least 1).
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.bits() % n.max(1) as u64) as usize
-    }
-
-    /// One of `items`, which are not empty.
-    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len())]
+        let mut numbers = sample::Dice::new(seed);
+        numbers.bits();
+        Self { numbers, seed }
     }
 
     /// One of `items`, which are not empty: consecutive seeds get all of them in turn.
@@ -49,11 +44,6 @@ impl Dice {
     /// of them together.
     pub fn turn_from<T: Copy>(&self, first: usize, items: &[T]) -> T {
         items[((self.seed % items.len() as u64) as usize + first) % items.len()]
-    }
-
-    /// True once in `n`.
-    pub fn once_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
     }
 
     /// One of [`SIZES`].

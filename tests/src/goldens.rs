@@ -16,7 +16,7 @@ use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::inject::{InjectionPlan, kernels};
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, KvFormat};
 use engraft_core::policy::Registry;
 use engraft_core::{Error, Result, numerics};
 use engraft_cpu::{Cpu, CpuConfig};
@@ -34,9 +34,12 @@ struct Flags {
     /// The backend.
     #[arg(long, default_value = "cpu")]
     backend: String,
-    /// Element type of activations and KV, whatever is stored.
+    /// Element type of activations, whatever is stored.
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Type,
+    /// What keys and values are kept in: f32, f16, bf16, int8, fp8; as activations where it is not given.
+    #[arg(long)]
+    kv_dtype: Option<KvFormat>,
     /// Element type that matrices are rounded to while they are loaded.
     #[arg(long, value_enum)]
     weights: Option<Type>,
@@ -105,7 +108,8 @@ impl From<Type> for Float {
 
 impl Flags {
     fn types(&self) -> Types {
-        Types { dtype: self.dtype.into(), weights: self.weights.map(Float::from), tp: self.tp, ep: self.ep }
+        let (dtype, weights) = (self.dtype.into(), self.weights.map(Float::from));
+        Types { dtype, kv: self.kv_dtype, weights, tp: self.tp, ep: self.ep }
     }
 
     fn names(&self, case: &str) -> bool {
@@ -222,7 +226,14 @@ fn run_on<B: Backend>(
             if !flags.names(&pictures.name(row.as_deref())) {
                 continue;
             }
-            table.row(&dir, |_| pictures.judge(row.as_deref(), expect));
+            table.row(&dir, |before| {
+                let mut report = pictures.judge(row.as_deref(), expect);
+                let ran = count.zip(before).map(|(count, before)| since(before, &count()));
+                if let (Some(ran), Some(plan), Outcome::Passed) = (ran, pictures.plan(), report.outcome) {
+                    fail(complaints(&plan.ops, &plan.parts, &ran), &mut report);
+                }
+                report
+            });
         }
     }
     Ok(table.counts)
@@ -249,7 +260,7 @@ impl Table<'_> {
         }
         println!("{}", if flags.json { json_line(&report, flags, &ran) } else { text_line(&report) });
         if let (Outcome::Failed, false) = (report.outcome, flags.json) {
-            println!("    rerun: {}", rerun(flags, dir));
+            println!("    rerun: {}", crate::rerun::line(&rerun(flags, dir)));
         }
         if let (Some(ran), false) = (&ran, flags.json) {
             let each: Vec<String> = ran.iter().map(|(entry, n)| format!("{entry} {n}")).collect();
@@ -267,7 +278,8 @@ fn hold_to_plan<B: Backend>(
     report: &mut Report,
 ) {
     let (types, dtype) = (flags.types(), flags.types().dtype);
-    let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 32, ..EngineConfig::default() };
+    let kv_dtype = types.kv.unwrap_or(dtype.into());
+    let config = EngineConfig { dtype, kv_dtype, max_context: 32, ..EngineConfig::default() };
     let opened = checkpoint::open(dir, Access::default()).and_then(|files| {
         let of = |rank| load_rank(backend, &files, &config, &Registry::default(), types, rank);
         (0..types.tp).map(of).collect::<Result<Vec<_>>>()
@@ -282,8 +294,8 @@ fn hold_to_plan<B: Backend>(
     };
     // A rank may have no rows of a matrix that is shared by rows: what ran is held to the plans of all.
     let planned = ranks.iter().map(|(backend, model)| {
-        let plan = InjectionPlan::new(backend.as_ref(), model, dtype, dtype)?;
-        Ok((plan, kernels(backend.as_ref(), model, dtype, dtype)?))
+        let plan = InjectionPlan::new(backend.as_ref(), model, dtype, kv_dtype)?;
+        Ok((plan, kernels(backend.as_ref(), model, dtype, kv_dtype)?))
     });
     let found = match planned.collect::<Result<Vec<_>>>() {
         Ok(planned) => {
@@ -293,9 +305,15 @@ fn hold_to_plan<B: Backend>(
         }
         Err(e) => BTreeSet::from([format!("no plan: {e}")]),
     };
-    if !found.is_empty() {
-        let reasons: Vec<String> = found.into_iter().collect();
-        (report.outcome, report.reason) = (Outcome::Failed, reasons.join("; "));
+    fail(found, report);
+}
+
+/// Fails a case for these reasons, if there are any, each once.
+fn fail(reasons: impl IntoIterator<Item = String>, report: &mut Report) {
+    let reasons: BTreeSet<String> = reasons.into_iter().collect();
+    if !reasons.is_empty() {
+        let all: Vec<String> = reasons.into_iter().collect();
+        (report.outcome, report.reason) = (Outcome::Failed, all.join("; "));
     }
 }
 
@@ -345,6 +363,7 @@ fn json_line(report: &Report, flags: &Flags, ran: &Option<Launches>) -> String {
         "case": report.case,
         "backend": flags.backend,
         "dtype": flags.types().dtype.name(),
+        "kv_dtype": flags.types().kv.map(KvFormat::name),
         "tp": flags.tp,
         "weights": flags.types().weights.map(Float::name),
         "mode": flags.mode_name(),

@@ -19,6 +19,7 @@ use crate::compare::{Output, Want, Worst, against, same_bits};
 use crate::device::Device;
 use crate::dice::Dice;
 use crate::registry::OpSpec;
+use crate::rerun;
 use engraft_core::Result;
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::mem::Float;
@@ -91,7 +92,7 @@ impl fmt::Display for Failure {
             )?,
             Complaint::Error(e) => write!(f, "{e}")?,
         }
-        write!(f, "\n    rerun: cargo test -p conformance --test ops -- --exact {backend}::{op}::{dtype}")
+        write!(f, "\n    rerun: {}", rerun::case_of(&format!("{backend}::{op}::{dtype}"), *seed))
     }
 }
 
@@ -169,6 +170,8 @@ fn run<S: OpSpec, B: Backend>(
 const LARGE: u64 = 1 << 20;
 /// Seeds of cases of hundreds of rows.
 const WIDE: u64 = 1 << 21;
+/// Seeds of cases of sizes that nothing divides (`OpSpec::sizes`).
+const SIZED: u64 = 1 << 22;
 
 /// Puts one case of an op through all comparisons.
 pub fn check<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float, seed: u64, report: &mut Report) {
@@ -177,12 +180,32 @@ pub fn check<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float, seed: u
     compare(lab, spec, dtype, (seed, case, dice), report);
 }
 
-/// Puts an op's cases of the sizes that models have through all comparisons.
-pub fn check_large<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float, report: &mut Report) {
+/// Puts the first of an op's cases of the sizes that models have to all comparisons, so many at most.
+pub fn check_large<S: OpSpec, B: Backend>(
+    lab: &Lab<B>,
+    spec: S,
+    dtype: Float,
+    most: usize,
+    report: &mut Report,
+) {
     let mut dice = Dice::new(LARGE);
-    for (seed, case) in (LARGE..).zip(spec.large(dtype, &mut dice)) {
+    for (seed, case) in (LARGE..).zip(spec.large(dtype, &mut dice)).take(most) {
         compare(lab, spec, dtype, (seed, case, dice.clone()), report);
     }
+}
+
+/// The same of one of its cases of sizes that nothing divides.
+pub fn check_sized<S: OpSpec, B: Backend>(
+    lab: &Lab<B>,
+    spec: S,
+    dtype: Float,
+    at: usize,
+    report: &mut Report,
+) {
+    let seed = SIZED + at as u64;
+    let mut dice = Dice::new(seed);
+    let case = spec.sized(dtype, &mut dice, at);
+    compare(lab, spec, dtype, (seed, case, dice), report);
 }
 
 /// The same of its cases of hundreds of rows.
@@ -190,6 +213,33 @@ pub fn check_wide<S: OpSpec, B: Backend>(lab: &Lab<B>, spec: S, dtype: Float, re
     let mut dice = Dice::new(WIDE);
     for (seed, case) in (WIDE..).zip(spec.wide(dtype, &mut dice)) {
         compare(lab, spec, dtype, (seed, case, dice.clone()), report);
+    }
+}
+
+/// Puts the one case that a failure has named to all comparisons; nothing where the op has no such case.
+pub fn check_again<S: OpSpec, B: Backend>(
+    lab: &Lab<B>,
+    spec: S,
+    dtype: Float,
+    seed: u64,
+    report: &mut Report,
+) {
+    let (first, is_wide) = match seed {
+        SIZED.. => {
+            let at = (seed - SIZED) as usize;
+            if at < spec.sizes() {
+                check_sized(lab, spec, dtype, at, report);
+            }
+            return;
+        }
+        WIDE.. => (WIDE, true),
+        LARGE.. => (LARGE, false),
+        _ => return check(lab, spec, dtype, seed, report),
+    };
+    let mut dice = Dice::new(first);
+    let cases = if is_wide { spec.wide(dtype, &mut dice) } else { spec.large(dtype, &mut dice) };
+    if let Some(case) = cases.into_iter().nth((seed - first) as usize) {
+        compare(lab, spec, dtype, (seed, case, dice), report);
     }
 }
 

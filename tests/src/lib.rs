@@ -5,8 +5,11 @@
 //! - [`laws`] puts a case through all comparisons; [`compare`] is their one verdict, [`budget`] their one
 //!   list of tolerances; [`poison`] catches stray writes.
 //! - [`backends`] says what can be tested here; [`trials`] is the program that does it, [`alone`] keeps a
-//!   lost device from costing other trials; `tests/meta` plants bugs that the suite must catch ([`mod@bug`]).
+//!   lost device from costing other trials, [`rerun`] says how a failed case runs again; `tests/meta` plants
+//!   bugs that the suite must catch ([`mod@bug`]).
 //! - [`lawful`] says which changes of its operands an op may take; `tests/hostile_views.rs` makes all others.
+//! - [`null`] computes nothing and knows whose every page is: schedules of the engine run on it; [`pressure`]
+//!   asks what few pages cost.
 //! - [`golden`] runs whole models against outputs of the reference implementation; [`goldens`] is the program
 //!   that does it.
 //!
@@ -24,10 +27,12 @@ pub mod golden;
 pub mod goldens;
 pub mod lawful;
 pub mod laws;
-pub mod null;
+pub use null_backend as null;
 pub mod oracle;
 pub mod poison;
+pub mod pressure;
 pub mod registry;
+pub mod rerun;
 pub mod sources;
 pub mod spec;
 pub mod trials;

@@ -35,6 +35,10 @@ pub trait OpSpec: Copy + Send + Sync + 'static {
     fn packed(&self) -> bool {
         false
     }
+    /// Whether it is about caches of codes, which some backends have no kernels for.
+    fn codes(&self) -> bool {
+        false
+    }
     /// Cases that reach each of its kernels in this element type, where seeds go through them by turn.
     fn turns(&self, _dtype: Float) -> u64 {
         0
@@ -52,6 +56,15 @@ pub trait OpSpec: Copy + Send + Sync + 'static {
     /// Cases of the sizes that models have: strides, rings and buffers that small cases never use up.
     fn large(&self, _dtype: Float, _dice: &mut Dice) -> Vec<Self::Case> {
         Vec::new()
+    }
+    /// How many more cases of such sizes there are, of which a usual run takes some, by the seed: sizes that
+    /// no tile, panel or block divides, in every format.
+    fn sizes(&self) -> usize {
+        0
+    }
+    /// Case `at` of these.
+    fn sized(&self, dtype: Float, dice: &mut Dice, _at: usize) -> Self::Case {
+        self.sample(dtype, dice)
     }
     /// Cases of hundreds of rows, for which devices have kernels of their own.
     fn wide(&self, _dtype: Float, _dice: &mut Dice) -> Vec<Self::Case> {
@@ -117,6 +130,7 @@ stems!(
     moe,
     rope,
     kv,
+    kv_codes,
     attention,
     disentangled,
     index,

@@ -48,7 +48,7 @@ fn engine(case: &str, dtype: Float, graphs: bool, ahead: usize) -> Engine<Cpu> {
     let model = inject(&backend, &files, &Registry::default(), 64, options, &mut |_, _| {}).unwrap();
     let config = EngineConfig {
         dtype,
-        kv_dtype: dtype,
+        kv_dtype: dtype.into(),
         graphs,
         max_context: 40,
         // A page that is filled is noted in the prefix cache, which allocates; none is filled here.

@@ -13,12 +13,16 @@
 //! The launches of that step are those that `cargo xtask predict` makes of the same shape, by kernel, number
 //! and blocks: what is predicted is what runs.
 //!
-//! Launches of the steps of pictures are counted in [`pictures`].
+//! Launches of the steps of pictures are counted in [`pictures`], what steps of models of experts launch and
+//! read in [`experts`].
 //!
-//! `ENGRAFT_REQUIRE=cuda:soft` runs it; a real driver counts nothing, and the test says so.
+//! `ENGRAFT_REQUIRE=cuda:soft` runs them; a real driver counts nothing, so that what counts is listed as
+//! ignored without the software one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use conformance::backends::{self, cuda, cuda_names};
+use conformance::backends::{cuda, cuda_names};
+use conformance::named;
+use conformance::trials::{self, Named};
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{Access, ModelFiles, open};
 use engraft_core::config::EngineConfig;
@@ -33,11 +37,12 @@ use engraft_cuda::{Cuda, CudaWeight};
 use soft_cuda::preload::{self, Moved, SoftCuda};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 #[path = "../../cli/src/bench/shape.rs"]
-#[allow(dead_code, reason = "the program reads formats from its command line")]
+#[allow(dead_code, unused_imports, reason = "the program reads formats from its command line, and tests it")]
 mod shape;
 #[path = "../../cli/src/bench/shapes.rs"]
 mod shapes;
@@ -45,11 +50,39 @@ mod shapes;
 #[path = "cuda_traffic/pictures.rs"]
 mod pictures;
 
+#[path = "cuda_traffic/experts.rs"]
+mod experts;
+
+#[path = "../../xtask/src/predict/attended.rs"]
+#[allow(dead_code, reason = "the launches are compared, not counted")]
+mod attended;
+#[path = "../../xtask/src/predict/build.rs"]
+mod build;
+#[path = "../../cli/src/bench/expected.rs"]
+mod expected;
+#[path = "../../xtask/src/predict/llama.rs"]
+mod llama;
+#[path = "../../xtask/src/predict/mixture.rs"]
+#[allow(dead_code, reason = "the launches are compared, not counted")]
+mod mixture;
 #[path = "../../xtask/src/predict/operands.rs"]
 mod operands;
 #[path = "../../xtask/src/predict/step.rs"]
 #[allow(dead_code, reason = "the launches are compared, not counted")]
 mod step;
+
+/// Tests that have the software driver count.
+const COUNTED: &[Named] = &named![
+    a_weight_crosses_the_bus_once,
+    tied_tables_biases_experts_and_blocks_cross_the_bus_once,
+    a_decode_step_reads_everything_once,
+];
+
+fn main() -> ExitCode {
+    let counted: Vec<Named> = [COUNTED, experts::COUNTED, pictures::COUNTED].concat();
+    let groups = [(&counted[..], trials::missing_counts()), (pictures::ON_CUDA, trials::missing_cuda())];
+    trials::run(&groups, std::env::args().collect())
+}
 
 /// How often a byte may be read.
 const MOST: f64 = 1.05;
@@ -70,7 +103,7 @@ fn checkpoint(folder: &Path) -> ModelFiles {
 }
 
 fn engine(gpu: &Arc<Cuda>, files: &ModelFiles, quantize: Option<WeightFormat>) -> Engine<Cuda> {
-    let (dtype, kv_dtype) = (Float::Bf16, Float::Bf16);
+    let (dtype, kv_dtype) = (Float::Bf16, Float::Bf16.into());
     let options = LoadOptions { dtype: Some(dtype), quantize, ..LoadOptions::default() };
     let model = inject(gpu, files, &Registry::default(), 512, options, &mut |_, _| {}).unwrap();
     let config = EngineConfig { dtype, kv_dtype, max_context: 512, ..EngineConfig::default() };
@@ -224,7 +257,7 @@ fn judge_kv(engine: &Engine<Cuda>, soft: &SoftCuda, positions: u64) -> Vec<Strin
         let view = kv.layer(layer).unwrap();
         let layout = view.layout();
         for (name, slab, width) in [("keys", view.k(), layout.k_dim), ("values", view.v(), layout.v_dim)] {
-            let live = positions * (layout.kv_heads * width * layout.dtype.bytes()) as u64;
+            let live = positions * (layout.kv_heads * layout.format.head_bytes(width)) as u64;
             let name = format!("layer {layer} {name}, live");
             let line = Line { name, bytes: live, read: read(slab.address(), slab.bytes() as u64) };
             line.print();
@@ -257,9 +290,15 @@ fn judge_launches(engine: &Engine<Cuda>, soft: &SoftCuda, rows: usize, format: &
         max_keys,
         table_edits,
         wanted: rows,
+        ranks: 1,
     };
+    differing(llama::launches(asked, &mut operands::Arena::new(u64::MAX)).unwrap(), soft)
+}
+
+/// How the launches that were counted differ from these, by kernel, number and blocks.
+fn differing(predicted: Vec<step::Item>, soft: &SoftCuda) -> Vec<String> {
     let mut want: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    for item in step::launches(asked, &mut operands::Arena::new(u64::MAX)).unwrap() {
+    for item in predicted {
         let times = item.times as u64;
         let blocks: u64 = item.launch.grid.iter().map(|n| u64::from(*n)).product();
         let all = want.entry(item.launch.entry).or_default();
@@ -277,23 +316,16 @@ fn judge_launches(engine: &Engine<Cuda>, soft: &SoftCuda, rows: usize, format: &
 /// One test at a time: the driver's counters are the process's.
 static COUNTERS: Mutex<()> = Mutex::new(());
 
-/// The driver that counts, by its name; none where there is none.
-fn counting_driver() -> Option<String> {
-    let missing = backends::missing_here();
-    assert!(missing.is_empty(), "{} asks for {}", backends::REQUIRE, missing.join(", "));
-    let here: Vec<String> = cuda_names().into_iter().filter(|n| n.starts_with("cuda:soft")).collect();
-    println!("{} software drivers: {}", here.len(), here.join(", "));
-    if here.is_empty() {
-        println!("skipped: only a software driver counts bytes; {}=cuda:soft asks for it", backends::REQUIRE);
-    }
-    here.into_iter().next()
+/// The driver that counts, by its name; tests that need it are ignored where there is none.
+fn counting_driver() -> String {
+    let here = cuda_names().into_iter().find(|name| name.starts_with("cuda:soft"));
+    here.unwrap_or_else(|| panic!("only a software driver counts"))
 }
 
 /// Loading copies every byte of every weight once, and leaves nothing for the first step to pack or compile.
-#[test]
 fn a_weight_crosses_the_bus_once() {
     let _alone = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(name) = counting_driver() else { return };
+    let name = counting_driver();
     let folder = tempfile::tempdir().unwrap();
     let files = checkpoint(folder.path());
     let soft = preload::load().unwrap();
@@ -337,16 +369,15 @@ fn golden(gpu: &Arc<Cuda>, case: &str, quantize: Option<WeightFormat>) -> Engine
     let (files, dtype) = (open(&folder, Access::default()).unwrap(), Float::Bf16);
     let options = LoadOptions { dtype: Some(dtype), quantize, ..LoadOptions::default() };
     let model = inject(gpu, &files, &Registry::default(), 64, options, &mut |_, _| {}).unwrap();
-    let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 40, ..EngineConfig::default() };
+    let config = EngineConfig { dtype, kv_dtype: dtype.into(), max_context: 40, ..EngineConfig::default() };
     Engine::new(gpu.clone(), model, config).unwrap()
 }
 
 /// The same of what the narrow shape lacks: a table that is looked up and multiplied, biases, experts, the
 /// blocks of GGUF. Plans name those that lie there twice, and no others.
-#[test]
 fn tied_tables_biases_experts_and_blocks_cross_the_bus_once() {
     let _alone = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(name) = counting_driver() else { return };
+    let name = counting_driver();
     let soft = preload::load().unwrap();
     println!("{:<24} {:>10} {:>10}", "weights", "on device", "copied");
     for (case, quantize, twice) in [
@@ -378,10 +409,9 @@ fn tied_tables_biases_experts_and_blocks_cross_the_bus_once() {
     }
 }
 
-#[test]
 fn a_decode_step_reads_everything_once() {
     let _alone = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(name) = counting_driver() else { return };
+    let name = counting_driver();
     let folder = tempfile::tempdir().unwrap();
     let (gpu, files) = (cuda(&name, Mode::Invariant).unwrap(), checkpoint(folder.path()));
     let soft = preload::load().unwrap();

@@ -4,14 +4,14 @@
 //! Without an adapter they are listed as ignored; `ENGRAFT_REQUIRE=wgpu` makes that a failure.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod codes;
+mod packed;
 mod whole;
 
-use conformance::backends::{self, wgpu, wgpu_reduced};
-use conformance::compare::{Data, Output, Want, Worst, against, same_bits};
-use conformance::device::{Device, Matrix};
-use conformance::dice::Dice;
+use conformance::backends::{adapters, required_adapters, wgpu, wgpu_reduced};
+use conformance::compare::{Output, same_bits};
+use conformance::device::Device;
 use conformance::named;
-use conformance::oracle::moe;
 use conformance::poison::{Grid, Lay};
 use conformance::trials::{self, Named};
 use engraft_core::Error;
@@ -20,37 +20,41 @@ use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Request};
 use engraft_core::inject::inject;
-use engraft_core::mem::{Block, Float, WeightFormat, WeightUse};
+use engraft_core::mem::{Float, KvFormat};
 use engraft_core::numerics::{Madd, Mode};
-use engraft_core::ops::{Convert, Embed, ExpertLinear, Groups, Linear, NormOpKind, Signature};
+use engraft_core::ops::{Convert, NormOpKind, Signature};
 use engraft_core::policy::Registry;
-use engraft_core::quant;
 use engraft_core::sample::SamplingParams;
 use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
 use engraft_wgpu::{Reduce, Wgpu, WgpuConfig};
+use packed::{matmuls, short};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use whole::{CASES, config, golden, laws, open, run, same};
+use whole::{CASES, config, golden, laws, laws_over, open, run, same};
 
-/// Tests that need an adapter, and those that do not.
+/// Tests that need an adapter, and those of adapters that the run names.
 const ON_ADAPTERS: &[Named] = &named![
     weights_of_every_packed_format_give_the_cpus_bits,
+    lanes_and_tiles_multiply_every_format_alike,
     halves_are_the_same_by_type_and_by_hand,
     wide_sums_keep_the_laws,
     weights_that_no_binding_holds_are_split_and_keep_their_bits,
     keys_that_no_binding_holds_are_refused_when_the_engine_is_made,
     models_keep_the_laws_and_equal_the_cpu,
+    rows_become_the_codes_that_the_cpu_makes_of_them,
+    caches_of_codes_keep_the_laws_and_equal_the_cpu,
     command_buffers_that_a_watchdog_gives_up_end_the_requests,
     command_buffers_short_enough_for_any_watchdog_give_the_same_bits,
 ];
-const ANYWHERE: &[Named] = &named![required_adapters_are_strict];
+const ON_REQUIRED: &[Named] = &named![required_adapters_are_strict];
 
 fn main() -> ExitCode {
-    trials::run(&[(ON_ADAPTERS, trials::missing_wgpu()), (ANYWHERE, None)], std::env::args().collect())
+    let groups = [(ON_ADAPTERS, trials::missing_wgpu()), (ON_REQUIRED, trials::missing_required_wgpu())];
+    trials::run(&groups, std::env::args().collect())
 }
 
 /// Counts what this thread allocates: drivers have threads of their own. Where it is asked to it notes who
@@ -185,130 +189,12 @@ fn costs(gpu: &Arc<Wgpu>, model: &Path, sequences: u32) {
     assert!(uploaded <= 1024 + 64 * u64::from(sequences), "{uploaded} bytes per step");
 }
 
-/// A weight in `format`: own formats are encoded, K-quants are random bits under tame scales.
-fn weight(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat) -> Matrix {
-    let bytes = match format {
-        WeightFormat::Group(variant) => {
-            let mut bytes = vec![0; format.bytes(rows, cols)];
-            quant::group::encode(variant, cols, &dice.values(rows * cols, 1.0, Float::F32), &mut bytes);
-            bytes
-        }
-        WeightFormat::Plain(Float::F32) => {
-            bytemuck::cast_slice(&dice.values(rows * cols, 1.0, Float::F32)).to_vec()
-        }
-        _ => {
-            let mut bytes: Vec<u8> = (0..format.bytes(rows, cols)).map(|_| dice.bits() as u8).collect();
-            let (each, scales): (usize, &[usize]) = match format {
-                WeightFormat::W8A8 => (34, &[0]),
-                WeightFormat::Block(Block::Q2K) => (84, &[80, 82]),
-                WeightFormat::Block(Block::Q3K) => (110, &[108]),
-                WeightFormat::Block(Block::Q6K) => (210, &[208]),
-                WeightFormat::Block(block) => (block.bytes(), &[0, 2]),
-                _ => panic!("{format} is not a format of blocks"),
-            };
-            // f16 from 2^-8 to 2^-4, either sign.
-            let tame = |raw: &mut [u8]| scales.iter().for_each(|at| raw[at + 1] = raw[at + 1] & 0x8f | 0x20);
-            bytes.chunks_mut(each).for_each(tame);
-            bytes
-        }
-    };
-    Matrix { rows, cols, format, bytes }
-}
-
-/// Matmuls of one and of several rows, rows looked up, and experts' matmuls.
-fn matmuls<B: Backend>(backend: &Arc<B>, format: WeightFormat) -> Vec<Output> {
-    let dice = &mut Dice::new(7);
-    let cols = if format.block().is_some() { 512 } else { 200 };
-    let mut dev = Device::new(backend, false).unwrap();
-    let (n, experts, grain) = (45, vec![0, 2, 1, 2, 2, 1], 1);
-    let w = weight(dice, n, cols, format);
-    let of_experts = weight(dice, 3 * n, cols, format);
-    let x = Grid::random(dice, 3, cols, Float::F32, 1.0);
-    let (one, ids) = (dev.grid(&x.only(1)).unwrap(), dev.buffer(&[7u32, 44, 0, 31]).unwrap());
-    let x = dev.grid(&x).unwrap();
-    let w = dev.weight(&w, WeightUse::EmbeddingAndLinear, 2).unwrap();
-    let of_experts = dev.weight(&of_experts, WeightUse::Experts { count: 3, grain }, 2).unwrap();
-    let groups = dev.buffer(&moe::groups(&experts, 3)).unwrap();
-    let experts = dev.buffer(&experts).unwrap();
-    let mut out = [1, 3, 4, 6].map(|rows| {
-        let cols = if rows == 4 { cols } else { n };
-        dev.output(rows, cols, Float::F32, Lay::default()).unwrap()
-    });
-    let [alone, several, looked_up, by_expert] = &mut out;
-    dev.launch(|to| {
-        to.run(Linear::new(one.view()?, &w, None, alone.view_mut()?))?;
-        to.run(Linear::new(x.view()?, &w, None, several.view_mut()?))?;
-        to.run(Embed { ids: ids.view(), table: &w, add: None, out: looked_up.view_mut()? })?;
-        let groups = Groups { experts: experts.view(), groups: groups.view(), count: 3 };
-        let (x, out) = (x.view()?, by_expert.view_mut()?);
-        to.run(ExpertLinear { x, weight: &of_experts, bias: None, groups, first: 0, out })
-    })
-    .unwrap();
-    out.iter().map(|o| dev.read(o, "out").unwrap()).collect()
-}
-
-/// Where the adapter promises no bits: to about 2^-13 of the largest value.
-fn near(want: &Output) -> Want {
-    let Data::Floats { values, .. } = &want.data else { panic!("matmuls give floats") };
-    let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
-    let slack = vec![f64::from(largest) / 8192.0; values.len()];
-    Want::Near { values: values.iter().map(|v| f64::from(*v)).collect(), slack }
-}
-
-/// All adapters here; fails where one that is asked for is missing.
-fn adapters() -> Vec<String> {
-    let missing = backends::missing_here();
-    assert!(missing.is_empty(), "{} asks for {}", backends::REQUIRE, missing.join(", "));
-    backends::adapters()
-}
-
-/// The formats of quantized weights that `ops` leaves out: a driver compiles every shader of every format.
 fn weights_of_every_packed_format_give_the_cpus_bits() {
-    let large = Block::ALL.into_iter().filter(|b| b.is_large()).map(WeightFormat::Block);
-    let own = [
-        "int8:32",
-        "int8a:64",
-        "int4",
-        "int4a:64",
-        "int8a",
-        "int4:128",
-        "w8a8",
-        "fp8",
-        "fp8:128",
-        "fp8-e5m2:32",
-        "IQ4_NL",
-        "fp6",
-        "fp6:64",
-        "fp4",
-        "fp4:32",
-        "mxfp4",
-        "nf4",
-    ];
-    let formats: Vec<_> = large.chain(own.map(|f| f.parse().unwrap())).collect();
-    let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Separate, isa: None }).unwrap();
-    for name in adapters() {
-        let gpu = wgpu(Some(&name), false).unwrap();
-        for format in &formats {
-            let (got, want) = (matmuls(&gpu, *format), matmuls(&cpu, *format));
-            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-                let worst = match gpu.numerics().mode {
-                    Mode::Reference => same_bits(got, want),
-                    _ => against(got, &near(want)),
-                };
-                assert!(worst.as_ref().is_none_or(Worst::passes), "{name}: {format}, output {i}: {worst:?}");
-            }
-        }
-        println!("{name}: {} formats of packed weights", formats.len());
-        // Bytes multiplied one by one, as in browsers.
-        let (adapter, bytes_by_hand) = (Some(name.clone()), true);
-        let by_hand = WgpuConfig { adapter, software: true, bytes_by_hand, ..WgpuConfig::default() };
-        let by_hand = Wgpu::new(by_hand).unwrap();
-        let (a, b) = (matmuls(&gpu, WeightFormat::W8A8), matmuls(&by_hand, WeightFormat::W8A8));
-        for (a, b) in a.iter().zip(&b) {
-            let worst = same_bits(a, b);
-            assert!(worst.is_none(), "{name}: four bytes at a time and one by one: {worst:?}");
-        }
-    }
+    packed::weights_of_every_packed_format_give_the_cpus_bits(&adapters());
+}
+
+fn lanes_and_tiles_multiply_every_format_alike() {
+    packed::lanes_and_tiles_multiply_every_format_alike(&adapters());
 }
 
 /// Every finite half widened, and numbers at and next to the middle between two halves rounded.
@@ -362,7 +248,7 @@ fn halves_are_the_same_by_type_and_by_hand() {
             continue;
         }
         assert!(!reported(&usual).contains("by hand"), "{}", reported(&usual));
-        let config = EngineConfig { dtype: Float::F16, kv_dtype: Float::F16, ..config() };
+        let config = EngineConfig { dtype: Float::F16, kv_dtype: Float::F16.into(), ..config() };
         let [a, b] =
             [&usual, &by_hand].map(|gpu| run(gpu, CASES[1], config.clone(), SamplingParams::default(), true));
         same(&format!("{name}: {} by type and by hand", CASES[1]), &a, &b, true);
@@ -394,6 +280,46 @@ fn wide_sums_keep_the_laws() {
     }
 }
 
+fn rows_become_the_codes_that_the_cpu_makes_of_them() {
+    let cpu = Cpu::new(CpuConfig { threads: 1, madd: Madd::Separate, isa: None }).unwrap();
+    for name in adapters() {
+        codes::equal(&wgpu(Some(&name), false).unwrap(), &cpu);
+    }
+}
+
+/// Keys and values of eight bits, query by query, in tiles of queries and within subgroups.
+fn caches_of_codes_keep_the_laws_and_equal_the_cpu() {
+    let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Separate, isa: None }).unwrap();
+    for name in adapters() {
+        let gpu = wgpu(Some(&name), false).unwrap();
+        laws_over(&gpu, &cpu, CASES[0], (Float::F32, KvFormat::INT8));
+        laws_over(&gpu, &cpu, CASES[1], (Float::Bf16, KvFormat::FP8));
+        let greedy = SamplingParams::default();
+        for (case, kv_dtype) in
+            [("gemma2", KvFormat::FP8), ("deepseek_v3", KvFormat::INT8), ("qwen3", KvFormat::INT8)]
+        {
+            let sizes = EngineConfig { kv_dtype, ..config() };
+            let plain = run(&gpu, case, config(), greedy, true);
+            let got = run(&gpu, case, sizes.clone(), greedy, true);
+            assert!(
+                got[0].1.logits != plain[0].1.logits,
+                "{name}, {case}: nothing was rounded to {kv_dtype}"
+            );
+            if gpu.numerics().mode == Mode::Reference {
+                same(
+                    &format!("{name}: {case} over {kv_dtype}"),
+                    &got,
+                    &run(&cpu, case, sizes, greedy, true),
+                    true,
+                );
+            }
+        }
+        let Ok(wide) = wgpu_reduced(&name, Reduce::Subgroups) else { continue };
+        laws_over(&wide, &cpu, CASES[0], (Float::F32, KvFormat::INT8));
+        assert!(wide.replaced_kernels().is_empty(), "{:?}", wide.replaced_kernels());
+    }
+}
+
 /// Weights, tables and experts that are split into many bindings give what whole ones give.
 fn weights_that_no_binding_holds_are_split_and_keep_their_bits() {
     for name in adapters() {
@@ -406,7 +332,7 @@ fn weights_that_no_binding_holds_are_split_and_keep_their_bits() {
             let split = Wgpu::new(WgpuConfig { binding_bytes: Some(bytes), ..config.clone() }).unwrap();
             let made = [&whole, &split].map(|gpu| {
                 let before = gpu.counters().dispatches;
-                let out = matmuls(gpu, format);
+                let out = matmuls(gpu, format, short(format));
                 (out, gpu.counters().dispatches - before)
             });
             let [(a, few), (b, many)] = made;
@@ -473,8 +399,7 @@ fn command_buffers_short_enough_for_any_watchdog_give_the_same_bits() {
 /// The bits of the reference, on every adapter that a lane requires: were the probe to find less, this fails.
 fn required_adapters_are_strict() {
     let cpu = Cpu::new(CpuConfig { threads: 2, madd: Madd::Separate, isa: None }).unwrap();
-    let required = std::env::var(backends::REQUIRE).unwrap_or_default();
-    for name in adapters().iter().filter(|name| required.to_lowercase().contains(&name.to_lowercase())) {
+    for name in &required_adapters() {
         let gpu = wgpu(Some(name), false).unwrap();
         assert_eq!(gpu.numerics().mode, Mode::Reference, "{name}: {:?}", gpu.arithmetic());
         let greedy = SamplingParams::default();
@@ -499,6 +424,7 @@ fn models_keep_the_laws_and_equal_the_cpu() {
         }
         laws(&gpu, &cpu, CASES[0], Float::Bf16);
         laws(&gpu, &cpu, CASES[1], Float::F16);
+        println!("{name}: weights took at most {} bytes of the host's memory at once", gpu.counters().staged);
         let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engraft/demo-model");
         // How many submits a step has by its time is tested by itself: a busy machine would make them more.
         let whole_steps = WgpuConfig {

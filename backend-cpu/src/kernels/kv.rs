@@ -1,20 +1,35 @@
 //! Paged keys and values: append, copy, read.
 //!
 //! A page of the key slab is `[kv_head][d][position]`, of the value slab `[kv_head][position][d]`: scores
-//! vectorise over positions, outputs over value columns. Slabs end in [`PAD`] bytes that vector loads may
-//! touch: they belong to the slab.
+//! vectorise over positions, outputs over value columns. Of codes a head of a page ends in the scales of its
+//! positions. Slabs end in [`PAD`] bytes that vector loads may touch: they belong to the slab.
 
-use super::{Machine, RawMat, RawMatMut, check_factors, over, same};
+use super::{Machine, RawMat, RawMatMut, check_factors, narrow, over, same};
+use crate::simd::{self, Kernel, Lanes};
 use engraft_core::Result;
-use engraft_core::mem::{Float, KvLayout};
+use engraft_core::mem::{Float, KvCode, KvFormat, KvLayout};
+use engraft_core::quant::kv_row;
 
 /// Bytes behind a slab that loads may read and nothing uses.
 pub const PAD: usize = 128;
 
 /// Bytes of the key and the value slab.
 pub fn slab_bytes(layout: &KvLayout) -> (usize, usize) {
-    let elements = layout.pages * layout.page_size * layout.kv_heads * layout.dtype.bytes();
-    (elements * layout.k_dim + PAD, elements * layout.v_dim + PAD)
+    let heads = layout.pages * layout.kv_heads;
+    (heads * head_bytes(layout, layout.k_dim) + PAD, heads * head_bytes(layout, layout.v_dim) + PAD)
+}
+
+/// Bytes of a head of a page; whole words, so that scales are aligned.
+fn head_bytes(l: &KvLayout, width: usize) -> usize {
+    match l.format {
+        KvFormat::Plain(dtype) => l.page_size * width * dtype.bytes(),
+        KvFormat::Coded(_) => scales_at(l, width) + l.page_size * KvFormat::SCALE,
+    }
+}
+
+/// Where the scales of a head of a page begin.
+fn scales_at(l: &KvLayout, width: usize) -> usize {
+    (l.page_size * width).next_multiple_of(KvFormat::SCALE)
 }
 
 /// One layer's slabs.
@@ -46,42 +61,123 @@ impl Slab {
     #[inline(always)]
     pub(super) fn at(&self, page: usize, head: usize, offset: usize) -> Option<(*mut u8, *mut u8)> {
         let l = &self.layout;
+        let [k, v] = self.heads_at(page, head, offset)?;
+        let bytes = l.format.float().map_or(1, Float::bytes);
+        Some((k.wrapping_add(offset * bytes), v.wrapping_add(offset * l.v_dim * bytes)))
+    }
+
+    /// The scales of the same position's key and value, where the slab is of codes.
+    #[inline(always)]
+    pub(super) fn scales_at(&self, page: usize, head: usize, offset: usize) -> Option<[*mut f32; 2]> {
+        let l = &self.layout;
+        let [k, v] = self.heads_at(page, head, offset)?;
+        let scale = |start: *mut u8, width| {
+            start.wrapping_add(scales_at(l, width)).cast::<f32>().wrapping_add(offset)
+        };
+        l.format.float().is_none().then_some([scale(k, l.k_dim), scale(v, l.v_dim)])
+    }
+
+    /// Where a head of a page begins in both slabs.
+    #[inline(always)]
+    fn heads_at(&self, page: usize, head: usize, offset: usize) -> Option<[*mut u8; 2]> {
+        let l = &self.layout;
         if page >= l.pages || head >= l.kv_heads || offset >= l.page_size {
             return None;
         }
         let head = page * l.kv_heads + head;
-        let (k, v) = (head * l.k_dim * l.page_size + offset, (head * l.page_size + offset) * l.v_dim);
-        Some((self.k.wrapping_add(k * l.dtype.bytes()), self.v.wrapping_add(v * l.dtype.bytes())))
+        let start = |slab: *mut u8, width| slab.wrapping_add(head * head_bytes(l, width));
+        Some([start(self.k, l.k_dim), start(self.v, l.v_dim)])
+    }
+
+    /// A position's key and value.
+    #[inline(always)]
+    fn places(&self, page: usize, head: usize, offset: usize) -> Option<[Place; 2]> {
+        let l = &self.layout;
+        let (k, v) = self.at(page, head, offset)?;
+        let [k_scale, v_scale] = self.scales_at(page, head, offset).unwrap_or([std::ptr::null_mut(); 2]);
+        let place = |start, stride, scale| Place { start, format: l.format, stride, scale };
+        Some([place(k, l.page_size, k_scale), place(v, 1, v_scale)])
     }
 
     fn page_bytes(&self) -> (usize, usize) {
-        let per = self.layout.kv_heads * self.layout.page_size * self.layout.dtype.bytes();
-        (per * self.layout.k_dim, per * self.layout.v_dim)
+        let l = &self.layout;
+        (l.kv_heads * head_bytes(l, l.k_dim), l.kv_heads * head_bytes(l, l.v_dim))
     }
 }
 
-/// Elements of one type.
+/// Elements of one type, or codes with their scale.
 #[derive(Clone, Copy)]
 struct Place {
     start: *mut u8,
-    dtype: Float,
+    format: KvFormat,
     /// Elements from one to the next.
     stride: usize,
+    /// Of codes.
+    scale: *mut f32,
 }
 
-/// Copies `count` elements, each rounded to the type of `to`.
+impl Place {
+    /// Elements of a row.
+    fn row(start: *mut u8, dtype: Float) -> Self {
+        Place { start, format: dtype.into(), stride: 1, scale: std::ptr::null_mut() }
+    }
+
+    /// Rounds `count` values to this place's format; they are read twice.
+    ///
+    /// # Safety
+    /// It has so many elements, which belong to the caller.
+    #[inline(always)]
+    unsafe fn put(self, count: usize, values: impl Fn(usize) -> f32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.format {
+                KvFormat::Plain(dtype) => {
+                    (0..count).for_each(|i| store(self.start, dtype, i * self.stride, values(i)));
+                }
+                KvFormat::Coded(code) => self.put_codes(code, count, values),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_codes(self, code: KvCode, count: usize, values: impl Fn(usize) -> f32) {
+        let top = (0..count).fold(0, |top, i| kv_row::larger(top, values(i)));
+        let (scale, inverse) = kv_row::scale(code, top);
+        // SAFETY: the caller's promise.
+        unsafe {
+            *self.scale = scale;
+            for i in 0..count {
+                *self.start.add(i * self.stride) = kv_row::encode_one(code, values(i), inverse);
+            }
+        }
+    }
+
+    /// One value, widened.
+    ///
+    /// # Safety
+    /// It has more than `i` elements.
+    #[inline(always)]
+    unsafe fn get(self, i: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.format {
+                KvFormat::Plain(dtype) => load(self.start, dtype, i * self.stride),
+                KvFormat::Coded(code) => {
+                    kv_row::decode_one(code, *self.start.add(i * self.stride), *self.scale)
+                }
+            }
+        }
+    }
+}
+
+/// Copies `count` elements, rounded to the format of `to`.
 ///
 /// # Safety
 /// Both have so many elements; those of `to` belong to the caller.
 #[inline(always)]
 unsafe fn scatter(from: Place, to: Place, count: usize) {
-    for i in 0..count {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let value = load(from.start, from.dtype, i * from.stride);
-            store(to.start, to.dtype, i * to.stride, value);
-        }
-    }
+    // SAFETY: the caller's promise.
+    unsafe { to.put(count, |i| from.get(i)) }
 }
 
 #[inline(always)]
@@ -123,23 +219,117 @@ pub fn append(machine: &Machine, k: RawMat, v: RawMat, slots: &[i32], slab: Slab
     same("kv_append", "slots", slots.len(), k.rows)?;
     // One row is written faster than a thread wakes.
     let heads = if slots.len() < 8 { l.kv_heads } else { 1 };
-    over(machine, l.kv_heads, heads, |heads, _| append_heads(k, v, slots, slab, heads))
+    over(machine, l.kv_heads, heads, |heads, _| match l.format {
+        KvFormat::Plain(dtype) => {
+            simd::run(machine.isa, machine.madd, Append { k, v, slots, slab, dtype, heads });
+        }
+        KvFormat::Coded(_) => append_heads(k, v, slots, slab, heads),
+    })
 }
 
+/// Some heads of [`append`] to a slab of elements.
+struct Append<'a> {
+    k: RawMat,
+    v: RawMat,
+    slots: &'a [i32],
+    slab: Slab,
+    dtype: Float,
+    heads: std::ops::Range<usize>,
+}
+
+impl Kernel for Append<'_> {
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let l = self.slab.layout;
+        for (t, slot) in self.slots.iter().enumerate() {
+            let Ok(slot) = usize::try_from(*slot) else { continue };
+            for head in self.heads.clone() {
+                let Some((k, v)) = self.slab.at(slot / l.page_size, head, slot % l.page_size) else { break };
+                // SAFETY: rows have kv_heads * dim elements; the slot exists, and this head of it belongs to
+                // this call.
+                unsafe {
+                    self.key::<V>(t, head, k);
+                    self.value::<V>(t, head, v);
+                }
+            }
+        }
+    }
+}
+
+impl Append<'_> {
+    /// Columns that are rounded at a time.
+    const SOME: usize = 64;
+
+    /// Writes a head's key of row `t` to the slab, where its elements lie a page apart.
+    ///
+    /// # Safety
+    /// Row and head exist, and the elements from `to` on belong to this call.
+    #[inline(always)]
+    unsafe fn key<V: Lanes>(&self, t: usize, head: usize, to: *mut u8) {
+        let l = &self.slab.layout;
+        let (mut wide, mut some) = ([0f32; Self::SOME], [0u32; Self::SOME]);
+        let some = some.as_mut_ptr();
+        for c in (0..l.k_dim).step_by(Self::SOME) {
+            let n = (l.k_dim - c).min(Self::SOME);
+            // SAFETY: the caller's promise; at most as many elements as the arrays have.
+            unsafe {
+                self.k.widen::<V>(t, head * l.k_dim + c, n, wide.as_mut_ptr());
+                narrow::<V>(wide.as_ptr(), n, some.cast(), self.dtype);
+                match self.dtype {
+                    Float::F32 => apart(some, n, to.cast::<u32>().add(c * l.page_size), l.page_size),
+                    Float::F16 | Float::Bf16 => {
+                        apart(some.cast::<u16>(), n, to.cast::<u16>().add(c * l.page_size), l.page_size);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same of its value, whose elements lie together.
+    ///
+    /// # Safety
+    /// As for `key`.
+    #[inline(always)]
+    unsafe fn value<V: Lanes>(&self, t: usize, head: usize, to: *mut u8) {
+        let l = &self.slab.layout;
+        let mut wide = [0f32; Self::SOME];
+        for c in (0..l.v_dim).step_by(Self::SOME) {
+            let n = (l.v_dim - c).min(Self::SOME);
+            // SAFETY: as above.
+            unsafe {
+                self.v.widen::<V>(t, head * l.v_dim + c, n, wide.as_mut_ptr());
+                narrow::<V>(wide.as_ptr(), n, to.add(c * self.dtype.bytes()), self.dtype);
+            }
+        }
+    }
+}
+
+/// Copies `n` elements to places so far apart.
+///
+/// # Safety
+/// There are `n` at `from`, and places for them from `to` on.
+#[inline(always)]
+unsafe fn apart<T: Copy>(from: *const T, n: usize, to: *mut T, stride: usize) {
+    for i in 0..n {
+        // SAFETY: the caller's promise.
+        unsafe { *to.add(i * stride) = *from.add(i) };
+    }
+}
+
+/// Some heads of [`append`] to a slab of codes.
 fn append_heads(k: RawMat, v: RawMat, slots: &[i32], slab: Slab, heads: std::ops::Range<usize>) {
     let l = slab.layout;
     for (t, slot) in slots.iter().enumerate() {
         let Ok(slot) = usize::try_from(*slot) else { continue };
         for head in heads.clone() {
-            let Some((to_k, to_v)) = slab.at(slot / l.page_size, head, slot % l.page_size) else { break };
-            let place = |start, dtype, stride| Place { start, dtype, stride };
+            let Some([to_k, to_v]) = slab.places(slot / l.page_size, head, slot % l.page_size) else { break };
             // SAFETY: rows have kv_heads * dim elements; the slot exists, and this head of it belongs to this
             // call.
             unsafe {
                 let from = k.row(t).add(head * l.k_dim * k.dtype.bytes()).cast_mut();
-                scatter(place(from, k.dtype, 1), place(to_k, l.dtype, l.page_size), l.k_dim);
+                scatter(Place::row(from, k.dtype), to_k, l.k_dim);
                 let from = v.row(t).add(head * l.v_dim * v.dtype.bytes()).cast_mut();
-                scatter(place(from, v.dtype, 1), place(to_v, l.dtype, 1), l.v_dim);
+                scatter(Place::row(from, v.dtype), to_v, l.v_dim);
             }
         }
     }
@@ -169,14 +359,13 @@ pub fn read(slab: Slab, pages: &[u32], out_k: RawMatMut, out_v: RawMatMut) -> Re
     for position in 0..out_k.rows {
         let Some(page) = pages.get(position / l.page_size) else { break };
         for head in 0..l.kv_heads {
-            let Some((k, v)) = slab.at(*page as usize, head, position % l.page_size) else { break };
-            let place = |start, dtype, stride| Place { start, dtype, stride };
+            let Some([k, v]) = slab.places(*page as usize, head, position % l.page_size) else { break };
             // SAFETY: as in `append_heads`, the other way round.
             unsafe {
                 let to = out_k.row(position).add(head * l.k_dim * out_k.dtype.bytes());
-                scatter(place(k, l.dtype, l.page_size), place(to, out_k.dtype, 1), l.k_dim);
+                scatter(k, Place::row(to, out_k.dtype), l.k_dim);
                 let to = out_v.row(position).add(head * l.v_dim * out_v.dtype.bytes());
-                scatter(place(v, l.dtype, 1), place(to, out_v.dtype, 1), l.v_dim);
+                scatter(v, Place::row(to, out_v.dtype), l.v_dim);
             }
         }
     }

@@ -11,7 +11,10 @@
 //!
 //! Depends on no other file of this package: `tests/kernels` compiles it with its tests.
 
+pub mod codes;
 mod eight;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 pub mod wide;
 
 use eight::Eight;
@@ -30,8 +33,8 @@ pub enum Isa {
     Portable,
     /// AVX2 with FMA and F16C.
     Avx2,
-    /// The same, and AVX-512 (F, VL, BW, DQ): for matmuls of several rows, and for the plain loops of
-    /// attention and norms (`wide::run_loops`).
+    /// The same, and AVX-512 (F, VL, BW, DQ): for matmuls, and for the plain loops of attention and norms
+    /// (`wide::run_loops`).
     Avx512,
 }
 
@@ -106,6 +109,8 @@ pub fn run<K: Kernel>(isa: Isa, madd: Madd, kernel: K) {
 pub trait Lanes: Copy + 'static {
     /// The kind of multiply-add, for scalar code next to the vectors.
     type M: MulAdd;
+    /// Eight nibbles a lane, the first one in the lowest bits.
+    type Packed: Copy;
     /// All lanes `v`.
     fn splat(v: f32) -> Self;
     /// 8 f32.
@@ -118,17 +123,18 @@ pub trait Lanes: Copy + 'static {
     unsafe fn load_bf16(p: *const u16) -> Self;
     /// 8 signed bytes.
     unsafe fn load_i8(p: *const u8) -> Self;
-    /// The low and the high nibbles of 8 bytes.
-    unsafe fn nibbles(p: *const u8) -> (Self, Self);
-    /// The low nibbles of 8 bytes as numbers with a sign, times 2^28, and the high ones as they are: what two
-    /// shifts make of them.
-    unsafe fn signed_nibbles(p: *const u8) -> (Self, Self);
-    /// As `nibbles`, with bit i of `low` (`high`) as bit 4 of lane i, and minus `offset`.
-    unsafe fn five_bits(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self);
+    /// 8 words of 32 bits.
+    unsafe fn packed(p: *const u8) -> Self::Packed;
+    /// Nibble J of each lane.
+    fn nibble<const J: usize>(q: Self::Packed) -> Self;
+    /// Nibble J as a number with a sign, times 2^28.
+    fn signed<const J: usize>(q: Self::Packed) -> Self;
+    /// Nibble J with bit i of `fifth` as bit 4 of lane i, and minus `offset`.
+    fn five_bits<const J: usize>(q: Self::Packed, fifth: u8, offset: i32) -> Self;
+    /// What stands in a table at nibble J.
+    fn entry<const J: usize>(q: Self::Packed, table: &[f32; 16]) -> Self;
     /// 8 bytes of e5m2, widened exactly; with `E4M3` of that type, times 2^-8, and NaN as 480 times that.
     unsafe fn load_f8<const E4M3: bool>(p: *const u8) -> Self;
-    /// What stands in a table at the low and at the high nibbles of 8 bytes.
-    unsafe fn entries(p: *const u8, table: &[f32; 16]) -> (Self, Self);
     /// Rounds to binary16 (nearest even) and writes 8.
     unsafe fn store_f16(self, p: *mut u16);
     /// Rounds to bfloat16 (nearest even) and writes 8.
@@ -139,9 +145,10 @@ pub trait Lanes: Copy + 'static {
     fn add(self, b: Self) -> Self;
     /// Lane-wise product.
     fn mul(self, b: Self) -> Self;
-    /// Sums of 32 products of signed bytes, exact as f32: of R rows `x[r]` (32 bytes in -127..=127 each) with
-    /// 16 columns, `w` being `[8][16][4]` bytes.
-    unsafe fn dots<const R: usize>(x: [*const i8; R], w: *const u8) -> [[Self; 2]; R];
+    /// Sums of 32 products of signed bytes, exact as f32: of R rows, `x` being `[8][R][4]` bytes in
+    /// -127..=127, with 16 columns, `w` being `[8][16][4]` bytes. The R `offsets` are -128 times the sums of
+    /// the rows' bytes.
+    unsafe fn dots<const R: usize>(x: *const i8, offsets: *const i32, w: *const u8) -> [[Self; 2]; R];
     /// Lane i of row j becomes lane j of row i.
     fn transpose(rows: [Self; WIDTH]) -> [Self; WIDTH];
     /// Asks for the cache line at `p`, which may lie anywhere.
@@ -180,8 +187,8 @@ mod many {
             let half = |q: u8| if e4m3 { (i16::from(q as i8) << 7) as u16 & 0xbf80 } else { u16::from(q) << 8 };
             q.map(|q| f16::from_bits(half(q)).to_f32_const())
         }
-        fn entries(q: [u8; WIDTH], table: [f32; 16]) -> ([f32; WIDTH], [f32; WIDTH]) {
-            (q.map(|q| table[usize::from(q & 15)]), q.map(|q| table[usize::from(q >> 4)]))
+        fn entry(q: [u32; WIDTH], place: usize, table: [f32; 16]) -> [f32; WIDTH] {
+            q.map(|q| table[(q >> (4 * place) & 15) as usize])
         }
         fn narrow_f16(v: [f32; WIDTH]) -> [u16; WIDTH] {
             v.map(|v| f16::from_f32_const(v).to_bits())
@@ -190,9 +197,9 @@ mod many {
             v.map(|v| bf16::from_f32_const(v).to_bits())
         }
         /// Sums of 32 products of bytes, of one row and 16 columns.
-        fn dots(x: [i8; 32], w: [[[i8; 4]; 16]; 8]) -> [[f32; WIDTH]; 2] {
+        fn dots(x: [[i8; 4]; 8], w: [[[i8; 4]; 16]; 8]) -> [[f32; WIDTH]; 2] {
             let mut sums = [0i32; 16];
-            for (four, quad) in x.chunks_exact(4).zip(&w) {
+            for (four, quad) in x.iter().zip(&w) {
                 for (sum, column) in sums.iter_mut().zip(quad) {
                     *sum += four.iter().zip(column).map(|(x, w)| i32::from(*x) * i32::from(*w)).sum::<i32>();
                 }
@@ -202,17 +209,14 @@ mod many {
         fn signed(q: [u8; WIDTH]) -> [f32; WIDTH] {
             q.map(|q| f32::from(q as i8))
         }
-        /// Low nibbles with a sign times 2^28, and high ones.
-        fn signed_nibbles(q: [u8; WIDTH]) -> ([f32; WIDTH], [f32; WIDTH]) {
-            (q.map(|q| (i32::from(q) << 28) as f32), q.map(|q| f32::from(q as i8 >> 4)))
+        /// Nibbles with a sign times 2^28.
+        fn signed_nibble(q: [u32; WIDTH], place: usize) -> [f32; WIDTH] {
+            q.map(|q| (q >> (4 * place) << 28) as i32 as f32)
         }
-        /// Low and high nibbles with a fifth bit from `low` and `high`, minus `offset`.
-        fn five_bits(q: [u8; WIDTH], low: u8, high: u8, offset: i32) -> ([f32; WIDTH], [f32; WIDTH]) {
-            let bit = |bits: u8, i: usize| i32::from(bits >> i & 1) << 4;
-            (
-                std::array::from_fn(|i| ((i32::from(q[i] & 15) | bit(low, i)) - offset) as f32),
-                std::array::from_fn(|i| ((i32::from(q[i] >> 4) | bit(high, i)) - offset) as f32),
-            )
+        /// Nibbles with a fifth bit, minus `offset`.
+        fn five_bits(q: [u32; WIDTH], place: usize, fifth: u8, offset: i32) -> [f32; WIDTH] {
+            let bit = |i: usize| u32::from(fifth >> i & 1) << 4;
+            std::array::from_fn(|i| ((q[i] >> (4 * place) & 15 | bit(i)) as i32 - offset) as f32)
         }
     }
 }
@@ -226,6 +230,7 @@ impl<M> Portable<M> {
 
 impl<M: MulAdd> Lanes for Portable<M> {
     type M = M;
+    type Packed = [u32; WIDTH];
     #[inline(always)]
     fn splat(v: f32) -> Self {
         Portable(Eight::splat(v), PhantomData)
@@ -256,34 +261,31 @@ impl<M: MulAdd> Lanes for Portable<M> {
         Self::new(many::signed(unsafe { p.cast::<[u8; WIDTH]>().read() }))
     }
     #[inline(always)]
-    unsafe fn nibbles(p: *const u8) -> (Self, Self) {
+    unsafe fn packed(p: *const u8) -> [u32; WIDTH] {
         // SAFETY: as above.
-        unsafe { Self::five_bits(p, 0, 0, 0) }
+        unsafe { p.cast::<[u32; WIDTH]>().read_unaligned() }.map(u32::from_le)
     }
     #[inline(always)]
-    unsafe fn signed_nibbles(p: *const u8) -> (Self, Self) {
-        // SAFETY: as above.
-        let (low, high) = many::signed_nibbles(unsafe { p.cast::<[u8; WIDTH]>().read() });
-        (Self::new(low), Self::new(high))
+    fn nibble<const J: usize>(q: [u32; WIDTH]) -> Self {
+        Self::five_bits::<J>(q, 0, 0)
     }
     #[inline(always)]
-    unsafe fn five_bits(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self) {
-        // SAFETY: as above.
-        let q = unsafe { p.cast::<[u8; WIDTH]>().read() };
-        let (low, high) = many::five_bits(q, low, high, offset);
-        (Self::new(low), Self::new(high))
+    fn signed<const J: usize>(q: [u32; WIDTH]) -> Self {
+        Self::new(many::signed_nibble(q, J))
+    }
+    #[inline(always)]
+    fn five_bits<const J: usize>(q: [u32; WIDTH], fifth: u8, offset: i32) -> Self {
+        Self::new(many::five_bits(q, J, fifth, offset))
+    }
+    #[inline(always)]
+    fn entry<const J: usize>(q: [u32; WIDTH], table: &[f32; 16]) -> Self {
+        Self::new(many::entry(q, J, *table))
     }
     #[inline(always)]
     unsafe fn load_f8<const E4M3: bool>(p: *const u8) -> Self {
         // SAFETY: as above.
         let q = unsafe { p.cast::<[u8; WIDTH]>().read() };
         Self::new(many::widen_f8(q, E4M3))
-    }
-    #[inline(always)]
-    unsafe fn entries(p: *const u8, table: &[f32; 16]) -> (Self, Self) {
-        // SAFETY: as above.
-        let (low, high) = many::entries(unsafe { p.cast::<[u8; WIDTH]>().read() }, *table);
-        (Self::new(low), Self::new(high))
     }
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16) {
@@ -311,12 +313,10 @@ impl<M: MulAdd> Lanes for Portable<M> {
         Portable(self.0.mul(b.0), PhantomData)
     }
     #[inline(always)]
-    unsafe fn dots<const R: usize>(x: [*const i8; R], w: *const u8) -> [[Self; 2]; R] {
-        x.map(|x| {
-            // SAFETY: 32 and 512 bytes, the caller's promise.
-            let (x, w) = unsafe { (x.cast::<[i8; 32]>().read(), w.cast::<[[[i8; 4]; 16]; 8]>().read()) };
-            many::dots(x, w).map(Self::new)
-        })
+    unsafe fn dots<const R: usize>(x: *const i8, _: *const i32, w: *const u8) -> [[Self; 2]; R] {
+        // SAFETY: 32 bytes a row and 512 of w, the caller's promise.
+        let (x, w) = unsafe { (x.cast::<[[[i8; 4]; R]; 8]>().read(), w.cast::<[[[i8; 4]; 16]; 8]>().read()) };
+        std::array::from_fn(|r| many::dots(x.map(|quad| quad[r]), w).map(Self::new))
     }
     #[inline(always)]
     fn transpose(rows: [Self; WIDTH]) -> [Self; WIDTH] {
@@ -331,12 +331,12 @@ impl<M: MulAdd> Lanes for Portable<M> {
 mod avx2 {
     //! The AVX2 lanes. Every method is only reached from [`enter`], `wide::avx512::enter_pairs` and
     //! `wide::avx512::enter_loops`, which have the target features.
-    use super::{Kernel, Lanes, Madd, MulAdd, PhantomData};
+    use super::{Kernel, Lanes, Madd, MulAdd, PhantomData, vnni};
     use std::arch::x86_64::*;
 
     /// Lanes in a register.
     #[derive(Clone, Copy)]
-    pub struct Avx2<M>(__m256, PhantomData<M>);
+    pub struct Avx2<M, const BYTES: u8 = { vnni::PAIRS }>(__m256, PhantomData<M>);
 
     /// Runs the kernel with the features on.
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -345,15 +345,52 @@ mod avx2 {
     }
 
     #[inline(always)]
-    fn wrap<M>(v: __m256) -> Avx2<M> {
+    fn wrap<M, const BYTES: u8>(v: __m256) -> Avx2<M, BYTES> {
         Avx2(v, PhantomData)
+    }
+
+    /// Brings nibble J to the lowest bits.
+    #[inline(always)]
+    fn right<const J: usize>(q: __m256i) -> __m256i {
+        // SAFETY: features: called by the lanes below alone.
+        unsafe {
+            match J {
+                0 => q,
+                1 => _mm256_srli_epi32::<4>(q),
+                2 => _mm256_srli_epi32::<8>(q),
+                3 => _mm256_srli_epi32::<12>(q),
+                4 => _mm256_srli_epi32::<16>(q),
+                5 => _mm256_srli_epi32::<20>(q),
+                6 => _mm256_srli_epi32::<24>(q),
+                _ => _mm256_srli_epi32::<28>(q),
+            }
+        }
+    }
+
+    /// Brings nibble J to the highest bits.
+    #[inline(always)]
+    fn left<const J: usize>(q: __m256i) -> __m256i {
+        // SAFETY: as above.
+        unsafe {
+            match J {
+                0 => _mm256_slli_epi32::<28>(q),
+                1 => _mm256_slli_epi32::<24>(q),
+                2 => _mm256_slli_epi32::<20>(q),
+                3 => _mm256_slli_epi32::<16>(q),
+                4 => _mm256_slli_epi32::<12>(q),
+                5 => _mm256_slli_epi32::<8>(q),
+                6 => _mm256_slli_epi32::<4>(q),
+                _ => q,
+            }
+        }
     }
 
     // SAFETY of this impl: intrinsics of AVX2, FMA and F16C, reached only below `enter`,
     // `wide::avx512::enter_pairs` and `wide::avx512::enter_loops` (the module is private and `Avx2` is named
     // nowhere else); memory as the trait says.
-    impl<M: MulAdd> Lanes for Avx2<M> {
+    impl<M: MulAdd, const BYTES: u8> Lanes for Avx2<M, BYTES> {
         type M = M;
+        type Packed = __m256i;
         #[inline(always)]
         fn splat(v: f32) -> Self {
             // SAFETY: features, see above.
@@ -388,41 +425,40 @@ mod avx2 {
             wrap(unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) })
         }
         #[inline(always)]
-        unsafe fn nibbles(p: *const u8) -> (Self, Self) {
+        unsafe fn packed(p: *const u8) -> __m256i {
             // SAFETY: as above.
-            unsafe {
-                let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
-                let low = _mm256_and_si256(wide, _mm256_set1_epi32(15));
-                let high = _mm256_srli_epi32::<4>(wide);
-                (wrap(_mm256_cvtepi32_ps(low)), wrap(_mm256_cvtepi32_ps(high)))
-            }
+            unsafe { _mm256_loadu_si256(p.cast()) }
         }
         #[inline(always)]
-        unsafe fn signed_nibbles(p: *const u8) -> (Self, Self) {
-            // SAFETY: as above.
-            unsafe {
-                let wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()));
-                let (low, high) = (_mm256_slli_epi32::<28>(wide), _mm256_srai_epi32::<4>(wide));
-                (wrap(_mm256_cvtepi32_ps(low)), wrap(_mm256_cvtepi32_ps(high)))
-            }
+        fn nibble<const J: usize>(q: __m256i) -> Self {
+            // SAFETY: features, as above.
+            wrap(unsafe { _mm256_cvtepi32_ps(_mm256_and_si256(right::<J>(q), _mm256_set1_epi32(15))) })
         }
         #[inline(always)]
-        unsafe fn five_bits(p: *const u8, low: u8, high: u8, offset: i32) -> (Self, Self) {
-            // SAFETY: as above.
+        fn signed<const J: usize>(q: __m256i) -> Self {
+            // SAFETY: features, as above.
+            wrap(unsafe { _mm256_cvtepi32_ps(_mm256_and_si256(left::<J>(q), _mm256_set1_epi32(-1 << 28))) })
+        }
+        #[inline(always)]
+        fn five_bits<const J: usize>(q: __m256i, fifth: u8, offset: i32) -> Self {
+            // SAFETY: features, as above.
             unsafe {
-                let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
-                let off = _mm256_set1_epi32(offset);
                 let lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-                let bit = |bits: u8| {
-                    let on = _mm256_and_si256(_mm256_set1_epi32(i32::from(bits)), lane);
-                    _mm256_and_si256(_mm256_cmpeq_epi32(on, lane), _mm256_set1_epi32(16))
-                };
-                let l = _mm256_or_si256(_mm256_and_si256(wide, _mm256_set1_epi32(15)), bit(low));
-                let h = _mm256_or_si256(_mm256_srli_epi32::<4>(wide), bit(high));
-                (
-                    wrap(_mm256_cvtepi32_ps(_mm256_sub_epi32(l, off))),
-                    wrap(_mm256_cvtepi32_ps(_mm256_sub_epi32(h, off))),
-                )
+                let on = _mm256_and_si256(_mm256_set1_epi32(i32::from(fifth)), lane);
+                let bit = _mm256_and_si256(_mm256_cmpeq_epi32(on, lane), _mm256_set1_epi32(16));
+                let q = _mm256_or_si256(_mm256_and_si256(right::<J>(q), _mm256_set1_epi32(15)), bit);
+                wrap(_mm256_cvtepi32_ps(_mm256_sub_epi32(q, _mm256_set1_epi32(offset))))
+            }
+        }
+        #[inline(always)]
+        fn entry<const J: usize>(q: __m256i, table: &[f32; 16]) -> Self {
+            // SAFETY: features, as above; 16 values. Bit 3 of a place says which half, the lower ones where
+            // in it.
+            unsafe {
+                let (l, h) = (_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table.as_ptr().add(8)));
+                let at = right::<J>(q);
+                let (low, high) = (_mm256_permutevar8x32_ps(l, at), _mm256_permutevar8x32_ps(h, at));
+                wrap(_mm256_blendv_ps(low, high, _mm256_castsi256_ps(left::<J>(q))))
             }
         }
         #[inline(always)]
@@ -433,22 +469,6 @@ mod avx2 {
                 let down = _mm_and_si128(_mm_srai_epi16::<1>(half), _mm_set1_epi16(0xbf80_u16 as i16));
                 _mm256_cvtph_ps(if E4M3 { down } else { half })
             })
-        }
-        #[inline(always)]
-        unsafe fn entries(p: *const u8, table: &[f32; 16]) -> (Self, Self) {
-            // SAFETY: as above. Bit 3 of a place says which half, the lower ones where in it.
-            unsafe {
-                let (l, h) = (_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table.as_ptr().add(8)));
-                let a = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
-                let b = _mm256_srli_epi32::<4>(a);
-                let (in_a, in_b) = (_mm256_slli_epi32::<28>(a), _mm256_slli_epi32::<28>(b));
-                let low = (_mm256_permutevar8x32_ps(l, a), _mm256_permutevar8x32_ps(l, b));
-                let high = (_mm256_permutevar8x32_ps(h, a), _mm256_permutevar8x32_ps(h, b));
-                (
-                    wrap(_mm256_blendv_ps(low.0, high.0, _mm256_castsi256_ps(in_a))),
-                    wrap(_mm256_blendv_ps(low.1, high.1, _mm256_castsi256_ps(in_b))),
-                )
-            }
         }
         #[inline(always)]
         unsafe fn store_f16(self, p: *mut u16) {
@@ -491,17 +511,20 @@ mod avx2 {
             wrap(unsafe { _mm256_mul_ps(self.0, b.0) })
         }
         #[inline(always)]
-        unsafe fn dots<const R: usize>(x: [*const i8; R], w: *const u8) -> [[Self; 2]; R] {
-            // SAFETY: features; 32 bytes of each row and 512 of w, the caller's promise.
+        unsafe fn dots<const R: usize>(x: *const i8, offsets: *const i32, w: *const u8) -> [[Self; 2]; R] {
+            // SAFETY: features; 32 bytes of each row, R offsets and 512 bytes of w, the caller's promise.
             unsafe {
+                if BYTES != vnni::PAIRS {
+                    return vnni::fours::<R, BYTES>(x, offsets, w).map(|row| row.map(wrap));
+                }
                 let ones = _mm256_set1_epi16(1);
                 let mut sums = [[_mm256_setzero_si256(); 2]; R];
                 for quad in 0..8 {
                     let p = w.add(quad * 64).cast::<__m256i>();
                     let columns = [_mm256_loadu_si256(p), _mm256_loadu_si256(p.add(1))];
-                    for (r, row) in x.iter().enumerate() {
-                        let four = _mm256_set1_epi32(row.cast::<i32>().add(quad).read_unaligned());
-                        for (sum, column) in sums[r].iter_mut().zip(columns) {
+                    for (r, row) in sums.iter_mut().enumerate() {
+                        let four = _mm256_set1_epi32(x.cast::<i32>().add(quad * R + r).read_unaligned());
+                        for (sum, column) in row.iter_mut().zip(columns) {
                             // One factor is unsigned: |w| and x with the sign of w. Two products stay within
                             // 16 bits, 2 * 128 * 127, since x has no -128.
                             let twos =

@@ -21,25 +21,34 @@ impl Kernel for Probe<'_> {
             put(V::load_f16(h.as_ptr()));
             put(V::load_bf16(h.as_ptr()));
             put(V::load_i8(q.as_ptr()));
-            for (a, b) in [V::nibbles(q.as_ptr()), V::signed_nibbles(q.as_ptr())] {
-                put(a);
-                put(b);
+            let words = h.map(u32::from).map(|word| word.wrapping_mul(0x9E37_79B1));
+            let words = V::packed(words.as_ptr().cast());
+            let table = std::array::from_fn(|i| f[i % 8] + i as f32);
+            for v in [V::nibble::<0>(words), V::nibble::<3>(words), V::nibble::<7>(words)] {
+                put(v);
+            }
+            for v in [V::signed::<0>(words), V::signed::<4>(words), V::signed::<7>(words)] {
+                put(v);
+            }
+            for v in [V::entry::<1>(words, &table), V::entry::<6>(words, &table)] {
+                put(v);
+            }
+            for v in [V::five_bits::<2>(words, q[0], 16), V::five_bits::<5>(words, q[1], 0)] {
+                put(v);
             }
             put(V::load_f8::<true>(q.as_ptr()));
             put(V::load_f8::<false>(q.as_ptr()));
-            let table = std::array::from_fn(|i| f[i % 8] + i as f32);
-            let (a, b) = V::entries(q.as_ptr(), &table);
-            put(a);
-            put(b);
-            let (a, b) = V::five_bits(q.as_ptr(), q[0], q[1], 16);
-            put(a);
-            put(b);
             let x: [i8; 32] = std::array::from_fn(|i| (q[i % 8] as i8).wrapping_add(i as i8).max(-127));
             // Every byte that a weight may have, -128 too.
             let w: [u8; 512] =
                 std::array::from_fn(|i| q[i % 7].wrapping_mul(i as u8 | 1).wrapping_add(q[i / 64]));
-            V::dots([x.as_ptr(), [-127; 32].as_ptr()], w.as_ptr()).into_iter().flatten().for_each(&mut put);
-            V::dots([x.as_ptr()], [128; 512].as_ptr()).into_iter().flatten().for_each(&mut put);
+            let two: [_; 8] = std::array::from_fn(|quad| [x.as_chunks::<4>().0[quad], [-127; 4]]);
+            let offset = |row: &[i8]| -128 * row.iter().map(|v| i32::from(*v)).sum::<i32>();
+            let offsets = [offset(&x), offset(&[-127; 32])];
+            let dots = V::dots::<2>(two.as_ptr().cast(), offsets.as_ptr(), w.as_ptr());
+            dots.into_iter().flatten().for_each(&mut put);
+            let dots = V::dots::<1>(x.as_ptr(), offsets.as_ptr(), [128; 512].as_ptr());
+            dots.into_iter().flatten().for_each(&mut put);
             put(v.madd(V::splat(1.1), V::splat(0.3)));
             let rows = [0, 1, 2, 3, 4, 5, 6, 7].map(|i: usize| v.add(V::splat(f[i])));
             V::transpose(rows).into_iter().for_each(&mut put);

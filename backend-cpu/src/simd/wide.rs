@@ -1,11 +1,13 @@
 //! Sixteen lanes of f32, the columns of one panel: a pair of vectors, or one AVX-512 register with the same
 //! bits.
 //!
-//! For matmuls of several rows, where the processor is the limit and not memory: [`run`] compiles a
-//! [`Kernel16`] once more for AVX-512, with a larger register tile, [`Tile`], [`run_both`] a kernel of which
-//! a part takes sixteen lanes, and [`run_loops`] one of eight lanes whose time goes into plain loops, which
-//! the compiler then splits into sixteen. All else gains too little from it to be compiled a third time.
+//! For matmuls, where the processor is the limit and not memory: [`run`] compiles a [`Kernel16`] once more
+//! for AVX-512, with a larger register tile, [`Tile`], [`run_both`] a kernel of which a part takes sixteen
+//! lanes (one row of packed weights spends its time on widening, too), and [`run_loops`] one of eight lanes
+//! whose time goes into plain loops, which the compiler then splits into sixteen. All else gains too little
+//! from it to be compiled a third time.
 
+use super::codes::Codes16;
 use super::{Isa, Kernel, Lanes, Portable};
 use engraft_core::math::{FusedMadd, SeparateMadd};
 use engraft_core::numerics::Madd;
@@ -83,8 +85,17 @@ pub fn for_bytes(isa: Isa) -> Isa {
     }
 }
 
+/// Rows that advance together at most in what [`run_bytes`] makes of an instruction set.
+pub fn rows_of_bytes(isa: Isa) -> usize {
+    match for_bytes(isa) {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => <avx512::Avx512<FusedMadd> as Bytes16>::ROWS,
+        _ => <[Portable<FusedMadd>; 2] as Bytes16>::ROWS,
+    }
+}
+
 /// Runs `kernel` compiled for `isa` and `madd`: with AVX-512's VNNI on registers of sixteen lanes, else on
-/// pairs of eight.
+/// pairs of eight, by AVX-VNNI where the processor has that.
 #[inline]
 pub fn run_bytes<K: KernelOfBytes>(isa: Isa, madd: Madd, kernel: K) {
     #[cfg(target_arch = "x86_64")]
@@ -95,6 +106,15 @@ pub fn run_bytes<K: KernelOfBytes>(isa: Isa, madd: Madd, kernel: K) {
                 match madd {
                     Madd::Fused => avx512::enter_bytes::<FusedMadd, K>(kernel),
                     Madd::Separate => avx512::enter_bytes::<SeparateMadd, K>(kernel),
+                }
+            };
+        }
+        Isa::Avx2 if std::arch::is_x86_feature_detected!("avxvnni") => {
+            // SAFETY: as above.
+            return unsafe {
+                match madd {
+                    Madd::Fused => avx512::enter_byte_fours::<FusedMadd, K>(kernel),
+                    Madd::Separate => avx512::enter_byte_fours::<SeparateMadd, K>(kernel),
                 }
             };
         }
@@ -167,7 +187,7 @@ pub fn run_both<K: KernelOfBoth>(isa: Isa, madd: Madd, kernel: K) {
 /// # Safety of the loads and stores
 /// Each reads or writes exactly 16 elements at the pointer, which needs no alignment.
 #[allow(clippy::missing_safety_doc)]
-pub trait Lanes16: Copy + 'static {
+pub trait Lanes16: Codes16 {
     /// What of it fits the registers.
     const TILE: Tile;
     /// Whether the lanes are one register. Where they are not, code behind `if W::WIDE` is not even compiled.
@@ -250,27 +270,28 @@ pub trait Bytes16: Lanes16 {
     type Half: Lanes;
     /// Rows that advance together: their sums stay in registers.
     const ROWS: usize;
-    /// Sums of 32 products of signed bytes, exact as f32: of R rows `x[r]` (32 bytes in -127..=127 each),
-    /// which add up to `sums[r]`, with 16 columns, `w` being `[8][16][4]` bytes.
-    unsafe fn dots<const R: usize>(x: [*const i8; R], sums: [i32; R], w: *const u8) -> [Self; R];
+    /// Sums of 32 products of signed bytes, exact as f32: of R rows, `x` being `[8][R][4]` bytes in
+    /// -127..=127, with 16 columns, `w` being `[8][16][4]` bytes. The R `offsets` are -128 times the sums of
+    /// the rows' bytes.
+    unsafe fn dots<const R: usize>(x: *const i8, offsets: *const i32, w: *const u8) -> [Self; R];
 }
 
 impl<V: Lanes> Bytes16 for [V; 2] {
     type Half = V;
     const ROWS: usize = 4;
     #[inline(always)]
-    unsafe fn dots<const R: usize>(x: [*const i8; R], _: [i32; R], w: *const u8) -> [Self; R] {
+    unsafe fn dots<const R: usize>(x: *const i8, offsets: *const i32, w: *const u8) -> [Self; R] {
         // SAFETY: the caller's promise.
-        unsafe { V::dots(x, w) }
+        unsafe { V::dots(x, offsets, w) }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    //! One register. Every method is only reached from [`enter`], which has the target features. The other
-    //! two ways in are for the AVX2 lanes.
+    //! One register. Every method is only reached from functions here that have the target features.
     use super::super::avx2::Avx2;
-    use super::{Bytes16, Kernel, Kernel16, KernelOfBoth, KernelOfBytes, Lanes16, REGISTERS, Tile};
+    use super::super::vnni;
+    use super::{Bytes16, Codes16, Kernel, Kernel16, KernelOfBoth, KernelOfBytes, Lanes16, REGISTERS, Tile};
     use engraft_core::math::MulAdd;
     use engraft_core::numerics::Madd;
     use std::arch::x86_64::*;
@@ -316,6 +337,19 @@ mod avx512 {
         kernel.run::<[Avx2<M>; 2]>();
     }
 
+    /// The same by AVX-VNNI.
+    #[target_feature(enable = "avxvnni,avx2,fma,f16c")]
+    pub fn enter_byte_fours<M: MulAdd, K: KernelOfBytes>(kernel: K) {
+        kernel.run::<[Avx2<M, { vnni::FOURS }>; 2]>();
+    }
+
+    /// The same by the instruction that tests find on processors without AVX-VNNI.
+    #[cfg(test)]
+    #[target_feature(enable = "avx512f,avx512vl,avx512vnni,avx2,fma,f16c")]
+    pub fn enter_byte_fours_of_512<M: MulAdd, K: KernelOfBytes>(kernel: K) {
+        kernel.run::<[Avx2<M, { vnni::FOURS_OF_512 }>; 2]>();
+    }
+
     // SAFETY of this impl: intrinsics of AVX-512F and VNNI, reached only below `enter_bytes`; memory as the
     // trait says.
     impl<M: MulAdd> Bytes16 for Avx512<M> {
@@ -325,20 +359,20 @@ mod avx512 {
         // Of closures intrinsics are calls.
         #[allow(clippy::needless_range_loop)]
         #[inline(always)]
-        unsafe fn dots<const R: usize>(x: [*const i8; R], sums: [i32; R], w: *const u8) -> [Self; R] {
-            // SAFETY: features; 32 bytes of each row and 512 of w, the caller's promise.
+        unsafe fn dots<const R: usize>(x: *const i8, offsets: *const i32, w: *const u8) -> [Self; R] {
+            // SAFETY: features; 32 bytes of each row, R offsets and 512 bytes of w, the caller's promise.
             unsafe {
                 // One factor is unsigned: w + 128, whose sum is 128 times that of x too large. Integers do
                 // not saturate.
                 let high = _mm512_set1_epi8(-128);
                 let mut all = [high; R];
                 for r in 0..R {
-                    all[r] = _mm512_set1_epi32(-128 * sums[r]);
+                    all[r] = _mm512_set1_epi32(*offsets.add(r));
                 }
                 for quad in 0..8 {
                     let columns = _mm512_xor_si512(_mm512_loadu_si512(w.add(quad * 64).cast()), high);
                     for r in 0..R {
-                        let four = _mm512_set1_epi32(x[r].cast::<i32>().add(quad).read_unaligned());
+                        let four = _mm512_set1_epi32(x.cast::<i32>().add(quad * R + r).read_unaligned());
                         all[r] = _mm512_dpbusd_epi32(all[r], columns, four);
                     }
                 }
@@ -351,8 +385,90 @@ mod avx512 {
         }
     }
 
-    // SAFETY of this impl: intrinsics of AVX-512F, reached only below `enter` and `enter_bytes` (the module
-    // is private and `Avx512` is named nowhere else); memory as the trait says.
+    /// What nibbles are: without a sign, minus 16, and with a sign times 2^28.
+    const PLAIN: [f32; 16] = table(0, 0, 1.0);
+    const BELOW: [f32; 16] = table(16, 16, 1.0);
+    const SIGNED: [f32; 16] = table(0, 16, (1u32 << 28) as f32);
+
+    /// `scale` times the number, minus `low` for those below 8, `high` for the others.
+    const fn table(low: i32, high: i32, scale: f32) -> [f32; 16] {
+        let (mut all, mut i) = ([0.0; 16], 0);
+        while i < 16 {
+            all[i as usize] = (i - if i < 8 { low } else { high }) as f32 * scale;
+            i += 1;
+        }
+        all
+    }
+
+    /// Brings nibble J to the lowest bits.
+    #[inline(always)]
+    fn right<const J: usize>(q: __m512i) -> __m512i {
+        // SAFETY: features: called by the lanes below alone.
+        unsafe {
+            match J {
+                0 => q,
+                1 => _mm512_srli_epi32::<4>(q),
+                2 => _mm512_srli_epi32::<8>(q),
+                3 => _mm512_srli_epi32::<12>(q),
+                4 => _mm512_srli_epi32::<16>(q),
+                5 => _mm512_srli_epi32::<20>(q),
+                6 => _mm512_srli_epi32::<24>(q),
+                _ => _mm512_srli_epi32::<28>(q),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn wrap<M>(v: __m512) -> Avx512<M> {
+        Avx512(v, PhantomData)
+    }
+
+    // SAFETY of this impl: intrinsics of AVX-512F and BW, reached only below `enter`, `enter_both` and
+    // `enter_bytes` (the module is private and `Avx512` is named nowhere else); memory as the trait says.
+    impl<M: MulAdd> Codes16 for Avx512<M> {
+        type Packed = __m512i;
+        #[inline(always)]
+        unsafe fn load_i8(p: *const u8) -> Self {
+            // SAFETY: features and 16 elements, see above (so in all methods).
+            wrap(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) })
+        }
+        #[inline(always)]
+        unsafe fn load_f8<const E4M3: bool>(p: *const u8) -> Self {
+            // SAFETY: as above.
+            wrap(unsafe {
+                let half = _mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast())));
+                let down =
+                    _mm256_and_si256(_mm256_srai_epi16::<1>(half), _mm256_set1_epi16(0xbf80_u16 as i16));
+                _mm512_cvtph_ps(if E4M3 { down } else { half })
+            })
+        }
+        #[inline(always)]
+        unsafe fn packed(p: *const u8) -> __m512i {
+            // SAFETY: as above.
+            unsafe { _mm512_loadu_si512(p.cast()) }
+        }
+        #[inline(always)]
+        fn nibble<const J: usize>(q: __m512i) -> Self {
+            Self::entry::<J>(q, &PLAIN)
+        }
+        #[inline(always)]
+        fn signed<const J: usize>(q: __m512i) -> Self {
+            Self::entry::<J>(q, &SIGNED)
+        }
+        #[inline(always)]
+        fn five_bits<const J: usize>(q: __m512i, fifth: u16, offset: i32) -> Self {
+            let low = Self::entry::<J>(q, if offset == 16 { &BELOW } else { &PLAIN });
+            // SAFETY: features, as above. The sum of two small integers.
+            wrap(unsafe { _mm512_mask_add_ps(low.0, fifth, low.0, _mm512_set1_ps(16.0)) })
+        }
+        #[inline(always)]
+        fn entry<const J: usize>(q: __m512i, table: &[f32; 16]) -> Self {
+            // SAFETY: features, as above; 16 values. A place is the lowest four bits of its lane.
+            wrap(unsafe { _mm512_permutexvar_ps(right::<J>(q), _mm512_loadu_ps(table.as_ptr())) })
+        }
+    }
+
+    // SAFETY of this impl: as that of `Codes16`, with AVX-512F alone.
     impl<M: MulAdd> Lanes16 for Avx512<M> {
         const TILE: Tile = REGISTERS;
         const WIDE: bool = true;
@@ -413,98 +529,4 @@ mod avx512 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Probe<'a>(&'a [[f32; 16]; 3], &'a mut [f32; 48]);
-
-    impl Kernel16 for Probe<'_> {
-        #[inline(always)]
-        fn run<W: Lanes16>(self) {
-            // SAFETY: arrays of 16.
-            unsafe {
-                let [a, b, c] = [0, 1, 2].map(|i: usize| W::load(self.0[i].as_ptr()));
-                let out = self.1.as_mut_ptr();
-                a.madd(b, c).store(out);
-                a.add(b).store(out.add(16));
-                W::splat(self.0[0][3]).madd(a, c).store(out.add(32));
-            }
-        }
-    }
-
-    #[test]
-    fn all_instruction_sets_give_the_same_bits() {
-        let mut s = 1u64;
-        for _ in 0..10_000 {
-            let mut value = || {
-                s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                let v = f32::from_bits((s >> 33) as u32 ^ (s >> 63 << 31) as u32);
-                if v.is_nan() { 1.0 } else { v }
-            };
-            let x: [[f32; 16]; 3] = std::array::from_fn(|_| std::array::from_fn(|_| value()));
-            for madd in [Madd::Fused, Madd::Separate] {
-                let [mut want, mut got] = [[0.0; 48]; 2];
-                run(Isa::Portable, madd, Probe(&x, &mut want));
-                for isa in [Isa::Avx2, Isa::Avx512] {
-                    run(isa, madd, Probe(&x, &mut got));
-                    // The payload of a NaN is not promised.
-                    let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
-                    assert!(want.iter().zip(&got).all(same), "{x:?} {isa:?}");
-                }
-            }
-        }
-    }
-
-    /// Twelve rows of 32 bytes, their sums, and 16 columns.
-    struct Bytes<'a>(&'a [[i8; 32]; 12], &'a [u8; 512], &'a mut Vec<f32>);
-
-    impl Bytes<'_> {
-        #[inline(always)]
-        fn rows<W: Bytes16, const R: usize>(&mut self) {
-            let x: [*const i8; R] = std::array::from_fn(|r| self.0[r].as_ptr());
-            let sums: [i32; R] = std::array::from_fn(|r| self.0[r].iter().map(|v| i32::from(*v)).sum());
-            // SAFETY: arrays of 32, of 512 and of 16.
-            unsafe {
-                for sum in W::dots(x, sums, self.1.as_ptr()) {
-                    let mut to = [0.0; 16];
-                    sum.store(to.as_mut_ptr());
-                    self.2.extend(to);
-                }
-            }
-        }
-    }
-
-    impl KernelOfBytes for Bytes<'_> {
-        #[inline(always)]
-        fn run<W: Bytes16>(mut self) {
-            self.rows::<W, 1>();
-            self.rows::<W, 5>();
-            self.rows::<W, 12>();
-        }
-    }
-
-    #[test]
-    fn sums_of_bytes_are_exact() {
-        let mut s = 9u64;
-        for case in 0..2000 {
-            let mut byte = || {
-                s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                // Now and then nothing but the ends.
-                if case % 5 == 0 { [-128, 127][(s >> 63) as usize] } else { (s >> 40) as i8 }
-            };
-            let x: [[i8; 32]; 12] = std::array::from_fn(|_| std::array::from_fn(|_| byte().max(-127)));
-            let w: [u8; 512] = std::array::from_fn(|_| byte() as u8);
-            let sum = |r: usize, j: usize| -> i32 {
-                (0..32).map(|k| i32::from(x[r][k]) * i32::from(w[k / 4 * 64 + 4 * j + k % 4] as i8)).sum()
-            };
-            let rows = [1, 5, 12].into_iter().flat_map(|rows| 0..rows);
-            let want: Vec<f32> =
-                rows.flat_map(|r| (0..16).map(move |j| (r, j))).map(|(r, j)| sum(r, j) as f32).collect();
-            for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
-                let mut got = Vec::new();
-                run_bytes(isa, Madd::Fused, Bytes(&x, &w, &mut got));
-                assert_eq!(got, want, "{isa:?}");
-            }
-        }
-    }
-}
+mod tests;

@@ -3,9 +3,10 @@
 
 use crate::testing::{bits, machines, values};
 use engraft_core::math::{self, FusedMadd, MulAdd, SeparateMadd};
-use engraft_core::mem::{Float, KvLayout};
+use engraft_core::mem::{Float, KvFormat, KvLayout};
 use engraft_core::numerics::Madd;
 use engraft_core::params::{Heads, Relative, Scores};
+use engraft_core::quant::kv_row;
 use engraft_cpu::kernels::attention::{CHUNK, DenseKeys, Pages, Queries, attend_dense, attend_paged};
 use engraft_cpu::kernels::kv::{Slab, append, slab_bytes};
 use engraft_cpu::kernels::{AlignedBytes, RawMat, RawMatMut};
@@ -126,12 +127,34 @@ fn cases() -> Vec<Case> {
             sinks: None,
             seqs: vec![(17, 150)],
         },
+        // Windows that begin inside a page, before whole pages.
+        Case {
+            heads: heads(2, 2, 16, 32),
+            scores: scores(true, Some(33), None, None, None),
+            sinks: None,
+            seqs: vec![(1, 130), (2, 90), (20, 203)],
+        },
         Case {
             heads: heads(4, 2, 8, 8),
             scores: scores(false, None, None, None, Some((70, 0))),
             sinks: None,
             seqs: vec![(150, 150), (2, 200)],
         },
+    ]
+}
+
+/// Thousands of keys with the heads of models, latent ones too; a window that ends among them.
+fn of_models() -> Vec<Case> {
+    let case = |(heads, kv_heads, k_dim, v_dim), window, seqs: &[(usize, usize)]| Case {
+        heads: Heads { heads, kv_heads, k_dim, v_dim },
+        scores: Scores { scale: 0.1, window, ..Scores::causal(0.1) },
+        sinks: None,
+        seqs: seqs.to_vec(),
+    };
+    vec![
+        case((2, 1, 64, 64), None, &[(1, 4097), (5, 4096)]),
+        case((1, 1, 128, 128), Some(4095), &[(1, 4095), (2, 4098)]),
+        case((1, 1, 576, 512), None, &[(1, 4097)]),
     ]
 }
 
@@ -169,68 +192,89 @@ fn reference(case: &Case, q: &[f32], k: &[f32], v: &[f32], madd: Madd) -> Vec<f3
 
 #[test]
 fn pages_of_any_size_and_order_give_the_reference_bits() {
-    for (case, page_size) in cases().iter().flat_map(|c| [1, 7, 16, 64].map(|p| (c, p))) {
-        let (h, bias) = (case.heads, case.bias());
-        let (rows, keys): (usize, usize) =
-            case.seqs.iter().fold((0, 0), |(r, k), (rows, len)| (r + rows, k + len));
-        let (q, k, v) =
-            (values(rows * h.q_cols(), 1), values(keys * h.k_cols(), 2), values(keys * h.v_cols(), 3));
-        let stride = case.seqs.iter().map(|(_, l)| l.div_ceil(page_size)).max().unwrap();
-        let total = stride * case.seqs.len();
-        let layout = KvLayout {
-            pages: total,
-            page_size,
-            kv_heads: h.kv_heads,
-            k_dim: h.k_dim,
-            v_dim: h.v_dim,
-            dtype: Float::F32,
-        };
-        // Pages in reverse: the order may not matter.
-        let pages: Vec<u32> = (0..total as u32).rev().collect();
-        let (kb, vb) = slab_bytes(&layout);
-        let (mut ks, mut vs) = (AlignedBytes::zeroed(kb), AlignedBytes::zeroed(vb));
-        // SAFETY: slabs of the right size that outlive the test.
-        let slab = unsafe { Slab::new(ks.as_mut_ptr(), vs.as_mut_ptr(), layout) };
-        let mut slots = Vec::new();
-        let (mut bounds, mut lens) = (vec![0u32], Vec::new());
-        for (s, (rows, len)) in case.seqs.iter().enumerate() {
-            bounds.push(bounds[s] + *rows as u32);
-            lens.push(*len as u32);
-            slots
-                .extend((0..*len).map(|p| {
-                    (pages[s * stride + p / page_size] as usize * page_size + p % page_size) as i32
-                }));
+    for (case, page_size) in cases().iter().flat_map(|c| [1, 7, 16, 20, 24, 64, 80].map(|p| (c, p))) {
+        let plain = [Float::F32, Float::F16, Float::Bf16].map(KvFormat::Plain);
+        for format in plain.into_iter().chain([KvFormat::INT8, KvFormat::FP8]) {
+            in_pages(case, page_size, format);
         }
-        let table_rows: Vec<u32> = (0..case.seqs.len() as u32).collect();
-        for madd in [Madd::Fused, Madd::Separate] {
-            let want = reference(case, &q, &k, &v, madd);
-            for machine in machines(madd) {
-                let mut out = vec![f32::NAN; rows * h.out_cols()];
-                // SAFETY: the vectors outlive the calls.
-                unsafe {
-                    append(&machine, RawMat::of(&k, h.k_cols()), RawMat::of(&v, h.v_cols()), &slots, slab)
-                        .unwrap();
-                    let p = Pages {
-                        bounds: &bounds,
-                        table_rows: &table_rows,
-                        lens: &lens,
-                        pages: &pages,
-                        stride,
-                    };
-                    let (q, o) = (RawMat::of(&q, h.q_cols()), RawMatMut::of(&mut out, h.out_cols()));
-                    let (sinks, bias) = (case.sinks.as_deref(), bias.as_deref());
-                    let queries = Queries { q, heads: h, scores: &case.scores, sinks, bias, distances: None };
-                    attend_paged(&machine, queries, slab, p, o).unwrap();
-                }
-                assert_eq!(bits(&out), bits(&want), "page size {page_size} {madd:?} {h:?}");
+    }
+}
+
+#[test]
+fn thousands_of_keys_give_the_reference_bits() {
+    for (case, page_size) in of_models().iter().zip([16, 64, 20]) {
+        for format in [KvFormat::Plain(Float::F32), KvFormat::Plain(Float::Bf16), KvFormat::INT8] {
+            in_pages(case, page_size, format);
+        }
+    }
+}
+
+/// Values as a slab holds them, of heads of so many columns.
+fn held(format: KvFormat, width: usize, values: &[f32]) -> Vec<f32> {
+    match format {
+        KvFormat::Plain(Float::F32) => values.to_vec(),
+        KvFormat::Plain(Float::F16) => values.iter().map(|v| half::f16::from_f32(*v).to_f32()).collect(),
+        KvFormat::Plain(Float::Bf16) => values.iter().map(|v| half::bf16::from_f32(*v).to_f32()).collect(),
+        KvFormat::Coded(code) => kv_row::unpack(code, width, &kv_row::pack(code, width, values)),
+    }
+}
+
+/// A case in pages of so many positions, against the reference over what they hold.
+fn in_pages(case: &Case, page_size: usize, format: KvFormat) {
+    let (h, bias) = (case.heads, case.bias());
+    let (rows, keys): (usize, usize) =
+        case.seqs.iter().fold((0, 0), |(r, k), (rows, len)| (r + rows, k + len));
+    let (q, k, v) =
+        (values(rows * h.q_cols(), 1), values(keys * h.k_cols(), 2), values(keys * h.v_cols(), 3));
+    let stride = case.seqs.iter().map(|(_, l)| l.div_ceil(page_size)).max().unwrap();
+    let total = stride * case.seqs.len();
+    let layout =
+        KvLayout { pages: total, page_size, kv_heads: h.kv_heads, k_dim: h.k_dim, v_dim: h.v_dim, format };
+    // Pages in reverse: the order may not matter.
+    let pages: Vec<u32> = (0..total as u32).rev().collect();
+    let (kb, vb) = slab_bytes(&layout);
+    let (mut ks, mut vs) = (AlignedBytes::zeroed(kb), AlignedBytes::zeroed(vb));
+    // SAFETY: slabs of the right size that outlive the test.
+    let slab = unsafe { Slab::new(ks.as_mut_ptr(), vs.as_mut_ptr(), layout) };
+    let mut slots = Vec::new();
+    let (mut bounds, mut lens) = (vec![0u32], Vec::new());
+    for (s, (rows, len)) in case.seqs.iter().enumerate() {
+        bounds.push(bounds[s] + *rows as u32);
+        lens.push(*len as u32);
+        slots.extend(
+            (0..*len)
+                .map(|p| (pages[s * stride + p / page_size] as usize * page_size + p % page_size) as i32),
+        );
+    }
+    let table_rows: Vec<u32> = (0..case.seqs.len() as u32).collect();
+    let (held_k, held_v) = (held(format, h.k_dim, &k), held(format, h.v_dim, &v));
+    for madd in [Madd::Fused, Madd::Separate] {
+        let want = reference(case, &q, &held_k, &held_v, madd);
+        for machine in machines(madd) {
+            let mut out = vec![f32::NAN; rows * h.out_cols()];
+            // SAFETY: the vectors outlive the calls.
+            unsafe {
+                append(&machine, RawMat::of(&k, h.k_cols()), RawMat::of(&v, h.v_cols()), &slots, slab)
+                    .unwrap();
+                let p =
+                    Pages { bounds: &bounds, table_rows: &table_rows, lens: &lens, pages: &pages, stride };
+                let (q, o) = (RawMat::of(&q, h.q_cols()), RawMatMut::of(&mut out, h.out_cols()));
+                let (sinks, bias) = (case.sinks.as_deref(), bias.as_deref());
+                let queries = Queries { q, heads: h, scores: &case.scores, sinks, bias, distances: None };
+                attend_paged(&machine, queries, slab, p, o).unwrap();
             }
+            assert_eq!(bits(&out), bits(&want), "page size {page_size} {format} {madd:?} {h:?}");
         }
     }
 }
 
 #[test]
 fn plain_rows_give_the_reference_bits() {
-    for case in cases() {
+    // A long text of which a query sees little: every row is one.
+    let few = Scores { window: Some(70), ..Scores::causal(0.3) };
+    let heads = Heads { heads: 1, kv_heads: 1, k_dim: 24, v_dim: 8 };
+    let long = Case { heads, scores: few, sinks: None, seqs: vec![(4097, 4097)] };
+    for case in cases().into_iter().chain([long]) {
         let (h, bias) = (case.heads, case.bias());
         let seqs: Vec<(usize, usize)> = case.seqs.iter().map(|(_, len)| (*len, *len)).collect();
         let case = Case { seqs, ..case };

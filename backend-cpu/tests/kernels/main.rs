@@ -22,6 +22,7 @@ mod simd;
 mod attention;
 mod contract;
 mod elementwise;
+mod kv;
 mod limits;
 mod linear;
 mod norm;

@@ -39,7 +39,9 @@ fn reference(x: &[f32], cols: usize, norm: &Norm<'_>, madd: Madd) -> Vec<f32> {
 
 #[test]
 fn groups_have_the_reference_bits_on_every_machine() {
-    for (rows, cols, groups) in [(1, 6, 3), (63, 20, 1), (64, 33, 33), (65, 48, 4), (200, 7, 7)] {
+    // The last one as in a picture's decoder, with a row more.
+    let of_models = (4097, 96, 32);
+    for (rows, cols, groups) in [(1, 6, 3), (63, 20, 1), (64, 33, 33), (65, 48, 4), (200, 7, 7), of_models] {
         let (w, b) = (values(cols, 2), values(cols, 3));
         for (kind, bias) in [(NormKind::Rms, None), (NormKind::Layer, Some(&b[..]))] {
             let n = Norm { kind, eps: 1e-5, weight: Some(&w), bias, plus_one: false };
@@ -66,7 +68,7 @@ fn groups_have_the_reference_bits_on_every_machine() {
 
 #[test]
 fn every_machine_gives_the_reference_bits() {
-    for cols in [1, 2, 7, 8, 31, 33, 96, 111] {
+    for cols in [1, 2, 7, 8, 31, 33, 96, 111, 4095, 4096, 4097] {
         let (w, b) = (values(cols, 2), values(cols, 3));
         for (kind, bias, plus_one) in [
             (NormKind::Rms, None, false),

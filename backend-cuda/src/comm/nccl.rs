@@ -343,11 +343,9 @@ mod tests {
 
     /// NVIDIA's own, where the run names its file: it has everything without a GPU, and makes ids.
     #[test]
+    #[ignore = "needs NVIDIA's NCCL: ENGRAFT_REAL_NCCL names its file"]
     fn nvidias_library_is_opened() {
-        let Some(file) = std::env::var_os("ENGRAFT_REAL_NCCL") else {
-            println!("SKIPPED: ENGRAFT_REAL_NCCL does not name NVIDIA's library");
-            return;
-        };
+        let file = std::env::var_os("ENGRAFT_REAL_NCCL").unwrap();
         let nccl = Nccl::open(Path::new(&file)).unwrap();
         println!("NCCL {} ({})", nccl.version(), nccl.path().display());
         assert_eq!(nccl.path().canonicalize().unwrap(), Path::new(&file).canonicalize().unwrap());

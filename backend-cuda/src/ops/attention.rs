@@ -26,9 +26,7 @@ pub(super) fn kernel(
     }
     Ok(match (select::attention(terms, signature)?, is_paged) {
         (Attention::Tensor { hopper }, paged) => Kernel::Flash { elem: q, width: k_dim, paged, hopper },
-        (Attention::Strict, true) => {
-            Kernel::StrictPaged { kv: elem(signature.kv.unwrap_or(signature.x)), v_dim }
-        }
+        (Attention::Strict, true) => Kernel::StrictPaged { kv: select::cached(signature), v_dim },
         (Attention::Strict, false) => Kernel::StrictDense { elem: q, v_dim },
     })
 }

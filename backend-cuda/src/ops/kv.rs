@@ -1,26 +1,33 @@
 //! Paged keys and values.
 
-use super::names::elem;
+use super::names::{elem, kept};
+use super::select;
 use crate::weight::word;
 use crate::{Cuda, CudaMem, CudaStream, Kernel};
 use engraft_core::Result;
-use engraft_core::mem::{KvLayout, KvRef};
-use engraft_core::ops::{KvAppend, KvOp, KvOpKind, KvRead};
+use engraft_core::mem::{KvFormat, KvLayout, KvRef};
+use engraft_core::ops::{KvAppend, KvOp, KvOpKind, KvRead, Signature};
 use engraft_kernels::params::kv as kernels;
 
 /// Which kernel.
-pub(super) fn kernel(op: KvOpKind) -> Kernel {
+pub(super) fn kernel(op: KvOpKind, signature: &Signature) -> Kernel {
     match op {
-        KvOpKind::KvAppend => Kernel::Entry(kernels::Append::ENTRY),
+        KvOpKind::KvAppend => Kernel::Entry(kernels::Append::entry(select::cached(signature))),
         KvOpKind::KvCopyPages => Kernel::Several { name: "kv_copy_*", entries: &kernels::Copy::ENTRIES },
         KvOpKind::KvRead => Kernel::Entry(kernels::Read::ENTRY),
     }
 }
 
-/// Bytes of the key and the value slab.
+/// Bytes of the key and the value slab. Of codes all scales lie behind all codes, where a multiple of 16
+/// bytes is (`cuda/codes.cuh`).
 pub(crate) fn slab_bytes(layout: &KvLayout) -> (usize, usize) {
-    let elements = layout.pages * layout.page_size * layout.kv_heads * layout.dtype.bytes();
-    (elements * layout.k_dim, elements * layout.v_dim)
+    let slots = layout.slots();
+    let slab = |width: usize, row: usize| match layout.format {
+        KvFormat::Plain(_) => slots * row,
+        KvFormat::Coded(_) => slots * row + (slots * layout.kv_heads * width).wrapping_neg() % 16,
+    };
+    let [keys, values] = layout.row_bytes();
+    (slab(layout.k_dim, keys), slab(layout.v_dim, values))
 }
 
 /// Both slabs as kernels see them.
@@ -34,7 +41,7 @@ pub(super) fn slabs(stream: &CudaStream, kv: KvRef<'_, CudaMem>) -> Result<kerne
         kv_heads: word(l.kv_heads)?,
         k_dim: word(l.k_dim)?,
         v_dim: word(l.v_dim)?,
-        elem: elem(l.dtype),
+        elem: kept(l.format),
     })
 }
 
@@ -74,4 +81,29 @@ fn read(stream: &mut CudaStream, op: KvRead<'_, Cuda>) -> Result<()> {
         reserved: 0,
     };
     stream.launch(&p.launch(), &p)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::names::kept;
+
+    /// Sizes are counted here for allocations and by the kernels' parameters for launches.
+    #[test]
+    fn slabs_are_as_large_as_kernels_count() {
+        for format in KvFormat::ALL {
+            for [pages, page_size, kv_heads, k_dim, v_dim] in
+                [[3, 16, 2, 64, 128], [5, 3, 3, 7, 1], [2, 1, 1, 33, 0], [0, 16, 2, 64, 64], [1, 1, 1, 1, 15]]
+            {
+                let layout = KvLayout { pages, page_size, kv_heads, k_dim, v_dim, format };
+                let [pages, page_size, kv_heads, k_dim, v_dim] =
+                    [pages, page_size, kv_heads, k_dim, v_dim].map(|n| n as u32);
+                let elem = kept(format);
+                let view =
+                    kernels::KvView { keys: 0, values: 0, pages, page_size, kv_heads, k_dim, v_dim, elem };
+                let (keys, values) = view.slab_bytes();
+                assert_eq!(slab_bytes(&layout), (keys as usize, values as usize), "{layout:?}");
+            }
+        }
+    }
 }

@@ -73,7 +73,7 @@ pub(crate) fn coverage(terms: Terms, signature: &Signature) -> Coverage<Kernel> 
         OpKind::Elementwise(op) => Ok(elementwise::kernel(op, signature)),
         OpKind::Moe(op) => moe::kernel(terms, op, signature),
         OpKind::Rope(op) => rope::kernel(op, signature),
-        OpKind::Kv(op) => Ok(kv::kernel(op)),
+        OpKind::Kv(op) => Ok(kv::kernel(op, signature)),
         OpKind::Attention(op) => attention::kernel(terms, op, signature),
         OpKind::Index(op) => index::kernel(op, signature),
         OpKind::Picture(op) => picture::kernel(op, signature),

@@ -2,7 +2,7 @@
 //! none.
 
 use crate::weight::format_of;
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, KvCode, KvFormat};
 use engraft_core::ops::Signature;
 use engraft_core::params::Act;
 use engraft_core::{Error, Result};
@@ -32,6 +32,15 @@ pub(super) fn elem(dtype: Float) -> Elem {
         Float::F32 => Elem::F32,
         Float::F16 => Elem::F16,
         Float::Bf16 => Elem::BF16,
+    }
+}
+
+/// The kernels' number of what keys and values are kept in.
+pub(super) fn kept(format: KvFormat) -> Elem {
+    match format {
+        KvFormat::Plain(dtype) => elem(dtype),
+        KvFormat::Coded(KvCode::Int8) => Elem::INT8,
+        KvFormat::Coded(KvCode::Fp8) => Elem::FP8,
     }
 }
 

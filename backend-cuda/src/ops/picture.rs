@@ -13,9 +13,10 @@ pub(super) fn kernel(op: PictureOpKind, signature: &Signature) -> std::result::R
     Ok(match op {
         PictureOpKind::Conv => return Err("it is composed".into()),
         PictureOpKind::GroupedConv => Kernel::Entry(kernels::Conv::entry(elem)),
-        PictureOpKind::LinearAttend => {
-            Kernel::Several { name: "picture_sums_read_*", entries: kernels::Linear::entries(elem) }
-        }
+        PictureOpKind::LinearAttend => Kernel::Several {
+            name: "picture_sums_* | picture_read_*",
+            entries: kernels::Linear::entries(elem),
+        },
     })
 }
 

@@ -1,7 +1,7 @@
 //! Which kernel a matmul, one of experts or an attention takes: one choice by the op's signature, which its
 //! body and the report both ask.
 
-use super::names::{elem, format, no_format};
+use super::names::{elem, format, kept, no_format};
 use crate::Kernel;
 use crate::order::{Order, Taken};
 use crate::terms::Terms;
@@ -13,7 +13,7 @@ use engraft_kernels::bytes::Bytes;
 use engraft_kernels::columns::Columns;
 use engraft_kernels::pack::{Encoding, Layout};
 use engraft_kernels::params::gemm::Hopper;
-use engraft_kernels::params::{Format, attention as strict, flash, gemm};
+use engraft_kernels::params::{Elem, Format, attention as strict, flash, gemm};
 
 /// How a matmul runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,12 +183,17 @@ pub(super) fn widths(s: &Signature) -> (u32, u32) {
     (width(k_dim), width(v_dim))
 }
 
+/// What keys and values are kept in.
+pub(super) fn cached(s: &Signature) -> Elem {
+    kept(s.kv.unwrap_or(s.x.into()))
+}
+
 /// The kernel of attention.
 ///
 /// # Errors
 /// Why there is none, with the numbers.
 pub(super) fn attention(terms: Terms, s: &Signature) -> Result<Attention, String> {
-    let ((k, v), room, kv) = (widths(s), u64::from(terms.shared_bytes), elem(s.kv.unwrap_or(s.x)));
+    let ((k, v), room, kv) = (widths(s), u64::from(terms.shared_bytes), cached(s));
     let tensor = terms.mode != Mode::Reference && flash::supports(elem(s.x), kv, k, v).is_ok();
     if tensor && u64::from(flash::most_shared(k)) <= room {
         let hopper = terms.mode == Mode::Fast && terms.hopper && flash::has_hopper(k);
@@ -202,7 +207,7 @@ pub(super) fn attention(terms: Terms, s: &Signature) -> Result<Attention, String
 /// # Errors
 /// Why there is none, with the numbers.
 pub(super) fn strict_attention(terms: Terms, s: &Signature) -> Result<Attention, String> {
-    let ((k, v), room, kv) = (widths(s), u64::from(terms.shared_bytes), elem(s.kv.unwrap_or(s.x)));
+    let ((k, v), room, kv) = (widths(s), u64::from(terms.shared_bytes), cached(s));
     let needed = strict::most_shared(kv, k);
     match () {
         _ if v > strict::MOST_COLUMNS => {
@@ -221,8 +226,8 @@ mod tests {
     use super::*;
     use crate::ops::coverage;
     use engraft_core::backend::Coverage;
-    use engraft_core::mem::{Block, Float};
-    use engraft_core::ops::AttentionOpKind;
+    use engraft_core::mem::{Block, Float, KvFormat};
+    use engraft_core::ops::{AttentionOpKind, KvOpKind};
 
     /// Hopper, and what consumers' cards have (compute capabilities 8.6, 8.9 and 12.0).
     const LARGE: Terms =
@@ -235,7 +240,7 @@ mod tests {
 
     fn heads(op: OpKind, q: Float, kv: Float, (k_dim, v_dim): (usize, usize)) -> Signature {
         let heads = Heads { heads: 8, kv_heads: 8, k_dim, v_dim };
-        Signature { heads: Some(heads), kv: Some(kv), ..Signature::new(op, q, k_dim, 8) }
+        Signature { heads: Some(heads), kv: Some(kv.into()), ..Signature::new(op, q, k_dim, 8) }
     }
 
     /// What a plan shows.
@@ -312,6 +317,38 @@ mod tests {
             flash::WIDTHS.iter().filter(|w| **w <= 128).all(|w| flash::most_shared(*w) <= SMALL.shared_bytes)
         );
         assert_eq!(flash::most_shared(256), 136_192);
+    }
+
+    /// Over codes attention is that of the contract, in every mode.
+    #[test]
+    fn codes_take_the_strict_kernel() {
+        let fast = Terms { mode: Mode::Fast, ..LARGE };
+        for (format, name) in [(KvFormat::INT8, "int8"), (KvFormat::FP8, "fp8")] {
+            for (terms, dtype, width) in
+                [(LARGE, Float::Bf16, 128), (fast, Float::F16, 64), (SMALL, Float::F32, 256)]
+            {
+                let of = |op| Signature { kv: Some(format), ..heads(op, dtype, dtype, (width, width)) };
+                let Coverage::Native(kernel) = coverage(terms, &of(PAGED)) else { panic!("{format}") };
+                let suffix = if width > 128 { "512" } else { "128" };
+                assert!(matches!(kernel, Kernel::StrictPaged { .. }), "{format}: {kernel}");
+                assert!(
+                    kernel.covers(&format!("attention_paged_split_{name}_{suffix}")),
+                    "{:?}",
+                    kernel.entries()
+                );
+                for (op, entry) in [
+                    (OpKind::Kv(KvOpKind::KvAppend), "kv_append_codes"),
+                    (OpKind::Kv(KvOpKind::KvRead), "kv_read"),
+                    (OpKind::Kv(KvOpKind::KvCopyPages), "kv_copy_*"),
+                ] {
+                    assert_eq!(shown(terms, &of(op)), entry);
+                }
+            }
+        }
+        assert_eq!(
+            shown(LARGE, &heads(OpKind::Kv(KvOpKind::KvAppend), Float::F32, Float::F32, (64, 64))),
+            "kv_append"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::kv::slabs;
 use crate::budget::of_attention;
-use crate::command::{Call, Slot, buffer, elem, matrix, word};
+use crate::command::{Call, Slot, buffer, elem, kv_elem, matrix, word};
 use crate::kernel::{Variant, WIDTH, columns_of};
 use crate::limits::Limits;
 use crate::slices::OWN_BITS;
@@ -46,7 +46,7 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
     let pages = buffer(limits, table.pages, "a page table")?;
     let [keys, values] = slabs(limits, kv)?;
     let share = heads.heads / heads.kv_heads;
-    let (x, kv) = (elem(q.dtype()), elem(l.dtype));
+    let (x, kv) = (elem(q.dtype()), kv_elem(l.format));
     let tile = Kernel::AttentionTile(columns, capped, x, kv);
     let of_tile = match gpu.select.tile_heads(q.rows(), count, &heads) {
         Some(of_tile) if gpu.runs(tile)? == tile => Some(of_tile),
@@ -156,7 +156,7 @@ fn attend_dense(stream: &mut WgpuStream, op: AttendDense<'_, Wgpu>, subgroups: b
     let scores = Slot::whole(limits, &scores, "scores")?;
     let slots = [q_at.slot, k_at.slot, v_at.slot, bounds_at.slot, scores, to.slot, of_heads];
     let how = Attention { dense: true, columns, capped, subgroups, distances: false };
-    let kernel = Kernel::Attention(how, elem(q.dtype()), elem(k.dtype()));
+    let kernel = Kernel::Attention(how, elem(q.dtype()), elem(k.dtype()).into());
     let grid = grid(limits, q.rows(), heads.heads)?;
     let work = work_of([q.rows(), heads.heads], 1, max_rows, &heads);
     stream.call_of(&Call { kernel, slots: &slots, words: &words, grid }, work)
@@ -212,7 +212,7 @@ fn attend_disentangled(
     let slots =
         [q_at.slot, k_at.slot, v_at.slot, bounds_at.slot, scores, to.slot, of_q_at.slot, of_k_at.slot];
     let how = Attention { dense: true, columns, capped, subgroups, distances: true };
-    let kernel = Kernel::Attention(how, elem(q.dtype()), elem(k.dtype()));
+    let kernel = Kernel::Attention(how, elem(q.dtype()), elem(k.dtype()).into());
     let grid = grid(limits, q.rows(), heads.heads)?;
     // Each term by distance multiplies as many columns as keys have.
     let with_terms = Heads { k_dim: heads.k_dim.saturating_mul(3), ..heads };

@@ -4,6 +4,7 @@ use super::attention::in_one_buffer;
 use crate::budget::{of_elements, of_matmul};
 use crate::command::{Call, Place, Slot, buffer, elem, groups, matrix, word};
 use crate::limits::Limits;
+use crate::slices::ALL_GROUPS;
 use crate::{Wgpu, WgpuMem, WgpuStream};
 use engraft_core::Result;
 use engraft_core::mem::Table;
@@ -77,8 +78,8 @@ fn scores(stream: &mut WgpuStream, op: IndexScores<'_, Wgpu>) -> Result<()> {
         word(high.pitch())?,
     ];
     let fixed = gpu.fixed.get(&gpu.gpu, &[&lists.fixed[..], &fixed[..]].concat())?;
-    let own = [q_at.offset, factors_at.offset, low_at.offset, high_at.offset, to.offset, word(out.pitch())?];
-    let words = [&lists.words[..], &own[..]].concat();
+    let places = [q_at.offset, factors_at.offset, low_at.offset, high_at.offset, to.offset];
+    let words = [&lists.words[..], &places[..], &[word(out.pitch())?, ALL_GROUPS]].concat();
     let (sequences, pages) = (lists.sequences, lists.pages.slot);
     let fixed = Slot::whole(limits, &fixed, "sizes")?;
     let slots = [q_at.slot, factors_at.slot, low_at.slot, high_at.slot, sequences, pages, to.slot, fixed];

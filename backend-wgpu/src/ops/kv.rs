@@ -1,13 +1,13 @@
 //! Paged keys and values.
 
 use crate::budget::of_elements;
-use crate::command::{Call, FLAT, Place, Slot, buffer, elem, groups, matrix, word};
+use crate::command::{Call, FLAT, Place, Slot, buffer, elem, groups, kv_elem, matrix, word};
 use crate::limits::Limits;
 use crate::{Wgpu, WgpuMem, WgpuStream};
 use engraft_core::Result;
 use engraft_core::mem::{KvLayout, KvRef, MatRef};
 use engraft_core::ops::{KvAppend, KvCopyPages, KvOp, KvRead};
-use engraft_shaders::{Kernel, Kv as Entry};
+use engraft_shaders::{Elem, Kernel, Kv as Entry, KvElem};
 
 pub(super) fn run(stream: &mut WgpuStream, op: KvOp<'_, Wgpu>) -> Result<()> {
     match op {
@@ -44,7 +44,7 @@ fn row_words(
     ])
 }
 
-fn append(stream: &mut WgpuStream, op: KvAppend<'_, Wgpu>) -> Result<()> {
+pub(super) fn append(stream: &mut WgpuStream, op: KvAppend<'_, Wgpu>) -> Result<()> {
     let KvAppend { k, v, slots, kv } = op;
     let (limits, l) = (*stream.gpu().limits(), kv.layout());
     let total = k.rows() * l.kv_heads * (l.k_dim + l.v_dim);
@@ -56,8 +56,14 @@ fn append(stream: &mut WgpuStream, op: KvAppend<'_, Wgpu>) -> Result<()> {
     let [keys, values] = slabs(&limits, kv.as_ref())?;
     let words = row_words(l, [k, v], [k_at, v_at], slots)?;
     let bound = [k_at.slot, v_at.slot, slots.slot, keys, values];
-    let kernel = Kernel::Kv(Entry::Append, elem(k.dtype()), elem(l.dtype));
-    stream.call(&Call { kernel, slots: &bound, words: &words, grid: groups(&limits, total, FLAT) })
+    let kernel = Kernel::Kv(Entry::Append, elem(k.dtype()), kv_elem(l.format));
+    if l.format.float().is_some() {
+        let grid = groups(&limits, total, FLAT);
+        return stream.call(&Call { kernel, slots: &bound, words: &words, grid });
+    }
+    // A workgroup for every row of a head, which is gone over twice.
+    let grid = groups(&limits, k.rows() * l.kv_heads * 2, 1);
+    stream.call_of(&Call { kernel, slots: &bound, words: &words, grid }, of_elements(total, 2))
 }
 
 fn copy_pages(stream: &mut WgpuStream, op: KvCopyPages<'_, Wgpu>) -> Result<()> {
@@ -69,11 +75,21 @@ fn copy_pages(stream: &mut WgpuStream, op: KvCopyPages<'_, Wgpu>) -> Result<()> 
     }
     let pairs_at = buffer(&limits, pairs, "pairs of pages")?;
     let [keys, values] = slabs(&limits, kv.as_ref())?;
-    let words =
-        [word(pairs.len() / 2)?, pairs_at.offset, word(per * l.k_dim)?, word(per * l.v_dim)?, word(l.pages)?];
-    let kernel = Kernel::Kv(Entry::Copy, elem(l.dtype), elem(l.dtype));
-    let grid = groups(&limits, per * (l.k_dim + l.v_dim), FLAT);
-    let work = of_elements(per * (l.k_dim + l.v_dim), pairs.len() / 2);
+    // Rows of codes are copied as words.
+    let (elem, [keys_of, values_of]) = match l.format.float() {
+        Some(dtype) => (elem(dtype), [l.k_dim, l.v_dim]),
+        None => (Elem::F32, [l.k_dim, l.v_dim].map(KvElem::coded_words)),
+    };
+    let words = [
+        word(pairs.len() / 2)?,
+        pairs_at.offset,
+        word(per * keys_of)?,
+        word(per * values_of)?,
+        word(l.pages)?,
+    ];
+    let kernel = Kernel::Kv(Entry::Copy, elem, elem.into());
+    let grid = groups(&limits, per * (keys_of + values_of), FLAT);
+    let work = of_elements(per * (keys_of + values_of), pairs.len() / 2);
     stream.call_of(&Call { kernel, slots: &[pairs_at.slot, keys, values], words: &words, grid }, work)
 }
 
@@ -91,6 +107,6 @@ fn read(stream: &mut WgpuStream, op: KvRead<'_, Wgpu>) -> Result<()> {
     let [keys, values] = slabs(&limits, kv)?;
     let words = row_words(l, [k, v], [k_at, v_at], pages)?;
     let bound = [pages.slot, keys, values, k_at.slot, v_at.slot];
-    let kernel = Kernel::Kv(Entry::Read, elem(k.dtype()), elem(l.dtype));
+    let kernel = Kernel::Kv(Entry::Read, elem(k.dtype()), kv_elem(l.format));
     stream.call(&Call { kernel, slots: &bound, words: &words, grid: groups(&limits, total, FLAT) })
 }

@@ -8,7 +8,8 @@ use crate::kernel::Variant;
 use crate::limits::Limits;
 use crate::{Wgpu, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::Result;
-use engraft_core::ops::{HeadNorm, NormWeights, QkvRopeAppend, Rope, RopeOp, RopeView};
+use engraft_core::mem::Float;
+use engraft_core::ops::{HeadNorm, KvAppend, NormWeights, QkvRopeAppend, Rope, RopeOp, RopeView};
 use engraft_core::params::RopeStyle;
 use engraft_shaders::{Kernel, Reduce};
 
@@ -51,17 +52,19 @@ fn rope(stream: &mut WgpuStream, op: Rope<'_, Wgpu>) -> Result<()> {
 const WIDEST: usize = 512;
 
 /// One dispatch that norms heads, where there are norms, rotates and appends. Norms that differ in more than
-/// their weight, or that the kernel has no room for, are dispatches of their own before it.
+/// their weight, or that the kernel has no room for, are dispatches of their own before it; where pages are
+/// of codes so is each of the three.
 fn qkv_rope_append(stream: &mut WgpuStream, op: QkvRopeAppend<'_, Wgpu>, reduce: Reduce) -> Result<()> {
     let h = op.heads;
-    if let (Some(q), Some(k)) = (op.q_norm, op.k_norm)
+    let kept = op.kv.layout().format.float();
+    if let (Some(q), Some(k), Some(kept)) = (op.q_norm, op.k_norm, kept)
         && norm::flags(&q) == norm::flags(&k)
         && q.eps.to_bits() == k.eps.to_bits()
         && q.bias.is_none()
         && h.k_dim <= WIDEST
         && u16::try_from(h.v_dim).is_ok()
     {
-        return norm_rope_append(stream, op, [q, k], reduce);
+        return norm_rope_append(stream, op, ([q, k], reduce), kept);
     }
     let mut op = op;
     let q_end = h.q_cols();
@@ -71,7 +74,24 @@ fn qkv_rope_append(stream: &mut WgpuStream, op: QkvRopeAppend<'_, Wgpu>, reduce:
             norm::heads(stream, HeadNorm { x, width: h.k_dim, norm }, reduce)?;
         }
     }
-    rope_append(stream, op)
+    match kept {
+        Some(kept) => rope_append(stream, op, kept),
+        None => rope_then_append(stream, op),
+    }
+}
+
+/// A row's codes need its largest value, and so all of its rotated pairs.
+fn rope_then_append(stream: &mut WgpuStream, op: QkvRopeAppend<'_, Wgpu>) -> Result<()> {
+    let QkvRopeAppend { mut qkv, heads: h, positions, rope: angles, slots, kv, .. } = op;
+    let (k_from, v_from) = (h.q_cols(), h.q_cols() + h.k_cols());
+    if let Some(angles) = angles {
+        // Queries and keys are heads of one width, one behind the other.
+        let x = qkv.reborrow().columns(0..v_from)?;
+        rope(stream, Rope { x, width: h.k_dim, positions, rope: angles })?;
+    }
+    let qkv = qkv.as_ref();
+    let (k, v) = (qkv.columns(k_from..v_from)?, qkv.columns(v_from..v_from + h.v_cols())?);
+    kv::append(stream, KvAppend { k, v, slots, kv })
 }
 
 /// Where everything but the norms' weights lies.
@@ -115,8 +135,8 @@ fn turns(rope: Option<RopeView<'_, WgpuMem>>) -> Result<(u32, u32, u32)> {
 fn norm_rope_append(
     stream: &mut WgpuStream,
     op: QkvRopeAppend<'_, Wgpu>,
-    [q, k]: [NormWeights<'_, Wgpu>; 2],
-    reduce: Reduce,
+    ([q, k], reduce): ([NormWeights<'_, Wgpu>; 2], Reduce),
+    kept: Float,
 ) -> Result<()> {
     let (gpu, x, h, l) = (stream.gpu().clone(), op.qkv.as_ref(), op.heads, op.kv.layout());
     let limits = gpu.limits();
@@ -148,13 +168,13 @@ fn norm_rope_append(
     let [a, b, c, d, e, f] = at.slots();
     let of_norms = [Slot::whole(limits, q_weight?, "a norm")?, Slot::whole(limits, k_weight?, "a norm")?];
     let bound = [a, b, c, d, e, f, of_norms[0], of_norms[1]];
-    let kernel = Kernel::RopeAppendNorm(elem(x.dtype()), elem(l.dtype), reduce);
+    let kernel = Kernel::RopeAppendNorm(elem(x.dtype()), elem(kept), reduce);
     let grid = groups(limits, x.rows() * (h.heads + 2 * h.kv_heads), 1);
     let work = of_elements(x.rows() * x.cols(), norm::PASSES);
     stream.call_of(&Call { kernel, slots: &bound, words: &words, grid }, work)
 }
 
-fn rope_append(stream: &mut WgpuStream, op: QkvRopeAppend<'_, Wgpu>) -> Result<()> {
+fn rope_append(stream: &mut WgpuStream, op: QkvRopeAppend<'_, Wgpu>, kept: Float) -> Result<()> {
     let (h, limits, l) = (op.heads, *stream.gpu().limits(), op.kv.layout());
     let (x, pairs) = (op.qkv.as_ref(), op.rope.map_or(0, |r| r.pairs));
     let total = x.rows() * (h.heads * pairs + h.kv_heads * (h.k_dim - pairs) + h.v_cols());
@@ -180,6 +200,6 @@ fn rope_append(stream: &mut WgpuStream, op: QkvRopeAppend<'_, Wgpu>) -> Result<(
         word(l.page_size)?,
         word(l.pages)?,
     ];
-    let kernel = Kernel::RopeAppend(elem(x.dtype()), elem(l.dtype));
+    let kernel = Kernel::RopeAppend(elem(x.dtype()), elem(kept));
     stream.call(&Call { kernel, slots: &at.slots(), words: &words, grid: groups(&limits, total, FLAT) })
 }

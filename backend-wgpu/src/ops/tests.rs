@@ -159,7 +159,7 @@ fn seen_bits_that_are_not_there_are_not_set() {
 const HEADS: Heads = Heads { heads: 2, kv_heads: 1, k_dim: 8, v_dim: 8 };
 
 fn layout() -> KvLayout {
-    KvLayout { pages: 8, page_size: 4, kv_heads: 1, k_dim: 8, v_dim: 8, dtype: Float::F32 }
+    KvLayout { pages: 8, page_size: 4, kv_heads: 1, k_dim: 8, v_dim: 8, format: Float::F32.into() }
 }
 
 fn ones(words: &[u32]) -> usize {

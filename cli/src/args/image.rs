@@ -16,9 +16,9 @@ pub struct ImageArgs {
     /// What is to be seen; given several times, a picture each
     #[arg(short, long, value_name = "TEXT", required = true)]
     pub prompt: Vec<String>,
-    /// What is not to be seen
+    /// What is not to be seen; given several times, one for each --prompt
     #[arg(long, value_name = "TEXT", alias = "negative-prompt")]
-    pub negative: Option<String>,
+    pub negative: Vec<String>,
     /// A PNG file to write; of several pictures NAME-1.png, NAME-2.png, ...; - writes one picture to standard
     /// output
     #[arg(short, long, value_name = "FILE")]
@@ -59,6 +59,10 @@ pub struct ImageArgs {
     /// Seed of the noise; picture i has the seed plus i; default: a new one, which is shown
     #[arg(long, value_name = "SEED", value_parser = seed)]
     pub seed: Option<u64>,
+    /// A safetensors file with noise, as another program has taken it, instead of a seed: latents
+    /// [pictures, channels, lines, columns], posterior.0 for --init, step with one of them for each step
+    #[arg(long, value_name = "FILE", conflicts_with = "seed")]
+    pub noise: Option<PathBuf>,
     /// A PNG or JPEG file to begin with
     #[arg(long, value_name = "IMAGE")]
     pub init: Option<PathBuf>,

@@ -2,7 +2,7 @@
 
 use super::super::failure::Failure;
 use super::super::output::{Loading, note};
-use super::super::values::{backend, degree, dtype, positive, threads, weight_format};
+use super::super::values::{backend, degree, dtype, kv_format, positive, threads, weight_format};
 #[cfg(unix)]
 use super::group::GroupArgs;
 use clap::Args as ClapArgs;
@@ -13,8 +13,8 @@ use engraft::engraft_core::mem::Groups;
 use engraft::engraft_core::numerics::Mode;
 use engraft::engraft_core::policy::TablePolicy;
 use engraft::{
-    DeepSpeedConfig, DeepSpeedConfigBuilder, Error, Float, ModelSource, Options, Registry, TextGenerator,
-    WeightFormat,
+    DeepSpeedConfig, DeepSpeedConfigBuilder, Error, Float, KvFormat, ModelSource, Options, Registry,
+    TextGenerator, WeightFormat,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -78,15 +78,22 @@ pub struct DeviceArgs {
     /// have 16 bits (not with --mode reference), else f32
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     pub dtype: Option<Float>,
-    /// Element type of keys and values: f32, f16, bf16; default: as --dtype where that is given, else the
-    /// checkpoint's own where its weights have 16 bits, else f32
-    #[arg(long, value_name = "TYPE", value_parser = dtype)]
-    pub kv_dtype: Option<Float>,
-    /// Quantize weights while loading: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, w8a8
-    /// (activations as well), mxfp4, int8, int8a, int4, int4a, fp8, fp8-e5m2, fp6, fp4, nf4 (from int8 on
-    /// also with the values of a group, int8:64; int4 and int4a alone are int4a:32); default: as stored
+    /// Element type of keys and values: f32, f16, bf16, int8, fp8 (codes, with a scale for each head of each
+    /// position); default: as --dtype where that is given, else the checkpoint's own where
+    /// its weights have 16 bits, else f32
+    #[arg(long, value_name = "TYPE", value_parser = kv_format)]
+    pub kv_dtype: Option<KvFormat>,
+    /// Quantize weights while loading: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, q2_k, q3_k,
+    /// q4_k, q5_k, q6_k, iq4_xs (from q2_k on in blocks of 256 values; matrices of other columns take blocks
+    /// of 32), w8a8 (activations as well), mxfp4, int8, int8a, int4, int4a, fp8, fp8-e5m2, fp6, fp4, nf4
+    /// (from int8 on also with the values of a group, int8:64; int4 and int4a alone are int4a:32); default:
+    /// as stored
     #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
     pub quantize: Option<WeightFormat>,
+    /// Quantize the table of tokens, too, and with it a head that shares it: a small model reads less for a
+    /// token, and loses some accuracy
+    #[arg(long, requires = "quantize")]
+    pub quantize_embeddings: bool,
     /// Threads of the CPU backend; 0 is one per core
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = threads)]
     pub threads: usize,
@@ -354,13 +361,14 @@ impl DeviceArgs {
         if let Some(dtype) = self.dtype {
             options = options.dtype(dtype);
         }
-        Ok(self.sized(options.threads(self.threads).quantize(self.quantize)))
+        let options = options.quantize(self.quantize).quantize_embeddings(self.quantize_embeddings);
+        Ok(self.sized(options.threads(self.threads)))
     }
 
     /// The sizes and switches of the engine that were given; a configuration's others stay.
     fn sized(&self, mut options: Options) -> Options {
-        if let Some(dtype) = self.kv_dtype {
-            options = options.kv_dtype(dtype);
+        if let Some(format) = self.kv_dtype {
+            options = options.kv_dtype(format);
         }
         if let Some(steps) = self.steps_ahead {
             options = options.steps_ahead(steps.into());

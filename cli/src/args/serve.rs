@@ -74,6 +74,15 @@ pub struct HttpArgs {
     /// A key of clients (can be given several times); other users of the machine can see it: prefer a file
     #[arg(long, value_name = "KEY")]
     pub api_key: Vec<String>,
+    /// A name by which browsers may ask a server without keys that listens for its own machine (a proxy's,
+    /// say), and whose pages may ask any server without keys (can be given several times); localhost and
+    /// addresses need none
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub allowed_host: Vec<String>,
+    /// Who is served first: requests of a smaller `priority`, or (fcfs) those that came first, which refuses
+    /// that field
+    #[arg(long, value_name = "POLICY", default_value = "priority", value_parser = ["priority", "fcfs"])]
+    pub scheduling_policy: String,
     /// Chat template, Jinja, in the place of the model's own
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
@@ -123,11 +132,9 @@ pub struct LimitArgs {
     #[cfg(feature = "image")]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_image_steps: Option<usize>,
-    /// Bytes of answers with pictures that are not read yet; beyond, requests for pictures wait; default:
-    /// 268435456
-    #[cfg(feature = "image")]
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
-    pub max_unsent_bytes: Option<usize>,
+    /// Bytes of large answers that are not read yet; beyond, requests for more of them wait
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = bytes)]
+    pub max_unsent_bytes: usize,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub max_connections: usize,
@@ -140,7 +147,8 @@ pub struct LimitArgs {
     /// Seconds for a request's body
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = positive)]
     pub body_timeout: usize,
-    /// Seconds that a client may take no byte of an answer
+    /// Seconds that a client may take no byte of an answer; one that is behind for twice that time, and a
+    /// second more for each 4 KiB that it takes, is ended, too
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = positive)]
     pub write_timeout: usize,
     /// Seconds that running requests have after SIGTERM
@@ -160,7 +168,6 @@ impl LimitArgs {
         flags.extend([
             ("--max-image-pixels", false, self.max_image_pixels),
             ("--max-image-steps", false, self.max_image_steps),
-            ("--max-unsent-bytes", false, self.max_unsent_bytes),
         ]);
         let given = flags.into_iter().filter(|(_, of, given)| *of == sound && given.is_some());
         given.map(|(flag, ..)| flag).collect()
@@ -194,6 +201,8 @@ impl ServeArgs {
             tls: http.ssl_certfile.clone().zip(http.ssl_keyfile.clone()),
             served_model_name: http.served_model_name.clone(),
             api_keys,
+            allowed_hosts: http.allowed_host.clone(),
+            priorities: http.scheduling_policy == "priority",
             chat_template: http.chat_template.as_ref().map(|path| file::text(path, MOST)).transpose()?,
             no_special_in_user_text: http.no_special_in_user_text,
             allow_unknown_fields: http.allow_unknown_fields,
@@ -209,8 +218,7 @@ impl ServeArgs {
             max_image_pixels: limits.max_image_pixels.unwrap_or(usual.max_image_pixels),
             #[cfg(feature = "image")]
             max_image_steps: limits.max_image_steps.unwrap_or(usual.max_image_steps),
-            #[cfg(feature = "image")]
-            max_unsent_bytes: limits.max_unsent_bytes.unwrap_or(usual.max_unsent_bytes),
+            max_unsent_bytes: limits.max_unsent_bytes,
             max_connections: limits.max_connections,
             request_timeout: limits.request_timeout.map(seconds),
             header_timeout: seconds(limits.header_timeout),

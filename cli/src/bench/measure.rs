@@ -13,7 +13,7 @@ use engraft::engraft_core::inject::describe;
 use engraft::engraft_core::policy::{Family, ModelSpec, Registry};
 use engraft::engraft_core::profile::Profile;
 use engraft::engraft_core::weights::LoadOptions;
-use engraft::{Error, Float, Result, demo_files, load_engine};
+use engraft::{Error, Float, KvFormat, Result, demo_files, load_engine};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -31,7 +31,7 @@ pub struct Job {
     /// How its files are read.
     pub access: Access,
     /// None: as the library chooses, of a shape f32.
-    pub types: [Option<Float>; 2],
+    pub types: (Option<Float>, Option<KvFormat>),
     /// Quantization, and how ranks share the model.
     pub load: LoadOptions,
     pub backend: BackendName,
@@ -84,7 +84,7 @@ pub struct Report {
     /// Of activations.
     pub dtype: Float,
     /// Of keys and values.
-    pub kv_dtype: Float,
+    pub kv_dtype: KvFormat,
     pub starts: Vec<Start>,
     pub peak_rss: Option<u64>,
     pub limits: Vec<Limits>,

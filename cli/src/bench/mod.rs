@@ -5,6 +5,7 @@
 //! the run), `measure.rs` runs and measures what the machine can do in the same run, this file reports. Every
 //! figure is a median over the repetitions; limits and runs take turns, so that both see the same machine.
 
+mod expected;
 mod measure;
 mod shape;
 mod shapes;
@@ -54,7 +55,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
     let mut job = Job {
         model,
         registry: args.model.policies.registry()?,
-        types: [device.dtype.or(args.shape.map(|_| Float::F32)), device.kv_dtype],
+        types: (device.dtype.or(args.shape.map(|_| Float::F32)), device.kv_dtype),
         access: args.model.access(),
         load: device.options()?.load_options()?,
         backend: backend.clone(),

@@ -327,8 +327,8 @@ fn write_values(
     to.write_all(&vec![0; written.next_multiple_of(alignment) - written])
 }
 
-/// Blocks of a K-quant, which are not encoded here: random codes under scales that give about the wanted
-/// values.
+/// Blocks of 256 values: random codes under scales that give about the wanted values. The search for the
+/// scales of given values would take most of the time.
 fn random_blocks(block: Block, scale: f32, state: &mut u64, count: usize, raw: &mut Vec<u8>) {
     // Where the f16 scales lie, the largest product of small scale and code, the largest small minimum.
     let (d, e, top, least) = match block {

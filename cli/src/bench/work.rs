@@ -4,6 +4,7 @@
 //! operations are those expected where every expert is as likely as any other, and tokens choose for
 //! themselves.
 
+use super::expected::share_read;
 use engraft::Result;
 use engraft::engraft_core::backend::Backend;
 use engraft::engraft_core::engine::Engine;
@@ -86,10 +87,9 @@ impl Work {
         Ok(Self { parameters, ranks, weight_bytes, experts, kv_bytes, prefill_flops, decode_flops })
     }
 
-    /// Bytes of weights that a step of so many tokens reads: of an expert that a token chooses with
-    /// probability p, `1 - (1 - p)^tokens`.
+    /// Bytes of weights that a step of so many tokens is expected to read.
     pub fn read_by(&self, tokens: usize) -> f64 {
-        let left = |e: &Experts| e.bytes * (1.0 - e.chosen).powf(tokens as f64);
+        let left = |e: &Experts| e.bytes * (1.0 - share_read(e.chosen, tokens));
         self.weight_bytes as f64 - self.experts.iter().map(left).sum::<f64>()
     }
 
@@ -114,9 +114,10 @@ fn chosen(spec: &ModelSpec, row: &PlanRow) -> f64 {
 fn kv_bytes<B: Backend>(engine: &Engine<B>) -> u64 {
     let config = engine.config();
     let keeping = engine.model().spec.blocks.iter().filter(|b| b.kv_from.is_none());
-    let heads = keeping.map(|b| b.heads);
-    let columns: usize = heads.map(|h| h.kv_heads * (h.k_dim + h.v_dim)).sum();
-    (config.pool_pages() * config.page_size * columns * config.kv_dtype.bytes()) as u64
+    let bytes = |width| config.kv_dtype.head_bytes(width);
+    let of_token: usize =
+        keeping.map(|b| b.heads.kv_heads * (bytes(b.heads.k_dim) + bytes(b.heads.v_dim))).sum();
+    (config.pool_pages() * config.page_size * of_token) as u64
 }
 
 /// Operations of one query per key, all layers: two for the score and two for the sum, per column and head.

@@ -61,8 +61,7 @@ fn a_tokenizer_that_does_not_fit_is_warned_of() {
 #[test]
 fn a_generation_file_is_followed_or_its_fields_are_named() {
     let model = demo_copy("generation-fields");
-    let file =
-        r#"{"eos_token_id": 0, "do_sample": true, "num_beams": 4, "bad_words_ids": [[5]], "typical_p": 1.0}"#;
+    let file = r#"{"eos_token_id": 0, "do_sample": true, "num_beams": 4, "bad_words_ids": [[5, 6]], "typical_p": 1.0}"#;
     fs::write(model.join("generation_config.json"), file).unwrap();
     let output = engraft(&[
         "generate",

@@ -63,6 +63,22 @@ fn pictures_are_written_and_are_those_that_they_are_alone() {
     assert_ne!(dog.rgb, picture(file("other.png")).rgb, "another seed");
 }
 
+/// Nor on how many threads there are, on how files are read, and on whether steps are captured.
+#[test]
+fn bits_do_not_depend_on_how_a_picture_is_made() {
+    let (place, model) = (folder("ways"), model("sd1"));
+    let run = |more: &[&str]| {
+        let out = place.join("one.png").to_str().unwrap().to_string();
+        let args = ["image", "-m", &model, "-p", "a fox", "--size", "40x32", "--steps", "2", "--seed", "5"];
+        stdout(&engraft(&[&args[..], &["-o", &out], more].concat()));
+        fs::read(out).unwrap()
+    };
+    let plain = run(&[]);
+    for more in [&["--threads", "1"][..], &["--threads", "3"], &["--no-mmap"], &["--no-graphs"]] {
+        assert!(run(more) == plain, "{more:?}");
+    }
+}
+
 /// A picture goes to standard output, or to a file whose name says what it is.
 #[test]
 fn places_of_pictures_are_honoured_or_warned_of() {
@@ -323,6 +339,103 @@ fn what_cannot_be_done_is_said() {
         let model: &'static str = Box::leak(place.to_str().unwrap().to_string().into_boxed_str());
         fails(&args(&["-m", model]), words);
     }
+}
+
+/// A part of a PNG file.
+fn chunk(name: &[u8; 4], data: &[u8]) -> Vec<u8> {
+    let bit = |sum: u32| if sum & 1 == 1 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 };
+    let byte = |sum: u32, byte: &u8| (0..8).fold(sum ^ u32::from(*byte), |sum, _| bit(sum));
+    let named = [&name[..], data].concat();
+    let sum: u32 = !named.iter().fold(!0, byte);
+    [&(data.len() as u32).to_be_bytes()[..], &named, &sum.to_be_bytes()].concat()
+}
+
+/// The beginning of a PNG file of so many pixels.
+fn head(width: u32, height: u32) -> Vec<u8> {
+    let size = [width.to_be_bytes(), height.to_be_bytes()].concat();
+    let head = chunk(b"IHDR", &[&size[..], &[8, 2, 0, 0, 0]].concat());
+    [&b"\x89PNG\r\n\x1a\n"[..], &head, &chunk(b"IDAT", &[0x78, 0x9c])].concat()
+}
+
+/// Pictures are read before a model is: this one is not there.
+#[test]
+fn pictures_that_cannot_be_read_are_refused_by_name() {
+    let (place, model) = (folder("odd-pictures"), "/no/such/model");
+    let file = |name: &str| place.join(name).to_str().unwrap().to_string();
+    let png = encode_png(&[7; 16 * 16 * 3], 16, 16).unwrap();
+    fs::write(file("good.png"), &png).unwrap();
+    fs::write(file("text.png"), "a fox").unwrap();
+    fs::write(file("half.png"), &png[..png.len() / 2]).unwrap();
+    fs::write(file("large.png"), head(70_000, 1000)).unwrap();
+    let (good, out) = (file("good.png"), file("x.png"));
+    for (name, words) in [
+        ("text.png", &["text.png", "cannot be decoded", "neither PNG nor JPEG"][..]),
+        ("half.png", &["half.png", "cannot be decoded"]),
+        ("large.png", &["large.png", "70000 x 1000", "pixels"]),
+        ("none.png", &["none.png"]),
+    ] {
+        let odd = file(name);
+        let args = ["image", "-m", model, "-p", "a fox", "-o", &out];
+        for flags in [&["--init", &odd][..], &["--init", &good, "--mask", &odd], &["--control", &odd]] {
+            fails(&[&args[..], flags].concat(), words);
+        }
+    }
+    fails(&["image", "-m", model, "-p", "a fox", "-o", &out, "--init", &good], &[model]);
+    assert!(!Path::new(&out).exists());
+}
+
+/// A name, how a folder is broken, and words of the error.
+type Broken<'a> = (&'a str, &'a dyn Fn(&Path), &'a [&'a str]);
+
+#[test]
+fn components_and_settings_that_no_pipeline_has_are_refused_by_name() {
+    let out = folder("odd-settings").join("x.png").to_str().unwrap().to_string();
+    let index = |p: &Path| p.join("model_index.json");
+    let gone = |p: &Path, name: &str| fs::remove_dir_all(p.join(name)).unwrap();
+    let scheduler = |p: &Path, more: &str| {
+        let file = p.join("scheduler/scheduler_config.json");
+        replace(&file, "\"steps_offset\"", &format!("{more}, \"steps_offset\""));
+    };
+    let unnamed = |p: &Path, name: &str| {
+        let mut said: serde_json::Value = serde_json::from_slice(&fs::read(index(p)).unwrap()).unwrap();
+        said[name] = serde_json::json!([null, null]);
+        fs::write(index(p), said.to_string()).unwrap();
+    };
+    let cases: [Broken<'_>; 11] = [
+        ("unet", &|p| gone(p, "unet"), &["no folder `unet`", "model_index.json names"]),
+        ("text_encoder", &|p| gone(p, "text_encoder"), &["no folder `text_encoder`"]),
+        ("tokenizer", &|p| gone(p, "tokenizer"), &["no folder `tokenizer`"]),
+        ("scheduler", &|p| gone(p, "scheduler"), &["no folder `scheduler`"]),
+        ("unnamed", &|p| unnamed(p, "vae"), &["has no `vae`", "StableDiffusionPipeline needs"]),
+        ("index", &|p| fs::remove_file(index(p)).unwrap(), &["model_index.json"]),
+        (
+            "prediction",
+            &|p| scheduler(p, "\"prediction_type\": \"velocity\""),
+            &["prediction_type", "velocity", "v_prediction"],
+        ),
+        (
+            "spacing",
+            &|p| scheduler(p, "\"timestep_spacing\": \"backwards\""),
+            &["timestep_spacing", "backwards", "trailing"],
+        ),
+        (
+            "latents",
+            &|p| replace(&p.join("vae/config.json"), "\"latent_channels\": 4", "\"latent_channels\": 5"),
+            &["latent_channels", "10", "8"],
+        ),
+        (
+            "texts",
+            &|p| replace(&p.join("text_encoder/config.json"), "\"hidden_size\": 24", "\"hidden_size\": 48"),
+            &["48"],
+        ),
+        ("weights", &|p| drop(fs::write(p.join("vae/config.json"), "{}")), &["_class_name"]),
+    ];
+    for (name, broken, words) in cases {
+        let place = copy(&format!("odd-{name}"));
+        broken(&place);
+        fails(&["image", "-m", place.to_str().unwrap(), "-p", "a fox", "-o", &out], words);
+    }
+    assert!(!Path::new(&out).exists());
 }
 
 #[test]

@@ -6,9 +6,16 @@ mod answer;
 mod commands;
 mod configured;
 mod from_deepspeed;
+mod gguf_files;
 mod hostile;
 #[cfg(feature = "image")]
 mod image;
+#[cfg(feature = "image")]
+mod image_goldens;
+#[cfg(unix)]
+mod launchers;
+#[cfg(target_os = "linux")]
+mod nodes;
 #[cfg(unix)]
 mod pipes;
 #[cfg(unix)]

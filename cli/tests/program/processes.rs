@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-const ASKED: [&str; 7] = ["generate", "--prompt", "This package provides", "--seed", "1", "-n", "24"];
+pub const ASKED: [&str; 7] = ["generate", "--prompt", "This package provides", "--seed", "1", "-n", "24"];
 
 /// The program with these arguments and variables; its streams are kept.
 fn start(args: &[&str], variables: &[(&str, String)]) -> Child {
@@ -13,16 +13,16 @@ fn start(args: &[&str], variables: &[(&str, String)]) -> Child {
     program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn text(output: &Output) -> String {
+pub fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-fn error(output: &Output) -> String {
+pub fn error(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// The text of one rank.
-fn alone() -> String {
+pub fn alone() -> String {
     let output = start(&ASKED, &[]).wait_with_output().unwrap();
     assert!(output.status.success(), "{}", error(&output));
     text(&output)
@@ -155,21 +155,53 @@ fn ranks_that_the_program_started_do_not_outlive_it() {
     let mut leader = start(&args, &[]);
     let mut first = [0u8; 1];
     std::io::Read::read_exact(leader.stdout.as_mut().unwrap(), &mut first).unwrap();
-    // Started by any of its threads.
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", leader.id())).unwrap();
-    let children: Vec<String> = tasks
-        .map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).unwrap())
-        .flat_map(|line| line.split_whitespace().map(str::to_string).collect::<Vec<_>>())
-        .collect();
+    let children = children(&leader);
     assert_eq!(children.len(), 3, "{children:?}");
     leader.kill().unwrap();
     leader.wait().unwrap();
     let began = Instant::now();
-    let lives = |child: &String| {
-        std::fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
-    };
-    while children.iter().any(lives) {
+    while children.iter().any(|child| lives(*child)) {
         assert!(began.elapsed() < Duration::from_secs(5), "{children:?}");
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The processes that one of a program's threads has started.
+#[cfg(target_os = "linux")]
+fn children(program: &Child) -> Vec<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", program.id())).unwrap();
+    tasks
+        .map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).unwrap())
+        .flat_map(|line| line.split_whitespace().map(|child| child.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
+}
+
+#[cfg(target_os = "linux")]
+fn lives(process: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// A rank that is stopped cannot end by itself: the program has it go on, and waits for its end.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_stopped_rank_is_named_and_does_not_outlive_the_program() {
+    for more in [&[][..], &["--sockets"]] {
+        let args = ["generate", "a b", "-n", "8000", "--temperature", "1", "--tp", "2", "--processes"];
+        let mut leader = start(&[&args[..], &["--step-timeout", "2"], more].concat(), &[]);
+        let mut first = [0u8; 1];
+        std::io::Read::read_exact(leader.stdout.as_mut().unwrap(), &mut first).unwrap();
+        let [child] = children(&leader)[..] else { panic!("one child was expected") };
+        // SAFETY: sends a signal to a process that a child of this one has started and not waited for.
+        unsafe { libc::kill(child, libc::SIGSTOP) };
+        let stopped = Instant::now();
+        let output = leader.wait_with_output().unwrap();
+        let took = stopped.elapsed();
+        let left = lives(child);
+        // SAFETY: as above, where it is still there.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        assert!(!left, "{more:?}: the stopped rank is left");
+        assert_eq!(output.status.code(), Some(75), "{more:?}: {}", error(&output));
+        assert!(error(&output).contains("rank 1 of 2"), "{more:?}: {}", error(&output));
+        assert!(took < Duration::from_secs(6), "{more:?}: {took:?}");
     }
 }

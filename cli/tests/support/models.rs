@@ -54,6 +54,25 @@ pub fn answerer(name: &str) -> PathBuf {
     to
 }
 
+/// The golden mixture of experts, with a tokenizer whose words are `w5` for token 5. Nothing ends its texts.
+pub fn mixture(name: &str) -> PathBuf {
+    let golden = manifest().join("../tests/golden/qwen2_moe");
+    let to = folder(name);
+    fs::copy(golden.join("model.safetensors"), to.join("model.safetensors")).unwrap();
+    let mut config: Value = serde_json::from_slice(&fs::read(golden.join("config.json")).unwrap()).unwrap();
+    config["eos_token_id"] = Value::Null;
+    fs::write(to.join("config.json"), config.to_string()).unwrap();
+    let vocab = config["vocab_size"].as_u64().unwrap();
+    let words: serde_json::Map<String, Value> = (0..vocab).map(|i| (format!("w{i}"), json!(i))).collect();
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "w7"},
+    });
+    fs::write(to.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    to
+}
+
 /// The file with `qa_outputs` behind its tensors.
 fn with_head(file: &Path, hidden: usize) -> Vec<u8> {
     let bytes = fs::read(file).unwrap();

@@ -2,7 +2,7 @@
 
 use super::board::Board;
 use crate::Result;
-use crate::mem::{BufMut, BufRef, Device, Float, HostWeight, MatMut, StepShape};
+use crate::mem::{BufMut, BufRef, Device, Float, HostWeight, KvFormat, MatMut, StepShape};
 use crate::numerics::Numerics;
 use crate::ops::{Run, Signature};
 use bytemuck::Pod;
@@ -181,8 +181,10 @@ pub trait Communicator<B: Backend> {
 pub struct Caps {
     /// The device, for people: adapter, driver, vector instructions.
     pub device: String,
-    /// Element types of activations and KV.
+    /// Element types of activations.
     pub dtypes: Vec<Float>,
+    /// What keys and values may be kept in.
+    pub kv_formats: Vec<KvFormat>,
     /// Whether steps can be captured.
     pub graphs: bool,
     /// Whether the device works on its own, so that a step may be launched before the one before is

@@ -1,9 +1,9 @@
 //! Finding a model's files: which weights a folder holds, its configuration and tokenizer.
 //!
-//! Order in a folder: `model.safetensors`, its index, the same two with the name that diffusers gives them,
-//! then
-//! `pytorch_model.bin` and its index, then the only other safetensors file or index, the only GGUF file, the
-//! only other file of PyTorch's, or Meta's `consolidated.00.pth`, `consolidated.01.pth`, ... (one per rank).
+//! Order in a folder: `model.safetensors`, its index, the same two with the name that diffusers gives them
+//! (`diffusion_pytorch_model`), then `pytorch_model.bin` and its index, the same two of diffusers, then the
+//! only other safetensors file or index, the only GGUF file, the only other file of PyTorch's, or Meta's
+//! `consolidated.00.pth`, `consolidated.01.pth`, ... (one per rank).
 //! Anything ambiguous is an error that lists what is there.
 
 use super::{
@@ -30,8 +30,8 @@ const MAX_PIECES: usize = 64 << 20;
 /// Largest `chat_template.jinja`.
 const MAX_TEMPLATE: usize = 4 << 20;
 const INDEX: &str = ".safetensors.index.json";
-/// PyTorch's names of weights.
-const TORCH: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
+/// PyTorch's names of weights, and those of diffusers.
+const TORCH: [&str; 2] = ["pytorch_model.bin", "diffusion_pytorch_model.bin"];
 /// Endings of PyTorch's files.
 const TORCH_ENDS: [&str; 4] = [".bin", ".pt", ".pth", ".ckpt"];
 /// What Meta's models have in the place of `config.json`.
@@ -154,12 +154,14 @@ fn find_weights(folder: &Path) -> Result<Weights> {
             return Ok(Weights::Index(folder.join(index)));
         }
     }
-    let [single, index] = TORCH;
-    if there(single) {
-        return Ok(Weights::Torch(folder.join(single)));
-    }
-    if there(index) {
-        return Ok(Weights::Index(folder.join(index)));
+    for single in TORCH {
+        let index = format!("{single}.index.json");
+        if there(single) {
+            return Ok(Weights::Torch(folder.join(single)));
+        }
+        if there(&index) {
+            return Ok(Weights::Index(folder.join(index)));
+        }
     }
     let ending =
         |end: &str| names.iter().filter(|n| n.ends_with(end)).map(String::as_str).collect::<Vec<_>>();
@@ -194,7 +196,7 @@ fn shorten(names: &[&str]) -> String {
 
 /// The PyTorch weights of a folder that has nothing else.
 fn torch_weights(folder: &Path, place: String, names: &[String]) -> Result<Weights> {
-    let [single, index] = TORCH;
+    let [single, _] = TORCH;
     let weights = |n: &&str| {
         TORCH_ENDS.iter().any(|end| n.ends_with(end)) && !NOT_WEIGHTS.iter().any(|w| n.starts_with(w))
     };
@@ -215,7 +217,7 @@ fn torch_weights(folder: &Path, place: String, names: &[String]) -> Result<Weigh
         )),
         _ => {
             let what = format!(
-                "holds several PyTorch files ({}) and neither {single} nor {index}; name the file that is meant",
+                "holds several PyTorch files ({}) and neither {single} nor {single}.index.json; name the file that is meant",
                 shorten(&found)
             );
             Err(Error::format(place, what))
@@ -470,17 +472,27 @@ pub(super) fn copy_companions(files: &ModelFiles, to: &Path) -> Result<()> {
             }
         }
         TokenizerFiles::Gguf(_) => {
-            let inside = files.path.join(TOKENIZER);
-            let path = match (inside.is_file(), files.path.is_dir()) {
-                (true, _) => inside,
-                (false, true) => match find_weights(&files.path)? {
-                    Weights::Gguf(file) => file,
-                    _ => return Err(Error::internal("a GGUF tokenizer without a GGUF file")),
-                },
-                (false, false) => files.path.clone(),
-            };
+            let path = gguf_file(files)?;
             write(TOKENIZER, &gguf::without_tensors(&Storage::open(&path, Access::default())?)?)?;
         }
     }
     Ok(())
+}
+
+/// The file whose metadata a model's tokenizer is in.
+fn gguf_file(files: &ModelFiles) -> Result<PathBuf> {
+    let inside = files.path.join(TOKENIZER);
+    match (inside.is_file(), files.path.is_dir()) {
+        (true, _) => Ok(inside),
+        (false, true) => match find_weights(&files.path)? {
+            Weights::Gguf(file) => Ok(file),
+            _ => Err(Error::internal("a GGUF tokenizer without a GGUF file")),
+        },
+        (false, false) => Ok(files.path.clone()),
+    }
+}
+
+/// See [`super::gguf_metadata`].
+pub(super) fn gguf_metadata(files: &ModelFiles) -> Result<gguf::Metadata> {
+    gguf::own_metadata(&Storage::open(&gguf_file(files)?, Access::default())?)
 }

@@ -78,6 +78,14 @@ pub fn copy_companions(files: &ModelFiles, to: &Path) -> Result<()> {
     folder::copy_companions(files, to)
 }
 
+/// All metadata of a model that is a GGUF file, or was one, as it stands in the file.
+///
+/// # Errors
+/// `Error::Io`, also for a file that is only in memory; `Error::Format`.
+pub fn gguf_metadata(files: &ModelFiles) -> Result<gguf::Metadata> {
+    folder::gguf_metadata(files)
+}
+
 /// Reads a DeepSpeed description without opening its files.
 ///
 /// # Errors

@@ -313,6 +313,10 @@ impl Source for Ready {
 
     fn release(&self, _: &str) {}
 
+    fn release_bytes(&self, bytes: &[u8]) {
+        self.ranks.iter().for_each(|rank| rank.release_bytes(bytes));
+    }
+
     fn total_bytes(&self) -> u64 {
         self.ranks.iter().map(Source::total_bytes).fold(0, u64::saturating_add)
     }

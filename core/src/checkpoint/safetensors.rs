@@ -140,11 +140,8 @@ fn header(file: &str, json: &[u8], len: u64) -> Result<Vec<Tensor>> {
 fn check(file: &str, name: String, entry: Entry, base: u64, len: u64) -> Result<Tensor> {
     let bad = |what: String| Error::tensor(&name, format!("{what} (in {file})"));
     let Some(stored) = stored(entry.dtype) else {
-        let what = format!(
-            "dtype {} is not supported; supported: F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL",
-            entry.dtype
-        );
-        return Err(bad(what));
+        let read: Vec<String> = READ.iter().map(|(dtype, _)| dtype.to_string()).collect();
+        return Err(bad(format!("dtype {} is not supported; supported: {}", entry.dtype, read.join(", "))));
     };
     let (begin, stop) = entry.data_offsets;
     let (start, end) = match (base.checked_add(begin), base.checked_add(stop)) {
@@ -170,22 +167,24 @@ fn check(file: &str, name: String, entry: Entry, base: u64, len: u64) -> Result<
     Ok(Tensor { info: TensorInfo { name, shape, stored }, start, end })
 }
 
+/// The element types that are read.
+const READ: [(Dtype, Stored); 12] = [
+    (Dtype::F64, Stored::F64),
+    (Dtype::F32, Stored::F32),
+    (Dtype::F16, Stored::F16),
+    (Dtype::BF16, Stored::Bf16),
+    (Dtype::F8_E4M3, Stored::F8E4m3),
+    (Dtype::F8_E5M2, Stored::F8E5m2),
+    (Dtype::I64, Stored::I64),
+    (Dtype::I32, Stored::I32),
+    (Dtype::I16, Stored::I16),
+    (Dtype::I8, Stored::I8),
+    (Dtype::U8, Stored::U8),
+    (Dtype::BOOL, Stored::Bool),
+];
+
 fn stored(dtype: Dtype) -> Option<Stored> {
-    Some(match dtype {
-        Dtype::F64 => Stored::F64,
-        Dtype::F32 => Stored::F32,
-        Dtype::F16 => Stored::F16,
-        Dtype::BF16 => Stored::Bf16,
-        Dtype::I64 => Stored::I64,
-        Dtype::I32 => Stored::I32,
-        Dtype::I16 => Stored::I16,
-        Dtype::I8 => Stored::I8,
-        Dtype::U8 => Stored::U8,
-        Dtype::BOOL => Stored::Bool,
-        Dtype::F8_E4M3 => Stored::F8E4m3,
-        Dtype::F8_E5M2 => Stored::F8E5m2,
-        _ => return None,
-    })
+    READ.iter().find(|(read, _)| *read == dtype).map(|(_, stored)| *stored)
 }
 
 /// The header's entries in file order, names unique. A map type would hide a name that comes twice.

@@ -70,6 +70,12 @@ pub trait Source: Send + Sync {
     /// if `bytes` is used again. Nothing happens where there is no mapping.
     fn release(&self, name: &str);
 
+    /// The same for some bytes of what [`Source::bytes`] has lent: a tensor need not be in memory as a whole
+    /// while it is packed. Nothing happens for bytes from elsewhere.
+    fn release_bytes(&self, bytes: &[u8]) {
+        let _ = bytes;
+    }
+
     /// Bytes of all tensors together.
     fn total_bytes(&self) -> u64;
 

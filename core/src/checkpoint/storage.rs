@@ -76,6 +76,16 @@ impl Storage {
         Ok(Cow::Borrowed(&whole[start as usize..end as usize]))
     }
 
+    /// Lets the pages of bytes that lie in its mapping leave memory.
+    pub(super) fn release_bytes(&self, bytes: &[u8]) {
+        let Kind::Mapped(mapping) = &self.kind else { return };
+        let (all, some) = (mapping.bytes().as_ptr_range(), bytes.as_ptr_range());
+        if all.start <= some.start && some.end <= all.end {
+            let start = some.start.addr() - all.start.addr();
+            mapping.release(start, start + bytes.len());
+        }
+    }
+
     /// Lets mapped pages leave memory.
     pub(super) fn release(&self, start: u64, end: u64) {
         if let Kind::Mapped(mapping) = &self.kind {

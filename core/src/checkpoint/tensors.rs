@@ -1,5 +1,6 @@
 //! The one implementation of [`Source`] over files: a sorted list of tensors in one or more of them.
 
+use super::packed::mxfp4;
 use super::{Source, TensorInfo, storage::Storage};
 use crate::{Error, Result};
 use std::borrow::Cow;
@@ -18,38 +19,48 @@ pub(super) struct Placed {
     pub(super) view: Option<View>,
 }
 
-/// A strided window; every element lies inside the range.
+/// How elements lie that are not one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct View {
-    /// Bytes of an element.
-    pub(super) size: usize,
-    /// Bytes from one index to the next, per dimension.
-    pub(super) strides: Vec<usize>,
+pub(super) enum View {
+    /// A strided window; every element lies inside the range.
+    Strided {
+        /// Bytes of an element.
+        size: usize,
+        /// Bytes from one index to the next, per dimension.
+        strides: Vec<usize>,
+    },
+    /// GGUF's blocks of MXFP4, which are read as the blocks of Q5_0 with the same values.
+    Mxfp4,
 }
 
 impl View {
     /// The elements one after the other, last dimension fastest.
-    fn gather(&self, shape: &[usize], from: &[u8]) -> Vec<u8> {
-        let mut to = Vec::with_capacity(shape.iter().product::<usize>() * self.size);
-        self.dimension(shape, &self.strides, from, &mut to);
-        to
-    }
-
-    fn dimension(&self, shape: &[usize], strides: &[usize], from: &[u8], to: &mut Vec<u8>) {
-        match (shape, strides) {
-            ([n], [stride]) if *stride == self.size => to.extend_from_slice(&from[..n * self.size]),
-            ([n], [stride]) => {
-                for i in 0..*n {
-                    to.extend_from_slice(&from[i * stride..i * stride + self.size]);
-                }
+    fn gather(&self, info: &TensorInfo, from: &[u8]) -> Result<Vec<u8>> {
+        match self {
+            View::Strided { size, strides } => {
+                let mut to = Vec::with_capacity(info.elements() * size);
+                strided(*size, (&info.shape, strides), from, &mut to);
+                Ok(to)
             }
-            ([n, shape @ ..], [stride, strides @ ..]) => {
-                for i in 0..*n {
-                    self.dimension(shape, strides, &from[i * stride..], to);
-                }
-            }
-            _ => to.extend_from_slice(&from[..self.size]),
+            View::Mxfp4 => mxfp4::of_gguf(&info.name, from),
         }
+    }
+}
+
+fn strided(size: usize, (shape, strides): (&[usize], &[usize]), from: &[u8], to: &mut Vec<u8>) {
+    match (shape, strides) {
+        ([n], [stride]) if *stride == size => to.extend_from_slice(&from[..n * size]),
+        ([n], [stride]) => {
+            for i in 0..*n {
+                to.extend_from_slice(&from[i * stride..i * stride + size]);
+            }
+        }
+        ([n, shape @ ..], [stride, strides @ ..]) => {
+            for i in 0..*n {
+                strided(size, (shape, strides), &from[i * stride..], to);
+            }
+        }
+        _ => to.extend_from_slice(&from[..size]),
     }
 }
 
@@ -68,6 +79,7 @@ pub(super) struct Tensors {
     infos: Vec<TensorInfo>,
     /// Parallel to `infos`.
     places: Vec<Place>,
+    notes: Vec<String>,
 }
 
 impl Tensors {
@@ -90,7 +102,10 @@ impl Tensors {
             infos.push(info);
             places.push(Place { shard, start, end, view });
         }
-        Ok(Self { file, shards, infos, places })
+        let packed = places.iter().filter(|place| place.view == Some(View::Mxfp4)).count();
+        let note = || format!("{packed} matrices of MXFP4 are multiplied from Q5_0: the same values");
+        let notes = if packed > 0 { vec![note()] } else { Vec::new() };
+        Ok(Self { file, shards, infos, places, notes })
     }
 
     fn place(&self, name: &str) -> Option<(&TensorInfo, &Place)> {
@@ -115,7 +130,7 @@ impl Source for Tensors {
         let range = self.shards[place.shard].range(place.start, place.end)?;
         Ok(match &place.view {
             None => range,
-            Some(view) => Cow::Owned(view.gather(&info.shape, &range)),
+            Some(view) => Cow::Owned(view.gather(info, &range)?),
         })
     }
 
@@ -123,6 +138,14 @@ impl Source for Tensors {
         if let Some((_, place)) = self.place(name) {
             self.shards[place.shard].release(place.start, place.end);
         }
+    }
+
+    fn release_bytes(&self, bytes: &[u8]) {
+        self.shards.iter().for_each(|shard| shard.release_bytes(bytes));
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     fn total_bytes(&self) -> u64 {

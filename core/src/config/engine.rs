@@ -1,6 +1,6 @@
 //! Sizes of an engine.
 
-use crate::mem::Float;
+use crate::mem::{Float, KvFormat};
 use crate::{Error, Result};
 
 /// A sequence is a block in a grid's third dimension, of which CUDA and WebGPU have so many.
@@ -25,7 +25,7 @@ pub struct EngineConfig {
     /// Element type of activations.
     pub dtype: Float,
     /// Element type of the KV cache.
-    pub kv_dtype: Float,
+    pub kv_dtype: KvFormat,
     /// Sequences that may run at once.
     pub max_seqs: usize,
     /// Tokens of one step: the budget that prompts are split by; at least `max_seqs`.
@@ -67,7 +67,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             dtype: Float::F32,
-            kv_dtype: Float::F32,
+            kv_dtype: KvFormat::Plain(Float::F32),
             max_seqs: 8,
             max_step_tokens: 512,
             page_size: 16,
@@ -85,37 +85,45 @@ impl Default for EngineConfig {
     }
 }
 
-/// Element types of activations, and of keys and values: those `asked` for, in this order, of which the first
+/// Element types of activations, and of keys and values: those asked for, in this order, of which the first
 /// counts for both where it stands alone. Where none is, keys and values have the type of most weights,
 /// `stored`, where that has 16 bits, and so have activations where `activations` says so; else they are f32.
 ///
 /// ```
 /// use engraft_core::config::element_types;
-/// use engraft_core::mem::Float::{Bf16, F16, F32};
+/// use engraft_core::mem::Float::{Bf16, F32};
+/// use engraft_core::mem::KvFormat;
 ///
-/// assert_eq!(element_types([None, None], Some(Bf16), false), (F32, Bf16));
-/// assert_eq!(element_types([Some(F32), None], Some(Bf16), true), (F32, F32));
-/// assert_eq!(element_types([None, Some(F16)], Some(Bf16), true), (Bf16, F16));
+/// assert_eq!(element_types((None, None), Some(Bf16), false), (F32, KvFormat::Plain(Bf16)));
+/// assert_eq!(element_types((Some(F32), None), Some(Bf16), true), (F32, KvFormat::Plain(F32)));
+/// assert_eq!(element_types((None, Some(KvFormat::INT8)), Some(Bf16), true), (Bf16, KvFormat::INT8));
 /// ```
-pub fn element_types(asked: [Option<Float>; 2], stored: Option<Float>, activations: bool) -> (Float, Float) {
-    let [dtype, kv_dtype] = asked;
+pub fn element_types(
+    (dtype, kv_dtype): (Option<Float>, Option<KvFormat>),
+    stored: Option<Float>,
+    activations: bool,
+) -> (Float, KvFormat) {
     let of_weights = stored.filter(|_| activations);
-    (dtype.or(of_weights).unwrap_or(Float::F32), kv_dtype.or(dtype).or(stored).unwrap_or(Float::F32))
+    let kept = dtype.or(stored).unwrap_or(Float::F32);
+    (dtype.or(of_weights).unwrap_or(Float::F32), kv_dtype.unwrap_or(kept.into()))
 }
 
 impl EngineConfig {
     /// What can be refused before a model is loaded: sizes that no model can have, element types that are not
-    /// among those of the backend.
+    /// among those of the backend, of activations and of keys and values.
     ///
     /// # Errors
     /// `Config`, naming the field, its value and what is allowed.
-    pub fn possible(&self, backend: &str, dtypes: &[Float]) -> Result<()> {
+    pub fn possible(&self, backend: &str, dtypes: &[Float], kv_formats: &[KvFormat]) -> Result<()> {
         self.sizes()?;
-        for (field, dtype) in [("dtype", self.dtype), ("kv_dtype", self.kv_dtype)] {
-            if !dtypes.contains(&dtype) {
-                let allowed: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
-                return Err(Error::config(field, dtype, format!("{} on {backend}", allowed.join(", "))));
-            }
+        let refuse = |field: &str, got: &str, allowed: Vec<&str>| {
+            Err(Error::config(field, got, format!("{} on {backend}", allowed.join(", "))))
+        };
+        if !dtypes.contains(&self.dtype) {
+            return refuse("dtype", self.dtype.name(), dtypes.iter().map(|d| d.name()).collect());
+        }
+        if !kv_formats.contains(&self.kv_dtype) {
+            return refuse("kv_dtype", self.kv_dtype.name(), kv_formats.iter().map(|f| f.name()).collect());
         }
         Ok(())
     }
@@ -285,9 +293,9 @@ mod tests {
     #[test]
     fn more_sequences_than_a_grid_has_blocks_are_refused_before_anything_is_loaded() {
         let of = |max_seqs| EngineConfig { max_seqs, ..EngineConfig::default() };
-        of(65_535).possible("cuda", &[Float::F32]).unwrap();
+        of(65_535).possible("cuda", &[Float::F32], &KvFormat::PLAIN).unwrap();
         for refused in [0, 65_536] {
-            let text = of(refused).possible("cuda", &[Float::F32]).unwrap_err().to_string();
+            let text = of(refused).possible("cuda", &[Float::F32], &KvFormat::PLAIN).unwrap_err().to_string();
             let named = text.contains("max_seqs") && text.contains(&refused.to_string());
             assert!(named && text.contains("1 to 65535"), "{text}");
         }

@@ -85,10 +85,9 @@ impl<B: Backend> Engine<B> {
         config: EngineConfig,
         comm: Box<dyn Communicator<B>>,
     ) -> Result<Self> {
-        model.stay_within_ropes();
-        config.possible(backend.name(), &backend.caps().dtypes)?;
-        let positions = model.ropes.iter().map(|r| r.reach()).min();
-        let positions = positions.filter(|_| model.encoder.is_none());
+        model.stay_within_tables();
+        config.possible(backend.name(), &backend.caps().dtypes, &backend.caps().kv_formats)?;
+        let positions = model.reach().filter(|_| model.encoder.is_none());
         let mut config = with_room_for_sound(config, &model.spec);
         config.graphs &= comm.is_capturable();
         let most = positions_of(&model.spec, config.page_size);

@@ -3,15 +3,18 @@
 //! The canonical layout, for saved requests and pages in a store, is what the ops `KvRead` and `KvAppend`
 //! have on the side of the step: layer by layer, keys then values, `[position][head][column]` in the element
 //! type of the slab. They are its export and import on every backend; ops of their own would do the same.
-//! Bytes are moved as they are, whatever their element type.
+//! Bytes are moved as they are, whatever their element type. Of slabs of codes the ops read and write f32, of
+//! which a row has the same codes and scale again (`quant::kv_row`): kept are these, of each head its scale
+//! and then its codes.
 
 use super::api::Engine;
 use super::order::lost;
 use super::runner::Runner;
 use super::staging::Staging;
 use crate::backend::{Backend, Mem, Stream, block_on};
-use crate::mem::{Buf, Float, KvLayout, MatLayout, MatMut, MatRef, Table};
+use crate::mem::{Buf, Float, KvFormat, KvLayout, MatLayout, MatMut, MatRef, Table};
 use crate::ops::{Checked, KvAppend, KvRead, Run};
+use crate::quant::kv_row;
 use crate::{Error, Result};
 use half::{bf16, f16};
 
@@ -51,11 +54,12 @@ impl<B: Backend> Engine<B> {
         }
         let mut staging = runner.staging(pages.len() * runner.page_size)?;
         let [k, v] = runner.fetch(&mut staging, (Kept::Keys(layer), layout), pages, rows)?;
-        let (mut parts, widths) = ([runner.fetched(k)?, runner.fetched(v)?], widths(&layout));
+        let (mut parts, widths) = ([runner.fetched(k)?, runner.fetched(v)?], layout.row_bytes());
         for (part, width) in parts.iter_mut().zip(widths) {
             without_padding(part, source, width);
         }
-        Ok(parts.map(|part| widened(&part, layout.dtype)))
+        let [k, v] = parts;
+        Ok([widened(&k, layout.k_dim, layout.format), widened(&v, layout.v_dim, layout.format)])
     }
 
     /// Collects what is in flight and makes the copies of pages that the next step would make.
@@ -92,9 +96,9 @@ pub(super) fn columns(layout: &KvLayout) -> [usize; 2] {
     [layout.kv_heads * layout.k_dim, layout.kv_heads * layout.v_dim]
 }
 
-/// Bytes of a position's keys and of its values.
-pub(super) fn widths(layout: &KvLayout) -> [usize; 2] {
-    columns(layout).map(|cols| cols * layout.dtype.bytes())
+/// Bytes of a position's keys and of its values as the ops read and write them.
+fn staged(layout: &KvLayout) -> [usize; 2] {
+    columns(layout).map(|cols| cols * layout.format.widened().bytes())
 }
 
 /// Zeros behind an encoder's rows, up to whole pages: what lies there is left from whoever had the page.
@@ -105,19 +109,25 @@ pub(super) fn without_padding(rows: &mut [u8], [source, positions]: [usize; 2], 
     }
 }
 
-/// The values of such bytes.
-fn widened(bytes: &[u8], dtype: Float) -> Vec<f32> {
+/// The values of such bytes, of heads of so many columns.
+fn widened(bytes: &[u8], width: usize, format: KvFormat) -> Vec<f32> {
     let pairs = || bytes.as_chunks::<2>().0.iter().copied();
-    match dtype {
-        Float::F32 => bytes.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect(),
-        Float::F16 => pairs().map(f16::from_le_bytes).map(f16::to_f32).collect(),
-        Float::Bf16 => pairs().map(bf16::from_le_bytes).map(bf16::to_f32).collect(),
+    match format {
+        KvFormat::Plain(Float::F32) => {
+            bytes.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect()
+        }
+        KvFormat::Plain(Float::F16) => pairs().map(f16::from_le_bytes).map(f16::to_f32).collect(),
+        KvFormat::Plain(Float::Bf16) => pairs().map(bf16::from_le_bytes).map(bf16::to_f32).collect(),
+        KvFormat::Coded(code) => kv_row::unpack(code, width, bytes),
     }
 }
 
 /// A read in flight of so many bytes.
 pub(super) struct Fetch<B: Backend> {
     bytes: usize,
+    /// Columns of a head.
+    width: usize,
+    format: KvFormat,
     ticket: <B::Stream as Stream<B>>::Ticket,
 }
 
@@ -141,7 +151,7 @@ impl<B: Backend> Runner<B> {
     /// Bytes of a [`Staging`] of so many positions: of its keys, its values and its places.
     pub(super) fn staging_bytes(&self, positions: usize) -> [usize; 3] {
         let widest = |widths: [usize; 2], (_, layout): (Kept, KvLayout)| {
-            let [keys, values] = self::widths(&layout);
+            let [keys, values] = staged(&layout);
             [widths[0].max(keys), widths[1].max(values)]
         };
         let [keys, values] = self.slabs().fold([0; 2], widest);
@@ -177,7 +187,8 @@ impl<B: Backend> Runner<B> {
         rows: usize,
     ) -> Result<[Fetch<B>; 2]> {
         let pages = self.pages_of(pages, layout.page_size);
-        let ([k_cols, v_cols], [k_width, v_width]) = (columns(&layout), widths(&layout));
+        let ([k_cols, v_cols], [k_width, v_width]) = (columns(&layout), staged(&layout));
+        let KvLayout { k_dim, v_dim, format, .. } = layout;
         let Runner { state, stream, .. } = self;
         let Staging { keys, values, places } = staging;
         let kv = match slab {
@@ -187,20 +198,24 @@ impl<B: Backend> Runner<B> {
         let kv = kv.ok_or_else(|| lost("a layer's slab"))?;
         stream.upload(&pages, places.view_mut().slice(0..pages.len())?)?;
         let table = Table { pages: places.view().slice(0..pages.len())?, stride: pages.len() };
-        let at = |cols| MatLayout::dense(rows, cols, layout.dtype);
+        let at = |cols| MatLayout::dense(rows, cols, format.widened());
         let (k, v) = (MatMut::new(keys, at(k_cols))?, MatMut::new(values, at(v_cols))?);
         stream.run(Checked::new(KvRead { kv, table, row: 0, k, v })?)?;
-        let mut read = |from: &Mem<B>, bytes: usize| {
+        let mut read = |from: &Mem<B>, bytes: usize, width: usize| {
             let ticket = stream.download(MatRef::new(from, words_of(bytes))?.as_f32()?)?;
-            Ok::<_, Error>(Fetch { bytes, ticket })
+            Ok::<_, Error>(Fetch { bytes, width, format, ticket })
         };
-        Ok([read(keys, rows * k_width)?, read(values, rows * v_width)?])
+        Ok([read(keys, rows * k_width, k_dim)?, read(values, rows * v_width, v_dim)?])
     }
 
-    /// Waits for a read, `[position][head][column]` in the element type of the slab.
+    /// Waits for a read, `[position][head][column]` in the element type of the slab, codes behind the scale
+    /// of their head.
     pub(super) fn fetched(&mut self, fetch: Fetch<B>) -> Result<Vec<u8>> {
         let mut words = vec![0u32; fetch.bytes.div_ceil(4)];
         block_on(self.stream.collect(fetch.ticket, &mut words))?;
+        if let KvFormat::Coded(code) = fetch.format {
+            return Ok(kv_row::pack(code, fetch.width, bytemuck::cast_slice(&words)));
+        }
         let mut bytes: Vec<u8> = bytemuck::cast_slice(&words).to_vec();
         bytes.truncate(fetch.bytes);
         Ok(bytes)
@@ -221,10 +236,17 @@ impl<B: Backend> Runner<B> {
         let Runner { state, stream, .. } = self;
         let Staging { keys, values, places } = staging;
         stream.upload(&slots, places.view_mut().slice(0..count)?)?;
-        for (to, bytes) in [(&mut *keys, rows[0]), (&mut *values, rows[1])] {
-            let mut words = vec![0f32; bytes.len().div_ceil(4)];
-            bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
-            stream.upload(&words, MatMut::new(to, words_of(bytes.len()))?.into_f32()?)?;
+        let KvLayout { k_dim, v_dim, format, .. } = layout;
+        for (to, bytes, width) in [(&mut *keys, rows[0], k_dim), (&mut *values, rows[1], v_dim)] {
+            let words = match format {
+                KvFormat::Plain(_) => {
+                    let mut words = vec![0f32; bytes.len().div_ceil(4)];
+                    bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+                    words
+                }
+                KvFormat::Coded(code) => kv_row::unpack(code, width, bytes),
+            };
+            stream.upload(&words, MatMut::new(to, words_of(4 * words.len()))?.into_f32()?)?;
         }
         let kv = match slab {
             Kept::Keys(layer) => state.kv.layer_mut(layer),
@@ -232,7 +254,7 @@ impl<B: Backend> Runner<B> {
         };
         let kv = kv.ok_or_else(|| lost("a layer's slab"))?;
         let [k_cols, v_cols] = columns(&layout);
-        let at = |cols| MatLayout::dense(count, cols, layout.dtype);
+        let at = |cols| MatLayout::dense(count, cols, format.widened());
         let (k, v) = (MatRef::new(keys, at(k_cols))?, MatRef::new(values, at(v_cols))?);
         let slots = places.view().of_allocation(0..count)?;
         stream.run(Checked::new(KvAppend { k, v, slots, kv })?)

@@ -217,7 +217,10 @@ fn look(
     let mut logits = logits.to_vec();
     let position = (part.slice.end() - seq.source_positions) as u32;
     let sampling = (&live.sampling, live.subsequence, position);
-    let token = sample_by_rules(rules, &mut logits, &seq.tokens[seq.prompt..], sampling);
+    // What an encoder reads is no part of the decoder's text.
+    let from = seq.source_positions.min(seq.prompt);
+    let text = (&seq.tokens[from..], seq.prompt - from);
+    let token = sample_by_rules(rules, &mut logits, text, sampling);
     if live.want.logprobs && token != NO_TOKEN {
         live.kept.logprobs.push(log_probability(&logits, token));
     }

@@ -22,7 +22,7 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// `Request` for a request that is not running, or whose tokens are still being read, or where as many
     /// sequences run as may; `Config` for sampling parameters out of range; `KvFull` where there is no page
-    /// for the copy; `Config` for a repetition penalty where the first one has rules for tokens.
+    /// for the copy.
     pub fn fork(&mut self, id: u64, sampling: SamplingParams, subsequence: u32) -> Result<u64> {
         sampling.validate()?;
         let sampling = sampling.seeded();
@@ -42,7 +42,7 @@ impl<B: Backend> Engine<B> {
             return Err(no("its tokens are still being read: it can be forked after that"));
         }
         if let Some(rules) = &from.data.rules {
-            rules.check(spec.vocab, &sampling)?;
+            rules.check(spec.vocab)?;
         }
         // Who may share its prefix is what the first one said.
         let Live { stop_ids, shift, cache_salt, skip_prefix_cache, source, .. } = &from.data;

@@ -84,8 +84,8 @@ pub struct Request {
     pub max_new_tokens: usize,
     /// How tokens are sampled; a seed that is not given is a new one.
     pub sampling: SamplingParams,
-    /// Which tokens may follow which; the host applies them to the logits that a step brings back. Not with a
-    /// repetition penalty, which devices apply.
+    /// Which tokens may follow which; the host applies them, and with them a repetition penalty, to the
+    /// logits that a step brings back.
     pub rules: Option<Arc<Rules>>,
     /// Tokens that end the continuation (sampled, reported, then it ends).
     pub stop_ids: Vec<u32>,
@@ -136,7 +136,7 @@ impl Request {
         }
         self.sampling.validate()?;
         if let Some(rules) = &self.rules {
-            rules.check(spec.vocab, &self.sampling)?;
+            rules.check(spec.vocab)?;
         }
         let stem = spec.stem();
         match stem {

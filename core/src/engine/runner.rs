@@ -309,8 +309,11 @@ impl<B: Backend> Runner<B> {
         stem.frames.clone_from(&order.frames);
         let (frames, taps) = (order.frames.iter().sum(), spec.taps(&order.frames));
         stream.upload(&taps, stem.taps.view_mut().slice(0..taps.len())?)?;
-        stream.upload(&order.values, stem.uploaded.view_mut(frames)?.into_f32()?)?;
-        let (x, out) = (stem.uploaded.view(frames)?, stem.features.view_mut(frames)?);
+        let Some(uploaded) = &mut stem.uploaded else {
+            return stream.upload(&order.values, stem.features.view_mut(frames)?.into_f32()?);
+        };
+        stream.upload(&order.values, uploaded.view_mut(frames)?.into_f32()?)?;
+        let (x, out) = (uploaded.view(frames)?, stem.features.view_mut(frames)?);
         stream.run(Checked::new(Convert { x, bias: None, out })?)
     }
 

@@ -1,12 +1,12 @@
 //! A request taken out of an engine as bytes, and continued by another one.
 //!
-//! The bytes are a header of JSON and the keys and values of every position, in one layout for every
-//! backend: layer by layer, keys then values, `[position][head][column]` in the element type of the cache;
-//! what filters keep behind those of their layer. Between the two is the sound that an encoder reads, as f32:
-//! its positions are the first, as those of a text are. A restored request waits as a preempted one does, and
-//! its whole pages are in the prefix cache: it goes on with a hit, and computes the positions behind it.
-//! Where there is no room, for the pages or for what they go to the device in, or no prefix cache, it
-//! computes all of them, with the same bits.
+//! The bytes are a header of JSON and the keys and values of every position, in one layout for every backend:
+//! layer by layer, keys then values, `[position][head][column]` in the element type of the cache, codes
+//! behind the scale of their head; what filters keep behind those of their layer. Between the two is the
+//! sound that an encoder reads, as f32: its positions are the first, as those of a text are. A restored
+//! request waits as a preempted one does, and its whole pages are in the prefix cache: it goes on with a hit,
+//! and computes the positions behind it. Where there is no room, for the pages or for what they go to the
+//! device in, or no prefix cache, it computes all of them, with the same bits.
 //!
 //! Only an engine that gives the same bits takes a request: the same description of the model, the same
 //! weights (known by a checksum of every tensor), element types, version (no patch changes a bit)
@@ -18,13 +18,13 @@
 //! therefore read by the restored request alone, and never taken for a prefix of others.
 
 use super::api::Engine;
-use super::cached::{Kept as Slab, widths, without_padding};
+use super::cached::{Kept as Slab, without_padding};
 use super::coordinator::Live;
 use super::kept::Kept;
 use super::request::{Request, Want};
 use crate::backend::{Backend, Stream};
 use crate::kv::{CachedPrefix, PrefixKey};
-use crate::mem::{Float, KvLayout};
+use crate::mem::{Float, KvFormat, KvLayout};
 use crate::numerics::Mode;
 use crate::policy::Family;
 use crate::sample::{Rules, SamplingParams};
@@ -47,7 +47,7 @@ struct Origin {
     model: u32,
     weights: u32,
     dtype: Float,
-    kv_dtype: Float,
+    kv_dtype: KvFormat,
     /// Of the numerics: major and minor.
     version: String,
     /// The kind of backend, and its device's name.
@@ -138,7 +138,7 @@ impl<B: Backend> Engine<B> {
             let mut staging = runner.staging(pages.len() * runner.page_size)?;
             for slab in slabs {
                 let read = runner.fetch(&mut staging, slab, &pages, header.positions)?;
-                for (fetch, width) in read.into_iter().zip(widths(&slab.1)) {
+                for (fetch, width) in read.into_iter().zip(slab.1.row_bytes()) {
                     let mut rows = runner.fetched(fetch)?;
                     without_padding(&mut rows, header.source, width);
                     bytes.extend(rows);
@@ -165,7 +165,7 @@ impl<B: Backend> Engine<B> {
         let (header, sound, rows) = parse(bytes)?;
         header.origin.check(&self.origin()?)?;
         let layouts: Vec<(Slab, KvLayout)> = self.runner.slabs().collect();
-        let width = |(_, layout): &(Slab, KvLayout)| widths(layout).iter().sum::<usize>();
+        let width = |(_, layout): &(Slab, KvLayout)| layout.row_bytes().iter().sum::<usize>();
         let wanted = layouts.iter().map(width).sum::<usize>().checked_mul(header.positions);
         if wanted != Some(rows.len()) {
             let what = format!("{} bytes of keys and values, {wanted:?} expected", rows.len());
@@ -301,7 +301,7 @@ impl<B: Backend> Engine<B> {
         }
         let rules = header.rules.clone().map(Arc::new);
         if let Some(rules) = &rules {
-            rules.check(vocab, &header.sampling)?;
+            rules.check(vocab)?;
         }
         let source = match sound {
             [] => header.tokens[..header.source[0]].into(),
@@ -361,7 +361,7 @@ impl<B: Backend> Engine<B> {
                     let from = first * size * width;
                     &own[from..from + pages.len() * size * width]
                 };
-                let rows = widths(&slab.1).map(&mut part);
+                let rows = slab.1.row_bytes().map(&mut part);
                 runner.write_rows(&mut staging, *slab, pages, rows)
             });
             // Its memory goes with this call.
@@ -452,7 +452,7 @@ mod tests {
             model: 5,
             weights: 7,
             dtype: Float::F16,
-            kv_dtype: Float::F16,
+            kv_dtype: Float::F16.into(),
             version: "1.2".into(),
             device: device(backend, model),
             mode: mode.into(),

@@ -6,7 +6,7 @@
 //! is waited for is the reads of those that go out, all slabs at once; those that come back are enqueued.
 
 use super::api::Engine;
-use super::cached::{Kept, widths};
+use super::cached::Kept;
 use super::coordinator::Coordinator;
 use super::order::lost;
 use super::runner::Runner;
@@ -121,7 +121,7 @@ impl<B: Backend> Runner<B> {
 
     /// Bytes of a page of the pool, over all slabs.
     fn page_bytes(&self) -> usize {
-        self.slabs().flat_map(|(_, layout)| widths(&layout)).sum::<usize>() * self.page_size
+        self.slabs().flat_map(|(_, layout)| layout.row_bytes()).sum::<usize>() * self.page_size
     }
 
     /// What these pages hold, each by itself.
@@ -145,7 +145,7 @@ impl<B: Backend> Runner<B> {
         self.stream.submit()?;
         let mut contents = vec![Vec::with_capacity(self.page_bytes()); pages.len()];
         for (fetches, (_, layout)) in fetches.into_iter().zip(slabs) {
-            for (fetch, width) in fetches.into_iter().zip(widths(&layout)) {
+            for (fetch, width) in fetches.into_iter().zip(layout.row_bytes()) {
                 let bytes = self.fetched(fetch)?;
                 for (content, of_page) in contents.iter_mut().zip(bytes.chunks((size * width).max(1))) {
                     content.extend_from_slice(of_page);
@@ -175,7 +175,7 @@ impl<B: Backend> Runner<B> {
                 let all = own.collect::<Option<Vec<&[u8]>>>();
                 all.map(|all| all.concat()).ok_or_else(|| lost("a part of a page from the store"))
             };
-            let [k, v] = widths(&layout);
+            let [k, v] = layout.row_bytes();
             let (keys, values) = (part(k)?, part(v)?);
             self.write_rows(staging, (slab, layout), &numbers, [&keys, &values])?;
         }

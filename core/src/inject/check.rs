@@ -31,7 +31,7 @@ pub fn check<K>(
     let (mut layered, mut uses) = (false, Uses::default());
     let dtype = options.dtype.unwrap_or(Float::F32);
     let composed = |signature: &Signature| matches!(coverage(signature), Coverage::Composed(_));
-    for seen in dry::survey_of(source, spec, resolved, options, [dtype; 2], &composed)?.ops {
+    for seen in dry::survey_of(source, spec, resolved, options, (dtype, dtype.into()), &composed)?.ops {
         layered |= seen.layer.is_some();
         let reason = match (coverage(&seen.signature), &seen.weight) {
             (Coverage::Missing(reason), _) => reason,

@@ -5,7 +5,7 @@ use super::build::build;
 use super::survey::{Survey, survey};
 use crate::Result;
 use crate::checkpoint::Source;
-use crate::mem::{Buf, DryDevice, DryMem, DryWeight, Float, WeightFormat, WeightInfo, WeightUse};
+use crate::mem::{Buf, DryDevice, DryMem, DryWeight, Float, KvFormat, WeightFormat, WeightInfo, WeightUse};
 use crate::model::{Model, RopeTable, Sizes, State, slab_bytes, table_len};
 use crate::ops::Signature;
 use crate::policy::{ModelSpec, Rank, Resolved, Role, Shares, Slot};
@@ -21,7 +21,7 @@ pub(super) fn survey_of(
     spec: &ModelSpec,
     resolved: &[Resolved<'_>],
     options: LoadOptions,
-    [dtype, kv_dtype]: [Float; 2],
+    (dtype, kv_dtype): (Float, KvFormat),
     composed: &dyn Fn(&Signature) -> bool,
 ) -> Result<Survey> {
     let alloc = |bytes: usize| Ok(DryMem(bytes));
@@ -119,7 +119,7 @@ fn operands(
             operands.prepared.insert(role, prepared);
         }
     }
-    if spec.query_factors().is_some() {
+    if spec.query_factors(0).is_some() {
         let (name, rows, used_for) = (QUERY_FACTORS.to_string(), spec.max_positions, WeightUse::Embedding);
         let format = WeightFormat::Plain(Float::F32);
         operands.query_factors = Some(DryWeight(WeightInfo { name, rows, cols: 1, format, used_for }));

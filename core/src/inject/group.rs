@@ -4,7 +4,9 @@
 use super::{bytes_text, describe, dry};
 use crate::Result;
 use crate::checkpoint::ModelFiles;
-use crate::mem::Float;
+use crate::mem::{Float, KvFormat};
+use crate::model::index_dtype;
+use crate::params::Heads;
 use crate::policy::{
     BlockSpec, Catalog, Family, Group, IndexSpec, ModelSpec, Part, Rank, Registry, Role, Slot, resolve,
 };
@@ -73,8 +75,9 @@ impl GroupPlan {
         registry: &Registry,
         options: LoadOptions,
         dtype: Float,
-        kv_dtype: Float,
+        kv_dtype: impl Into<KvFormat>,
     ) -> Result<Self> {
+        let kv_dtype = kv_dtype.into();
         let (spec, policy, config) = describe(files, registry)?;
         let source = files.source.as_ref();
         let resolved = resolve(policy.as_ref(), &spec, &config, Catalog::new(source.tensors()))?;
@@ -83,7 +86,7 @@ impl GroupPlan {
         let (mut ranks, mut all) = (Vec::new(), BTreeMap::<Role, usize>::new());
         for rank in Rank::new(0, options.world)?.all() {
             let (own_spec, bytes) = of(LoadOptions { rank: rank.index, world: rank.world, ..options })?;
-            ranks.push(RankPlan::new(rank, &own_spec, bytes.values().sum(), kv_dtype));
+            ranks.push(RankPlan::new(rank, &own_spec, bytes.values().sum(), (dtype, kv_dtype)));
             bytes.into_iter().for_each(|(role, bytes)| *all.entry(role).or_default() += bytes);
         }
         let mut replicated = BTreeMap::<Role, usize>::new();
@@ -94,14 +97,14 @@ impl GroupPlan {
         let of_role =
             |(role, bytes): (Role, usize)| Replicated { operand: role.to_string(), bytes, why: why(&role) };
         let replicated = replicated.into_iter().filter(|(_, bytes)| *bytes > 0).map(of_role).collect();
-        let seen = dry::survey_of(source, &spec, &resolved, options, [dtype; 2], &|_| false)?;
+        let seen = dry::survey_of(source, &spec, &resolved, options, (dtype, dtype.into()), &|_| false)?;
         let (exchanges, exchange_bytes) = (seen.exchanges, seen.exchange_values * Float::F32.bytes());
         Ok(Self { ranks, replicated, exchanges, exchange_bytes })
     }
 }
 
 impl RankPlan {
-    fn new(rank: Rank, spec: &ModelSpec, bytes: usize, kv_dtype: Float) -> Self {
+    fn new(rank: Rank, spec: &ModelSpec, bytes: usize, (dtype, kv_dtype): (Float, KvFormat)) -> Self {
         let group = spec.group.as_ref();
         let experts = |group: &Group| {
             group.blocks.iter().find_map(|block| block.experts).map(|share| share.experts().len())
@@ -112,7 +115,7 @@ impl RankPlan {
             rank: rank.index,
             bytes,
             kv_bytes: match kept {
-                true => kept_columns(spec) * kv_dtype.bytes(),
+                true => kept_bytes(spec, dtype, kv_dtype),
                 false => 0,
             },
             heads: first.map_or(0, |block| block.heads.heads),
@@ -124,13 +127,15 @@ impl RankPlan {
     }
 }
 
-/// Columns of keys, values and keys of an index that blocks keep of a token.
-pub(super) fn kept_columns(spec: &ModelSpec) -> usize {
+/// Bytes of keys, values and keys of an index that blocks keep of a token, scales included.
+pub(super) fn kept_bytes(spec: &ModelSpec, dtype: Float, kv_dtype: KvFormat) -> usize {
+    let of_index = index_dtype(kv_dtype, dtype).bytes();
     let own =
         |(layer, block): (usize, &BlockSpec)| match spec.owner(layer) == layer && block.kv_from.is_none() {
             true => {
                 let index = block.index.and_then(IndexSpec::own).map_or(0, |index| index.width);
-                block.heads.k_cols() + block.heads.v_cols() + index
+                let Heads { kv_heads, k_dim, v_dim, .. } = block.heads;
+                kv_heads * (kv_dtype.head_bytes(k_dim) + kv_dtype.head_bytes(v_dim)) + index * of_index
             }
             false => 0,
         };

@@ -7,7 +7,7 @@ use crate::checkpoint::ModelFiles;
 use crate::model::{Model, Own, OwnBlock};
 use crate::ops::Signature;
 use crate::policy::{Catalog, ModelSpec, Origin, Rank, Registry, resolve};
-use crate::weights::{Fingerprinted, LoadOptions, load, shares_of};
+use crate::weights::{Fingerprinted, LoadOptions, compute, load, shares_of};
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ pub struct Injector<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Injector<'a, B> {
-    /// An injector without blocks of one's own; `positions`: how far rotary tables reach.
+    /// An injector without blocks of one's own; `positions`: how far computed tables reach,
+    /// those of rotations, of sines and of factors.
     pub fn new(registry: &'a Registry, positions: usize, options: LoadOptions) -> Self {
         Self { registry, positions, options, makers: Vec::new() }
     }
@@ -67,13 +68,15 @@ impl<'a, B: Backend> Injector<'a, B> {
         let (source, coverage) = (files.source.as_ref(), |s: &Signature| backend.coverage(s));
         let uses = check(backend.name(), &coverage, source, &spec, &resolved, self.options)?;
         let read = Fingerprinted::new(source);
-        let operands = load(backend.as_ref(), &read, &spec, &resolved, self.options, &uses, progress)?;
+        let mut operands = load(backend.as_ref(), &read, &spec, &resolved, self.options, &uses, progress)?;
+        compute(backend.as_ref(), &spec, self.positions, &uses, &mut operands)?;
         let ropes = build_ropes(backend, &spec, operands.rope_factors.as_deref(), self.positions)?;
         let rank = Rank::new(self.options.rank, self.options.world)?;
         let shares = shares_of(source, &spec, &resolved, self.options)?;
         let mut model = build(shares.spec(&spec, rank), operands, ropes)?;
         model.origin = Some(Origin::new(policy.as_ref(), &config, &resolved));
-        let quantized = self.options.quantize.map_or(String::new(), |format| format!("{format:?}"));
+        let (format, all) = (self.options.quantize, self.options.quantize_embeddings);
+        let quantized = format.map_or(String::new(), |f| format!("{f:?}{}", if all { " all" } else { "" }));
         let quantized = crc32fast::hash(quantized.as_bytes());
         model.fingerprint = Some(read.fingerprint() ^ quantized).filter(|_| self.makers.is_empty());
         self.graft(backend, &mut model)?;

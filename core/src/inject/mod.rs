@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 /// Reads a whole model with the engine's own blocks alone: [`Injector::inject`] in one call.
 ///
-/// `positions`: how far rotary tables reach. `progress` is called with bytes read so far and in all.
+/// `positions`: how far computed tables reach. `progress` is called with bytes read so far and in all.
 ///
 /// # Errors
 /// What these steps raise; `Unsupported` before a weight is read where the backend lacks an op or cannot read

@@ -5,7 +5,7 @@ use super::survey::{Seen, survey};
 use crate::Result;
 use crate::backend::{Backend, Coverage};
 use crate::error::shown_on_a_line;
-use crate::mem::{Float, WeightUse};
+use crate::mem::{Float, KvFormat, WeightUse};
 use crate::model::{Model, Sizes, State};
 use crate::ops::Signature;
 use crate::policy::Origin;
@@ -54,7 +54,7 @@ pub struct InjectionPlan {
     /// Element type of activations.
     pub dtype: Float,
     /// Element type of keys and values.
-    pub kv_dtype: Float,
+    pub kv_dtype: KvFormat,
     /// Ops in the order in which they run.
     pub rows: Vec<PlanRow>,
     /// What the policy assumed beyond what the checkpoint says.
@@ -69,7 +69,15 @@ impl InjectionPlan {
     #[doc(hidden)]
     pub fn empty(arch: &str, backend: &str, dtype: Float) -> Self {
         let (arch, backend) = (arch.into(), backend.into());
-        Self { arch, backend, dtype, kv_dtype: dtype, rows: Vec::new(), assumed: Vec::new(), origin: None }
+        Self {
+            arch,
+            backend,
+            dtype,
+            kv_dtype: dtype.into(),
+            rows: Vec::new(),
+            assumed: Vec::new(),
+            origin: None,
+        }
     }
 
     /// The plan of a model with activations in `dtype` and a cache in `kv_dtype`: a dry run of its own step,
@@ -81,8 +89,9 @@ impl InjectionPlan {
         backend: &B,
         model: &Model<B::Device>,
         dtype: Float,
-        kv_dtype: Float,
+        kv_dtype: impl Into<KvFormat>,
     ) -> Result<Self> {
+        let kv_dtype = kv_dtype.into();
         let mut rows = Vec::new();
         let mut layer = None;
         for seen in ops(backend, model, dtype, kv_dtype)?.into_iter().filter(|seen| !seen.part) {
@@ -125,7 +134,7 @@ fn ops<B: Backend>(
     backend: &B,
     model: &Model<B::Device>,
     dtype: Float,
-    kv_dtype: Float,
+    kv_dtype: KvFormat,
 ) -> Result<Vec<Seen>> {
     let sizes = Sizes::smallest(model.spec.family, dtype, kv_dtype, backend.caps().asynchronous);
     let alloc = |bytes| backend.alloc(bytes);
@@ -142,10 +151,10 @@ pub fn kernels<B: Backend>(
     backend: &B,
     model: &Model<B::Device>,
     dtype: Float,
-    kv_dtype: Float,
+    kv_dtype: impl Into<KvFormat>,
 ) -> Result<Vec<B::Kernel>> {
     let mut all = Vec::new();
-    for seen in ops(backend, model, dtype, kv_dtype)? {
+    for seen in ops(backend, model, dtype, kv_dtype.into())? {
         if let Coverage::Native(kernel) = backend.coverage(&seen.signature)
             && !all.contains(&kernel)
         {
@@ -229,7 +238,7 @@ impl fmt::Display for InjectionPlan {
     /// of it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {}, activations {}", shown_on_a_line(&self.arch), self.backend, self.dtype)?;
-        if self.kv_dtype != self.dtype {
+        if self.kv_dtype != self.dtype.into() {
             write!(f, ", keys and values {}", self.kv_dtype)?;
         }
         writeln!(f)?;
@@ -350,7 +359,7 @@ mod tests {
             arch: "Any".into(),
             backend: "some".into(),
             dtype: Float::F32,
-            kv_dtype: Float::F32,
+            kv_dtype: Float::F32.into(),
             rows,
             assumed: Vec::new(),
             origin: None,

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::backend::{Backend, Coverage};
 use crate::checkpoint::{ModelFiles, StatedTypes, without_bytes};
 use crate::config::ModelConfig;
-use crate::mem::Float;
+use crate::mem::{Float, KvFormat};
 use crate::ops::Signature;
 use crate::policy::{Catalog, Family, Origin, Registry, resolve, stated_tensors};
 use crate::weights::LoadOptions;
@@ -57,14 +57,14 @@ impl Sketch {
         files: &ModelFiles,
         registry: &Registry,
         options: LoadOptions,
-        (dtype, kv_dtype): (Float, Float),
+        (dtype, kv_dtype): (Float, KvFormat),
     ) -> Result<Self> {
         let (spec, policy, config) = describe(files, registry)?;
         let source = files.source.as_ref();
         let resolved = resolve(policy.as_ref(), &spec, &config, Catalog::new(source.tensors()))?;
         let origin = Origin::new(policy.as_ref(), &config, &resolved);
         let composed = |signature: &Signature| matches!(backend.coverage(signature), Coverage::Composed(_));
-        let seen = dry::survey_of(source, &spec, &resolved, options, [dtype, kv_dtype], &composed)?;
+        let seen = dry::survey_of(source, &spec, &resolved, options, (dtype, kv_dtype), &composed)?;
         let ops = seen.ops.iter().filter(|seen| !seen.part);
         let rows =
             ops.map(|seen| PlanRow::new(seen, backend.coverage(&seen.signature), Some(&origin))).collect();
@@ -82,7 +82,7 @@ impl Sketch {
         Ok(Self {
             parameters: source.tensors().iter().map(|tensor| tensor.elements() as u64).sum(),
             weights: bytes.values().sum::<usize>() as u64,
-            kv_bytes: if kept { group::kept_columns(&spec) * kv_dtype.bytes() } else { 0 },
+            kv_bytes: if kept { group::kept_bytes(&spec, dtype, kv_dtype) } else { 0 },
             context: spec.context(),
             plan,
         })

@@ -32,7 +32,7 @@ impl Device for DryDevice {
     type AttnPlan = ();
 
     fn kv_bytes(layout: &KvLayout) -> (usize, usize) {
-        let elements = layout.slots() * layout.kv_heads * layout.dtype.bytes();
-        (elements * layout.k_dim, elements * layout.v_dim)
+        let [keys, values] = layout.row_bytes();
+        (layout.slots() * keys, layout.slots() * values)
     }
 }

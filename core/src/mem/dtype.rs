@@ -173,9 +173,17 @@ impl Block {
         matches!(self, Block::Iq4Nl | Block::Iq4Xs)
     }
 
-    /// Whether weights can be quantized to it here; those of 256 values are only read.
-    pub const fn can_encode(self) -> bool {
-        !self.is_large()
+    /// What takes the place of a format of 256 values in rows that are no whole blocks of it: blocks of 32
+    /// values, as llama.cpp's `llama-quantize` chooses them.
+    pub const fn narrow(self) -> Block {
+        match self {
+            Block::Q2K | Block::Q3K => Block::Q4_0,
+            Block::Q4K => Block::Q5_0,
+            Block::Q5K => Block::Q5_1,
+            Block::Q6K => Block::Q8_0,
+            Block::Iq4Xs => Block::Iq4Nl,
+            narrow => narrow,
+        }
     }
 
     /// Bytes of one block in a file.
@@ -293,6 +301,14 @@ pub enum WeightFormat {
 }
 
 impl WeightFormat {
+    /// Every format that weights can be brought into while they are loaded; groups have their usual size.
+    pub fn all() -> impl Iterator<Item = WeightFormat> {
+        let plain = [Float::F32, Float::F16, Float::Bf16].map(WeightFormat::Plain);
+        let blocks = Block::ALL.map(WeightFormat::Block);
+        let own = [WeightFormat::W8A8].into_iter().chain(Groups::ALL.map(WeightFormat::Group));
+        plain.into_iter().chain(blocks).chain(own)
+    }
+
     /// The blocks that rows are stored in, where they are.
     pub const fn block(self) -> Option<Block> {
         match self {
@@ -323,6 +339,19 @@ impl WeightFormat {
             (divisor, rest) = (rest, divisor % rest);
         }
         grain.saturating_mul(unit / divisor)
+    }
+
+    /// The format of rows of `cols` values: another where they are whole blocks of [`Block::narrow`] and none
+    /// of this one.
+    pub const fn of_columns(self, cols: usize) -> WeightFormat {
+        match self {
+            WeightFormat::Block(b)
+                if !cols.is_multiple_of(b.values()) && cols.is_multiple_of(b.narrow().values()) =>
+            {
+                WeightFormat::Block(b.narrow())
+            }
+            format => format,
+        }
     }
 
     /// Name for reports.
@@ -362,21 +391,21 @@ impl std::str::FromStr for WeightFormat {
     /// and `int4`, with `a` for asymmetric, floats (`fp8`, `fp8-e5m2`, `fp6`, `fp4`, `nf4`, `mxfp4`), with
     /// `:N` for groups of N values (`int4a:64`).
     fn from_str(s: &str) -> Result<Self> {
-        const ALLOWED: &str = "f32, f16, bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, w8a8, mxfp4, int8, int8a, int4, int4a, fp8, \
-                               fp8-e5m2, fp6, nf4, fp4 (from int8 on also with the values of a group, a multiple of 32 up \
-                               to 65536: int4:64; of fp4 also 16)";
         if let Ok(float) = s.parse::<Float>() {
             return Ok(WeightFormat::Plain(float));
         }
-        if let Some(block) =
-            Block::ALL.into_iter().find(|b| b.name().eq_ignore_ascii_case(s) && b.can_encode())
-        {
+        if let Some(block) = Block::ALL.into_iter().find(|b| b.name().eq_ignore_ascii_case(s)) {
             return Ok(WeightFormat::Block(block));
         }
         if s.eq_ignore_ascii_case(WeightFormat::W8A8.name()) {
             return Ok(WeightFormat::W8A8);
         }
         let groups = Groups::parse(s).map(WeightFormat::Group);
-        groups.ok_or_else(|| Error::config("weight format", format!("\"{s}\""), ALLOWED))
+        groups.ok_or_else(|| {
+            let names: Vec<&str> = WeightFormat::all().map(WeightFormat::name).collect();
+            let sizes = "from int8 on also with the values of a group, a multiple of 32 up to 65536: int4:64; of fp4 \
+                         also 16";
+            Error::config("weight format", format!("\"{s}\""), format!("{} ({sizes})", names.join(", ")))
+        })
     }
 }

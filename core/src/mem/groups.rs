@@ -74,6 +74,21 @@ impl Groups {
     /// What four bits mean where no more is said: the format that costs least accuracy.
     pub const FINE: Groups = Groups { bits: GroupBits::Four, size: 32, asymmetric: true };
 
+    /// Every format, with the size where a name says none: of integers, FP8 and FP6 the row, of the others
+    /// what is published.
+    pub const ALL: [Groups; 10] = [
+        Groups::floats(GroupBits::Mx, 32),
+        Groups { bits: GroupBits::Eight, size: 0, asymmetric: false },
+        Groups { bits: GroupBits::Eight, size: 0, asymmetric: true },
+        Groups { bits: GroupBits::Four, size: 0, asymmetric: false },
+        Groups { bits: GroupBits::Four, size: 0, asymmetric: true },
+        Groups::floats(GroupBits::E4m3, 0),
+        Groups::floats(GroupBits::E5m2, 0),
+        Groups::floats(GroupBits::E3m2, 0),
+        Groups::floats(GroupBits::Nf4, 64),
+        Groups::floats(GroupBits::E2m1, 16),
+    ];
+
     /// Groups of floats.
     pub const fn floats(bits: GroupBits, size: u32) -> Groups {
         Groups { bits, size, asymmetric: false }
@@ -135,36 +150,15 @@ impl Groups {
         }
     }
 
-    /// The size where a name says none: the row of integers, FP8 and FP6, what is published of the others.
-    const fn usual(bits: GroupBits) -> u32 {
-        match bits {
-            GroupBits::E2m1 => 16,
-            GroupBits::Mx => 32,
-            GroupBits::Nf4 => 64,
-            _ => 0,
-        }
-    }
-
     /// A name, with a size or without.
     pub(super) fn parse(s: &str) -> Option<Groups> {
         let (name, size) = match s.split_once(':') {
             Some((name, size)) => (name, Some(size.parse::<u32>().ok().filter(|n| (1..=MOST).contains(n))?)),
             None => (s, None),
         };
-        let (bits, asymmetric) = match name {
-            "int8" => (GroupBits::Eight, false),
-            "int8a" => (GroupBits::Eight, true),
-            "int4" => (GroupBits::Four, false),
-            "int4a" => (GroupBits::Four, true),
-            "fp8" | "fp8-e4m3" => (GroupBits::E4m3, false),
-            "fp8-e5m2" => (GroupBits::E5m2, false),
-            "fp6" => (GroupBits::E3m2, false),
-            "fp4" => (GroupBits::E2m1, false),
-            "mxfp4" => (GroupBits::Mx, false),
-            "nf4" => (GroupBits::Nf4, false),
-            _ => return None,
-        };
-        let groups = Groups { bits, size: size.unwrap_or(Self::usual(bits)), asymmetric };
+        let name = if name == "fp8-e4m3" { "fp8" } else { name };
+        let usual = Self::ALL.into_iter().find(|groups| groups.name() == name)?;
+        let groups = Groups { size: size.unwrap_or(usual.size), ..usual };
         groups.is_allowed().then_some(groups)
     }
 }

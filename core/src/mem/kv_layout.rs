@@ -1,6 +1,6 @@
 //! Shape of paged keys and values.
 
-use super::Float;
+use super::KvFormat;
 use crate::{Error, Result};
 
 /// Shape of the paged KV of one layer.
@@ -21,13 +21,18 @@ pub struct KvLayout {
     /// Width of a value head.
     pub v_dim: usize,
     /// Element type.
-    pub dtype: Float,
+    pub format: KvFormat,
 }
 
 impl KvLayout {
     /// Slots: positions of all pages.
     pub fn slots(&self) -> usize {
         self.pages * self.page_size
+    }
+
+    /// Bytes of a position's keys and of its values, all heads.
+    pub fn row_bytes(&self) -> [usize; 2] {
+        [self.k_dim, self.v_dim].map(|width| self.kv_heads * self.format.head_bytes(width))
     }
 
     /// Whether all of its sizes are numbers, with room for what backends pad.

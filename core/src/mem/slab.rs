@@ -101,12 +101,14 @@ impl<'a, M: DeviceMem> KvRef<'a, M> {
     /// Keys and values `[slots, k_dim]`, `[slots, v_dim]` of a layout of one head and one position per page.
     ///
     /// # Errors
-    /// `Internal` for any other layout: the order inside a page is the backend's secret.
+    /// `Internal` for any other layout, and for codes: the order inside a page is the backend's secret.
     pub fn rows(self) -> Result<[MatRef<'a, M>; 2]> {
-        let KvLayout { pages, page_size, kv_heads, k_dim, v_dim, dtype } = self.layout;
-        if (page_size, kv_heads) != (1, 1) {
-            return Err(Error::internal("rows of a slab with pages of several positions or heads"));
-        }
+        let KvLayout { pages, page_size, kv_heads, k_dim, v_dim, format } = self.layout;
+        let Some(dtype) = format.float().filter(|_| (page_size, kv_heads) == (1, 1)) else {
+            return Err(Error::internal(
+                "rows of a slab with pages of several positions or heads, or with scales",
+            ));
+        };
         let rows = |mem, cols| MatRef::new(mem, MatLayout::dense(pages, cols, dtype));
         Ok([rows(self.k, k_dim)?, rows(self.v, v_dim)?])
     }

@@ -85,11 +85,44 @@ impl WeightInfo {
     }
 }
 
+/// Bytes of a weight that are read, checked or packed at once, and then let go.
+pub const AT_ONCE: usize = 4 << 20;
+
+/// What is called with the bytes of a weight that are packed already: pages of a mapped file may leave memory
+/// (they come back by themselves if they are read again). By default nothing.
+#[derive(Clone, Copy)]
+pub struct Release<'a>(&'a dyn Fn(&[u8]));
+
+impl<'a> Release<'a> {
+    /// Calls this.
+    pub fn by(release: &'a dyn Fn(&[u8])) -> Self {
+        Self(release)
+    }
+
+    /// Calls it with these bytes.
+    pub fn bytes(&self, bytes: &[u8]) {
+        (self.0)(bytes);
+    }
+}
+
+impl Default for Release<'_> {
+    fn default() -> Self {
+        Self(&|_| {})
+    }
+}
+
+impl std::fmt::Debug for Release<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Release")
+    }
+}
+
 /// A weight in host memory, row-major `[rows, cols]` in its format's file layout.
 #[derive(Debug)]
 pub struct HostWeight<'a> {
     info: WeightInfo,
     parts: Vec<Cow<'a, [u8]>>,
+    release: Release<'a>,
 }
 
 impl<'a> HostWeight<'a> {
@@ -137,8 +170,18 @@ impl<'a> HostWeight<'a> {
                 no(format!("{cols} columns for leaves of {}", share.bounds()[LEAVES]))
             }
             WeightUse::Vector if rows != 1 => no(format!("a vector of {rows} rows")),
-            _ => Ok(Self { info, parts }),
+            _ => Ok(Self { info, parts, release: Release::default() }),
         }
+    }
+
+    /// The same, which releases what is packed.
+    pub fn releasing(self, release: Release<'a>) -> Self {
+        Self { release, ..self }
+    }
+
+    /// What to call with bytes that are packed.
+    pub fn release(&self) -> Release<'a> {
+        self.release
     }
 
     /// What it is.

@@ -192,8 +192,8 @@ impl<D: Device> Block<D> {
             x.run(ops::Norm { x: residual, norm: norm.weights(), out: normed })?;
         }
         self.inner(x, mlp, tokens, Input::Normed, s)?;
-        let Scratch { inner, normed, partial, nodes, .. } = s;
-        let (inner, hidden) = (self.columns_of(inner, tokens)?, normed.cols());
+        let Scratch { workspace, normed, partial, nodes, .. } = s;
+        let (inner, hidden) = (self.columns_of(workspace, tokens)?, normed.cols());
         // The norm's rows have been read: they hold the matmul's result before it is added.
         match (&mlp.down, nodes, inner) {
             (RowParallel { weight: Some(weight), bias }, None, Some(inner)) => {
@@ -245,14 +245,15 @@ impl<D: Device> Block<D> {
             (Some(filter), _) => filter.forward(x, step, at.layer, heads, (input, &self.qkv), s)?,
             (None, None) => {
                 let input = input.read(&s.residual, &s.normed, tokens)?;
-                let out = s.qkv.shaped_mut(tokens, heads.qkv_cols())?.columns(0..self.spec.qkv_cols())?;
+                let out =
+                    s.workspace.shaped_mut(tokens, heads.qkv_cols())?.columns(0..self.spec.qkv_cols())?;
                 self.qkv.run(x, input, out)?;
                 self.values(x, tokens, s)?;
             }
         }
         let normed = self.separate_norms(x, tokens, s)?;
         if let Some(limit) = self.spec.qkv_limit {
-            x.run(Limit { x: s.qkv.shaped_mut(tokens, heads.qkv_cols())?, limit })?;
+            x.run(Limit { x: s.workspace.shaped_mut(tokens, heads.qkv_cols())?, limit })?;
         }
         if step.kv.is_empty() {
             self.attend_dense(x, step, at, normed, s)?;
@@ -288,7 +289,7 @@ impl<D: Device> Block<D> {
         if let Some(terms) = self.spec.disentangled {
             return self.attend_disentangled(x, step, terms, s);
         }
-        let qkv = s.qkv.shaped(shape.tokens, heads.qkv_cols())?;
+        let qkv = s.workspace.shaped(shape.tokens, heads.qkv_cols())?;
         let out = self.values_of_heads(shape.tokens, &mut s.attn, &mut s.gate_up)?;
         let rows = (step.view.bounds, shape.max_query);
         let scores = (&self.spec.scores, self.sinks.as_ref(), self.bias.as_deref());
@@ -314,7 +315,7 @@ impl<D: Device> Block<D> {
         let (norms, rope) = (self.qk_norm.as_ref().filter(|_| !normed && !apart), rope.filter(|_| !apart));
         if self.spec.kv_from.is_none() {
             x.run(QkvRopeAppend {
-                qkv: s.qkv.shaped_mut(tokens, heads.qkv_cols())?,
+                qkv: s.workspace.shaped_mut(tokens, heads.qkv_cols())?,
                 heads,
                 q_norm: norms.and_then(|n| n.0.first()).map(Norm::weights),
                 k_norm: norms.and_then(|n| n.1.first()).map(Norm::weights),
@@ -324,8 +325,8 @@ impl<D: Device> Block<D> {
                 kv: step.kv.layer_mut(layer).ok_or_else(missing)?,
             })?;
         }
-        let Scratch { qkv, attn, growth, gate_up, index, .. } = s;
-        let q = qkv.shaped(tokens, heads.qkv_cols())?.columns(0..heads.q_cols())?;
+        let Scratch { workspace, attn, growth, gate_up, index, .. } = s;
+        let q = workspace.shaped(tokens, heads.qkv_cols())?.columns(0..heads.q_cols())?;
         let q = match growth.as_mut().filter(|_| self.spec.query_growth.is_some()) {
             Some(growth) => {
                 let (factors, out) = (growth.factors.shaped(tokens, 1)?, &mut growth.queries);
@@ -411,7 +412,7 @@ impl<D: Device> Block<D> {
         for (columns, norms) in both.into_iter().take(own) {
             let norm = norms.and_then(|norms| norms.first());
             for turns in [after, !after] {
-                let part = s.qkv.shaped_mut(tokens, h.qkv_cols())?.columns(columns.clone())?;
+                let part = s.workspace.shaped_mut(tokens, h.qkv_cols())?.columns(columns.clone())?;
                 match (turns, rope, norm) {
                     (true, Some(rope), _) => x.run(Rope { x: part, width: h.k_dim, positions, rope })?,
                     (false, _, Some(norm)) => {
@@ -444,7 +445,7 @@ impl<D: Device> Block<D> {
                 let width = if each { h.k_dim } else { span };
                 for (i, norm) in norms.iter().enumerate() {
                     let from = columns.start + i * span;
-                    let part = s.qkv.shaped_mut(tokens, h.qkv_cols())?.columns(from..from + span)?;
+                    let part = s.workspace.shaped_mut(tokens, h.qkv_cols())?.columns(from..from + span)?;
                     x.run(HeadNorm { x: part, width, norm: norm.weights() })?;
                 }
             }
@@ -462,7 +463,7 @@ impl<D: Device> Block<D> {
         norms: &[Norm<D>],
         s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
-        let (h, Scratch { qkv, all_heads, .. }) = (self.spec.heads, s);
+        let (h, Scratch { workspace: qkv, all_heads, .. }) = (self.spec.heads, s);
         let (Some(all), [norm]) = (all_heads, norms) else {
             return Err(Error::internal("nowhere to gather heads, or no norm for them"));
         };
@@ -484,10 +485,10 @@ impl<D: Device> Block<D> {
     }
 
     /// What this rank has between the feed-forward matmuls; none where it has no column of them.
-    fn columns_of<'a>(&self, inner: &'a Mat<D::Mem>, tokens: usize) -> Result<Option<MatRef<'a, D::Mem>>> {
+    fn columns_of<'a>(&self, from: &'a Mat<D::Mem>, tokens: usize) -> Result<Option<MatRef<'a, D::Mem>>> {
         match self.spec.mlp.inner {
             0 => Ok(None),
-            columns => inner.shaped(tokens, columns).map(Some),
+            columns => from.shaped(tokens, columns).map(Some),
         }
     }
 
@@ -501,9 +502,9 @@ impl<D: Device> Block<D> {
     ) -> Result<()> {
         if let Some(mlp) = &self.mlp {
             self.inner(x, mlp, tokens, input, s)?;
-            let Scratch { inner, partial, nodes, .. } = s;
+            let Scratch { workspace, partial, nodes, .. } = s;
             let nodes = of_rank(nodes, tokens, partial.cols())?;
-            mlp.down.run(x, self.columns_of(inner, tokens)?, nodes, partial.view_mut(tokens)?)?;
+            mlp.down.run(x, self.columns_of(workspace, tokens)?, nodes, partial.view_mut(tokens)?)?;
         }
         match &self.experts {
             Some(experts) => experts.forward(x, (&self.spec, self.mlp.is_some()), tokens, input, s),
@@ -511,7 +512,7 @@ impl<D: Device> Block<D> {
         }
     }
 
-    /// `act(up)` or `act(gate) * up` in `inner`.
+    /// `act(up)` or `act(gate) * up` in `workspace`.
     fn inner(
         &self,
         x: &mut Exec<'_, D>,
@@ -527,10 +528,10 @@ impl<D: Device> Block<D> {
         }
         let input = input.read(&s.residual, &s.normed, tokens)?;
         if let (true, Some(constants)) = (mlp.xielu, &weights.constants) {
-            weights.up.run(x, input, s.inner.shaped_mut(tokens, mlp.inner)?)?;
-            return x.run(Xielu { x: s.inner.shaped_mut(tokens, mlp.inner)?, constants });
+            weights.up.run(x, input, s.workspace.shaped_mut(tokens, mlp.inner)?)?;
+            return x.run(Xielu { x: s.workspace.shaped_mut(tokens, mlp.inner)?, constants });
         }
-        let out = s.inner.shaped_mut(tokens, mlp.inner)?;
+        let out = s.workspace.shaped_mut(tokens, mlp.inner)?;
         match (mlp.gated, weights.up.whole()) {
             (false, Some(up)) => x.run(up.linear(input, out).act(mlp.act)),
             (false, None) => Err(Error::internal("an ungated feed-forward part of several weights")),
@@ -542,7 +543,7 @@ impl<D: Device> Block<D> {
             (true, _) => {
                 weights.up.run(x, input, s.gate_up.shaped_mut(tokens, 2 * mlp.inner)?)?;
                 self.limit_gates(x, tokens, s)?;
-                let out = s.inner.shaped_mut(tokens, mlp.inner)?;
+                let out = s.workspace.shaped_mut(tokens, mlp.inner)?;
                 let gate_up = s.gate_up.shaped(tokens, 2 * mlp.inner)?;
                 x.run(Gate { gate_up, act: mlp.act, clamp: mlp.clamp, out })
             }

@@ -61,10 +61,10 @@ impl<D: Device> Cross<D> {
         let (tokens, view) = (step.view.shape.tokens, step.view);
         if let Some(query) = &self.query {
             let from = input.read(&s.residual, &s.normed, tokens)?;
-            x.run(query.linear(from, s.qkv.shaped_mut(tokens, heads.q_cols())?))?;
+            x.run(query.linear(from, s.workspace.shaped_mut(tokens, heads.q_cols())?))?;
             x.run(Attend {
                 plan: step.plan,
-                q: s.qkv.shaped(tokens, heads.q_cols())?,
+                q: s.workspace.shaped(tokens, heads.q_cols())?,
                 kv: step.kv.layer(layer).ok_or_else(|| missing(layer))?,
                 heads,
                 scores: &self.spec.scores,

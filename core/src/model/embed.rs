@@ -97,10 +97,7 @@ impl<D: Device> Embedding<D> {
             return x.run(patches.linear(image_patches.view(tokens)?, s.residual.view_mut(tokens)?));
         }
         if let Some(stem) = &self.stem {
-            let Scratch { residual, stem: Some(scratch), .. } = s else {
-                return Err(Error::internal("no room for features"));
-            };
-            return stem.forward(x, tokens, scratch, residual);
+            return stem.forward(x, tokens, s);
         }
         let Some(table) = table else { return Err(Error::internal("no token table")) };
         let out = s.residual.shaped_mut(tokens, width)?;

@@ -28,8 +28,8 @@ pub struct Filter<D: Device> {
 }
 
 impl<D: Device> Filter<D> {
-    /// Leaves `q | k | v` in `scratch.qkv`: v of what `input` names, q and k (by `qk`) of what the filter
-    /// makes of it.
+    /// Leaves `q | k | v` in `scratch.workspace`: v of what `input` names, q and k (by `qk`) of what the
+    /// filter makes of it.
     pub(super) fn forward(
         &self,
         x: &mut Exec<'_, D>,
@@ -41,10 +41,8 @@ impl<D: Device> Filter<D> {
     ) -> Result<()> {
         let (tokens, view, kv) = (step.view.shape.tokens, step.view, &mut *step.kv);
         let missing = || Error::internal(format!("nowhere to keep what the filter of layer {layer} needs"));
-        let Scratch { residual, normed, partial, qkv, pair: Some(pair), middle_pair: Some(between), .. } = s
-        else {
-            return Err(missing());
-        };
+        let Scratch { residual, normed, partial, workspace: qkv, .. } = s;
+        let (Some(pair), Some(between)) = (&mut s.pair, &mut s.middle_pair) else { return Err(missing()) };
         let input = input.read(residual, normed, tokens)?;
         let (hidden, middle) = (input.cols(), kv.next_to(layer).ok_or_else(missing)?.layout().v_dim);
         let (early, now) = (0..middle, middle..2 * middle);

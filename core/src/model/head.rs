@@ -59,8 +59,8 @@ impl<D: Device> Head<D> {
             return Ok(());
         }
         let width = s.head_width;
-        let from = s.hidden_of(hidden, tokens, width)?;
-        x.run(GatherRows { x: from.0, rows: step.view.wanted, out: from.1.shaped_mut(rows, width)? })?;
+        let (from, [out, _]) = s.hidden_of(hidden, tokens, width)?;
+        x.run(GatherRows { x: from, rows: step.view.wanted, out: out.shaped_mut(rows, width)? })?;
         self.pool(x, rows, s)?;
         let input = self.transformed(x, rows, s)?;
         let HeadSpec::Tokens { scale, cap, .. } = self.spec else {

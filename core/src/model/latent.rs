@@ -39,7 +39,7 @@ fn missing() -> Error {
 }
 
 impl<D: Device> Latent<D> {
-    /// Leaves `q | k | v` in `scratch.qkv`: of every head the rotated part, then the row's.
+    /// Leaves `q | k | v` in `scratch.workspace`: of every head the rotated part, then the row's.
     pub(super) fn forward(
         &self,
         x: &mut Exec<'_, D>,
@@ -48,7 +48,9 @@ impl<D: Device> Latent<D> {
         input: Input,
         s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
-        let Scratch { residual, normed, qkv, latent: Some(own), .. } = s else { return Err(missing()) };
+        let Scratch { residual, normed, workspace: qkv, latent: Some(own), .. } = s else {
+            return Err(missing());
+        };
         let rows = input.read(residual, normed, tokens)?;
         let (rank, rotated) = (heads.v_dim, heads.k_dim - heads.v_dim);
         let width = self.spec.query(heads);

@@ -74,7 +74,8 @@ impl<D: Device> InputOfLayer<D> {
         s: &mut Scratch<D::Mem>,
     ) -> Result<()> {
         let LayerInput { width, act, .. } = self.spec;
-        let Scratch { residual, normed, partial, gate_up, inner, layers: Some(own), .. } = s else {
+        let Scratch { residual, normed, partial, gate_up, workspace: inner, layers: Some(own), .. } = s
+        else {
             return Err(missing());
         };
         let gate = gate_up.shaped_mut(tokens, 2 * width)?.columns(0..width)?;

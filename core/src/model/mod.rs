@@ -68,12 +68,12 @@ pub use relative_scratch::RelativeScratch;
 pub use rope::{RopeShifts, RopeTable, angles, table_len};
 pub use scratch::Scratch;
 pub use shortcut::ShortcutScratch;
-pub use state::{EncoderState, Sizes, State, slab_bytes, table_rows};
+pub use state::{EncoderState, Sizes, State, index_dtype, slab_bytes, table_rows};
 pub use stem::{Positions, Stem};
 pub use stem_scratch::StemScratch;
 pub use stream_scratch::{LaurelScratch, StreamScratch};
 
-use crate::mem::Device;
+use crate::mem::{Device, Weight as _};
 use crate::ops;
 use crate::policy::{ModelSpec, Origin, Placement};
 use crate::{Error, Result};
@@ -114,11 +114,18 @@ pub struct Model<D: Device> {
 }
 
 impl<D: Device> Model<D> {
-    /// Limits the positions of either stack of an encoder and a decoder to those that its rotary tables have.
-    pub(crate) fn stay_within_ropes(&mut self) {
-        let reach = |ropes: &[RopeTable<D::Mem>]| ropes.iter().map(RopeTable::reach).min();
+    /// Positions that its computed tables reach, of rotations, of sines and of factors; none without any.
+    pub(crate) fn reach(&self) -> Option<usize> {
+        let sines = self.embed.positions.as_ref().filter(|_| self.spec.embed.sinusoids.is_some());
+        let tables = sines.into_iter().chain(&self.query_factors).map(|table| table.info().rows);
+        self.ropes.iter().map(RopeTable::reach).chain(tables).min()
+    }
+
+    /// Limits the positions of either stack of an encoder and a decoder to those that its tables reach.
+    pub(crate) fn stay_within_tables(&mut self) {
+        let own = self.reach().unwrap_or(usize::MAX);
         let (Some(encoder), Some(spec)) = (&self.encoder, &mut self.spec.encoder) else { return };
-        let [own, other] = [reach(&self.ropes), reach(&encoder.ropes)].map(|all| all.unwrap_or(usize::MAX));
+        let other = encoder.reach().unwrap_or(usize::MAX);
         spec.stack.max_positions = spec.stack.max_positions.min(other);
         self.spec.max_positions = self.spec.max_positions.min(own);
     }

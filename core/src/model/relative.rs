@@ -79,7 +79,7 @@ impl<D: Device> Block<D> {
     ) -> Result<()> {
         let (shape, heads) = (step.view.shape, self.spec.heads);
         let longest = shape.max_query.max(1);
-        let Scratch { relative: Some(relative), qkv, attn, .. } = s else { return Err(missing()) };
+        let Scratch { relative: Some(relative), workspace: qkv, attn, .. } = s else { return Err(missing()) };
         relative.make(x, (&self.qkv, heads), longest)?;
         let [queries, keys] = relative.made(heads, longest)?;
         let qkv = qkv.shaped(shape.tokens, heads.qkv_cols())?;

@@ -5,7 +5,7 @@ use crate::Result;
 use crate::mem::{Buf, DeviceMem};
 use crate::ops::RopeView;
 use crate::params::RopeStyle;
-use crate::policy::{RopeScaling, RopeSpec};
+use crate::policy::{RopeScaling, RopeSpec, llama3_frequency};
 use std::f64::consts::PI;
 
 /// A rotary embedding's table on the device.
@@ -110,15 +110,7 @@ fn frequencies(spec: &RopeSpec, factors: Option<&[f32]>) -> Result<(Vec<f64>, f6
             (all(&|i| if i < turning { plain(i) / factor } else { 0.0 }), 1.0)
         }
         RopeScaling::Llama3 { factor, low, high, original } => {
-            let stretch = |i| {
-                let f = plain(i);
-                let turns = original * f / (2.0 * PI);
-                // Share of the unstretched frequency: 0 below `low` turns in the original context, 1 above
-                // `high`.
-                let share = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-                (1.0 - share) * f / factor + share * f
-            };
-            (all(&stretch), 1.0)
+            (all(&|i| llama3_frequency(plain(i), factor, [low, high], original)), 1.0)
         }
         RopeScaling::Yarn { factor, beta_fast, beta_slow, original, attention_factor, truncate } => {
             // The pair that makes `turns` turns within the original context.

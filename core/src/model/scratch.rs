@@ -25,6 +25,19 @@ pub enum HiddenIn {
     Wide,
 }
 
+/// Rows of the largest step.
+#[derive(Debug, Clone, Copy)]
+pub struct StepRows {
+    /// Rows of tokens.
+    pub tokens: usize,
+    /// Sequences that they are of.
+    pub seqs: usize,
+    /// Rows of logits, pooled rows or what else is wanted.
+    pub wanted: usize,
+    /// Columns of the workspace that something else than the blocks needs.
+    pub columns: usize,
+}
+
 /// Named matrices of a step; rows are tokens unless said otherwise.
 #[derive(Debug)]
 pub struct Scratch<M> {
@@ -40,16 +53,16 @@ pub struct Scratch<M> {
     /// Of a rank whose norms span the heads of all, or whose cutoff spans the gates of all: queries, keys or
     /// gates of all of them `[tokens, columns]`, f32: what is made of them is rounded where it is put back.
     pub all_heads: Option<Mat<M>>,
-    /// `[tokens, q | k | v]`.
-    pub qkv: Mat<M>,
+    /// What a part of a block reads again: q | k | v `[tokens, columns]`, then what is between the
+    /// feed-forward matmuls `[tokens, inner]`; before the blocks rows of convolutions, behind an encoder's
+    /// keys and values.
+    pub workspace: Mat<M>,
     /// Gates of heads `[tokens, heads]` f32, where any block has one for a head.
     pub head_gates: Option<Mat<M>>,
     /// Attention output `[tokens, heads * v_dim]`.
     pub attn: Mat<M>,
     /// `[tokens, gate | up]`; one row where nothing is gated.
     pub gate_up: Mat<M>,
-    /// Between the feed-forward matmuls `[tokens, inner]`.
-    pub inner: Mat<M>,
     /// Before or after a projection `[tokens, width]`.
     pub wide: Option<Mat<M>>,
     /// Of blocks with a filter: two inputs side by side, the earlier one first `[tokens, 2 * hidden]`; then
@@ -150,9 +163,10 @@ fn gate_columns(b: &BlockSpec) -> usize {
     heads.max(input).max(if b.mlp.gated { 2 * b.mlp.inner } else { 0 })
 }
 
-/// Columns between the matmuls of a block's feed-forward part, or of its own input.
-fn inner_columns(b: &BlockSpec) -> usize {
-    b.mlp.inner.max(b.input.map_or(0, |input| input.width))
+/// Columns of queries, keys and values, and between the matmuls of a block's feed-forward part or of its own
+/// input.
+fn workspace_columns(b: &BlockSpec) -> usize {
+    b.heads.qkv_cols().max(b.mlp.inner).max(b.input.map_or(0, |input| input.width))
 }
 
 /// Columns of all ranks' heads or gates, where a rank needs them.
@@ -205,12 +219,10 @@ impl<M: DeviceMem> Parts<M> {
 }
 
 impl<M: DeviceMem> Scratch<M> {
-    /// Buffers for steps of up to `tokens` token rows of `seqs` sequences and `rows` wanted rows; `alloc`
-    /// takes bytes.
+    /// Buffers for steps of up to so many rows; `alloc` takes bytes.
     pub fn new(
         spec: &ModelSpec,
-        [tokens, seqs]: [usize; 2],
-        rows: usize,
+        StepRows { tokens, seqs, wanted: rows, columns }: StepRows,
         dtype: Float,
         mut alloc: impl FnMut(usize) -> Result<M>,
     ) -> Result<Self> {
@@ -218,6 +230,8 @@ impl<M: DeviceMem> Scratch<M> {
             Parts::new(spec, tokens, dtype, &mut alloc)?;
         let stem = spec.embed.stem.as_ref();
         let stem = stem.map(|stem| StemScratch::new(stem, spec.hidden, [tokens, seqs], dtype, &mut alloc));
+        let stem = stem.transpose()?;
+        let convolved = stem.as_ref().map_or(0, |stem| stem.in_workspace.div_ceil(tokens.max(1)));
         let mut mat = |rows: usize, cols: usize, dtype: Float| {
             let (rows, cols) = (rows.max(1), cols.max(1));
             Mat::new(alloc(rows * cols * dtype.bytes())?, rows, cols, dtype)
@@ -240,10 +254,9 @@ impl<M: DeviceMem> Scratch<M> {
             nodes: spec.group.as_ref().map(|_| mat(tokens, nodes * spec.hidden, Float::F32)).transpose()?,
             all_heads: all_heads(spec).map(|columns| mat(tokens, columns, Float::F32)).transpose()?,
             head_gates: unless_empty(&mut mat, (tokens, head_gates), Float::F32)?,
-            qkv: mat(tokens, most(&|b| b.heads.qkv_cols()), dtype)?,
+            workspace: mat(tokens, most(&workspace_columns).max(columns).max(convolved), dtype)?,
             attn: mat(tokens, most(&|b| b.heads.out_cols()), dtype)?,
             gate_up: mat(if gated > 0 { tokens } else { 1 }, gated, dtype)?,
-            inner: mat(tokens, most(&inner_columns), dtype)?,
             wide: if projects { Some(mat(tokens, wide, dtype)?) } else { None },
             pair: if middle > 0 { Some(mat(tokens, 2 * spec.hidden, dtype)?) } else { None },
             middle_pair: if middle > 0 { Some(mat(tokens, 2 * middle, dtype)?) } else { None },
@@ -259,7 +272,7 @@ impl<M: DeviceMem> Scratch<M> {
             shortcut,
             pixels: image_patch.map(|n| mat(tokens, n, Float::F32)).transpose()?,
             image_patches: image_patch.map(|n| mat(tokens, n, dtype)).transpose()?,
-            stem: stem.transpose()?,
+            stem,
             head_in,
             head_width: spec.out_width(),
             head_other,
@@ -285,19 +298,19 @@ impl<M: DeviceMem> Scratch<M> {
         }
     }
 
-    /// The last hidden state, and the head's input to gather into.
+    /// The last hidden state; the head's input to gather into, and the workspace.
     pub(super) fn hidden_of(
         &mut self,
         place: HiddenIn,
         tokens: usize,
         width: usize,
-    ) -> Result<(MatRef<'_, M>, &mut Mat<M>)> {
-        let Self { residual, normed, wide, head_in, .. } = self;
+    ) -> Result<(MatRef<'_, M>, [&mut Mat<M>; 2])> {
+        let Self { residual, normed, wide, head_in, workspace, .. } = self;
         let from = match (place, wide) {
             (HiddenIn::Wide, Some(wide)) => wide.shaped(tokens, width)?,
             (HiddenIn::Residual, _) => residual.view(tokens)?,
             _ => normed.view(tokens)?,
         };
-        Ok((from, head_in))
+        Ok((from, [head_in, workspace]))
     }
 }

@@ -5,9 +5,10 @@
 //! runs that only look at ops.
 
 use super::index_scratch::IndexScratch;
+use super::scratch::StepRows;
 use super::{Exec, Model, Scratch, StepInputs};
 use crate::kv::PagedKv;
-use crate::mem::{Buf, Device, DeviceMem, Float, KvLayout, Mat, Slab, StepShape, StepView, Table};
+use crate::mem::{Buf, Device, DeviceMem, Float, KvFormat, KvLayout, Slab, StepShape, StepView, Table};
 use crate::ops::{FeedTokens, Sample, Scatter};
 use crate::policy::{Family, IndexSpec, ModelSpec};
 use crate::sample::SampleRow;
@@ -29,17 +30,27 @@ pub struct Sizes {
     /// Element type of activations.
     pub dtype: Float,
     /// Element type of keys and values.
-    pub kv_dtype: Float,
+    pub kv_dtype: KvFormat,
     /// Whether a step may take ids from what the step before sampled.
     pub feeds: bool,
 }
 
 impl Sizes {
     /// One token of one sequence, and for what has pages one of them to enter into the table.
-    pub fn smallest(family: Family, dtype: Float, kv_dtype: Float, feeds: bool) -> Self {
+    pub fn smallest(family: Family, dtype: Float, kv_dtype: KvFormat, feeds: bool) -> Self {
         let table_edits = usize::from(family == Family::Decoder);
         let step = StepShape { tokens: 1, seqs: 1, rows: 1, table_edits, max_query: 1, max_keys: 1 };
         Self { step, seqs: 1, context: 1, pages: 1, page_size: 1, dtype, kv_dtype, feeds }
+    }
+
+    /// Rows of the largest step: of a decoder not more than all positions of its sequences, however many an
+    /// encoder next to it reads.
+    fn step_tokens(&self, spec: &ModelSpec) -> usize {
+        let all = self.seqs.saturating_mul(self.context.min(spec.max_positions));
+        match spec.family {
+            Family::Decoder => self.step.tokens.min(all),
+            Family::Encoder => self.step.tokens,
+        }
     }
 
     /// Pages of a sequence at most.
@@ -76,21 +87,17 @@ pub struct State<M> {
 
 /// Buffers of an encoder's steps.
 pub struct EncoderState<M> {
-    /// Between ops.
+    /// Between ops; its workspace has room for keys and values of a block of the decoder.
     pub scratch: Scratch<M>,
-    /// Keys and values k | v of a block of the decoder `[tokens, columns]`.
-    pub key_values: Mat<M>,
 }
 
 impl<M: DeviceMem> EncoderState<M> {
     fn new(spec: &ModelSpec, sizes: &Sizes, alloc: &dyn Fn(usize) -> Result<M>) -> Result<Option<Self>> {
         let Some(encoder) = &spec.encoder else { return Ok(None) };
         let columns = spec.blocks.iter().map(|block| block.heads.k_cols() + block.heads.v_cols()).max();
-        let (rows, cols) = (sizes.step.tokens, columns.unwrap_or(0).max(1));
-        let key_values = Mat::new(alloc(rows * cols * sizes.dtype.bytes())?, rows, cols, sizes.dtype)?;
         let StepShape { tokens, seqs, .. } = sizes.step;
-        let scratch = Scratch::new(&encoder.stack, [tokens, seqs], 1, sizes.dtype, alloc)?;
-        Ok(Some(Self { scratch, key_values }))
+        let rows = StepRows { tokens, seqs, wanted: 1, columns: columns.unwrap_or(0) };
+        Ok(Some(Self { scratch: Scratch::new(&encoder.stack, rows, sizes.dtype, alloc)? }))
     }
 }
 
@@ -110,12 +117,14 @@ impl<M: DeviceMem> State<M> {
         let words = |n: usize| Buf::new(alloc(n.max(1) * 4)?, n.max(1));
         let (stride, seen_words) = (sizes.pages_per_seq(), spec.vocab.div_ceil(32));
         let rows = sizes.seqs * table_rows(spec);
-        let StepShape { tokens, seqs, .. } = sizes.step;
+        let seqs = sizes.step.seqs;
         let kv = match decoder {
             true => slabs::<D>(spec, sizes, alloc, fits)?,
             false => PagedKv::new(Vec::new()),
         };
-        let mut scratch = Scratch::new(spec, [tokens, seqs], sizes.step.rows, sizes.dtype, alloc)?;
+        let tokens = sizes.step_tokens(spec);
+        let step_rows = StepRows { tokens, seqs, wanted: sizes.step.rows, columns: 0 };
+        let mut scratch = Scratch::new(spec, step_rows, sizes.dtype, alloc)?;
         let longest = [tokens, sizes.context, sizes.page_size];
         scratch.index = IndexScratch::new(spec, longest, sizes.dtype, alloc)?;
         Ok(Self {
@@ -156,18 +165,24 @@ fn layouts<'s>(
             kv_heads: if block.kv_from.is_some() { 0 } else { heads.kv_heads },
             k_dim: heads.k_dim,
             v_dim: heads.v_dim,
-            dtype: sizes.kv_dtype,
+            format: sizes.kv_dtype,
         };
-        let kept = |[k_dim, v_dim]: [usize; 2], dtype| {
-            Some(KvLayout { pages: slots, page_size: 1, kv_heads: 1, k_dim, v_dim, dtype })
+        let kept = |[k_dim, v_dim]: [usize; 2], dtype: Float| {
+            Some(KvLayout { pages: slots, page_size: 1, kv_heads: 1, k_dim, v_dim, format: dtype.into() })
         };
         let next_to = match (block.filter, block.index.and_then(IndexSpec::own)) {
             (Some(filter), _) => kept([spec.hidden, filter.middle], sizes.dtype),
-            (None, Some(index)) => kept(index.halves(), sizes.kv_dtype),
+            (None, Some(index)) => kept(index.halves(), index_dtype(sizes.kv_dtype, sizes.dtype)),
             (None, None) => None,
         };
         (layout, next_to)
     })
+}
+
+/// Element type of an index's keys, whose scores read them as rows: that of keys and values, and where those
+/// are codes that of activations.
+pub fn index_dtype(kv_dtype: KvFormat, dtype: Float) -> Float {
+    kv_dtype.float().unwrap_or(dtype)
 }
 
 /// Bytes of all slabs of a model; none for encoders.
@@ -249,12 +264,13 @@ impl<D: Device> Model<D> {
         let table = Table { pages: state.table.view(), stride: state.stride };
         let mut inputs = StepInputs { view, kv: &mut PagedKv::new(Vec::new()), table, plan };
         encoder.stack(&mut x.unwatched(), &mut inputs, self.embed.tokens.as_ref(), scratch)?;
-        let rows = scratch.hidden(encoder.hidden_place(), tokens, encoder.spec.out_width())?;
+        let (place, width) = (encoder.hidden_place(), encoder.spec.out_width());
+        let (rows, [_, workspace]) = scratch.hidden_of(place, tokens, width)?;
         for (layer, block) in self.blocks.iter().enumerate() {
             x.enter(Some(layer));
             let Some(cross) = &block.cross else { continue };
-            let (at, to) = ((layer, block.spec.heads), (&mut state.kv, &mut of_encoder.key_values));
-            cross.keep(x, at, rows, view.slots, to)?;
+            let at = (layer, block.spec.heads);
+            cross.keep(x, at, rows, view.slots, (&mut state.kv, &mut *workspace))?;
         }
         x.enter(None);
         Ok(())
@@ -284,5 +300,30 @@ impl<D: Device> Model<D> {
             seen_words: state.seen_words,
             out: state.tokens.view_mut().slice(0..rows)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::tests::{block, decoder};
+
+    #[test]
+    fn a_decoder_next_to_an_encoder_has_room_for_its_own_positions() {
+        let spec = decoder(vec![block()]);
+        let sizes = |tokens, seqs, context| {
+            let step =
+                StepShape { tokens, seqs, rows: 1, table_edits: 1, max_query: tokens, max_keys: context };
+            let (dtype, kv_dtype) = (Float::F32, Float::F32.into());
+            Sizes { step, seqs, context, pages: 1, page_size: 1, dtype, kv_dtype, feeds: false }
+        };
+        let positions = spec.max_positions;
+        // Rows of an encoder's step; those of steps that are smaller; a context that is.
+        assert_eq!(sizes(1500, 1, 1500 + positions).step_tokens(&spec), positions);
+        assert_eq!(sizes(1500, 3, 1500 + positions).step_tokens(&spec), 3 * positions);
+        assert_eq!(sizes(5, 3, 64).step_tokens(&spec), 5);
+        assert_eq!(sizes(64, 2, 7).step_tokens(&spec), 14);
+        let encoder = ModelSpec { family: Family::Encoder, ..spec };
+        assert_eq!(sizes(1500, 1, 64).step_tokens(&encoder), 1500);
     }
 }

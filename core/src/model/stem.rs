@@ -41,16 +41,11 @@ fn missing() -> Error {
 }
 
 impl<D: Device> Stem<D> {
-    /// Leaves what the last convolution gives in `out` `[tokens, outputs]`.
-    pub(super) fn forward(
-        &self,
-        x: &mut Exec<'_, D>,
-        tokens: usize,
-        scratch: &mut StemScratch<D::Mem>,
-        out: &mut Mat<D::Mem>,
-    ) -> Result<()> {
-        let StemScratch { features, windows, between: [left, right], taps, frames, .. } = scratch;
-        let (mut from, mut to, mut first) = (left, right, 0);
+    /// Leaves what the last convolution gives in the residual stream `[tokens, outputs]`.
+    pub(super) fn forward(&self, x: &mut Exec<'_, D>, tokens: usize, s: &mut Scratch<D::Mem>) -> Result<()> {
+        let Scratch { residual: out, workspace, stem: Some(stem), .. } = s else { return Err(missing()) };
+        let StemScratch { features, windows, between, taps, frames, .. } = stem;
+        let (mut from, mut to, mut first) = (between, workspace, 0);
         let mut lengths = frames.clone();
         let mut before: usize = lengths.iter().sum();
         for (i, (conv, (projection, norm))) in self.spec.convs.iter().zip(&self.convs).enumerate() {

@@ -7,9 +7,9 @@ use crate::mem::Device;
 use crate::ops::{Convert, HeadNorm, Scale};
 
 impl<D: Device> Block<D> {
-    /// Finishes the values in `scratch.qkv`, whose keys are as the matmul gave them.
+    /// Finishes the values in `scratch.workspace`, whose keys are as the matmul gave them.
     pub(super) fn values(&self, x: &mut Exec<'_, D>, tokens: usize, s: &mut Scratch<D::Mem>) -> Result<()> {
-        let (heads, Scratch { qkv, attn, .. }) = (self.spec.heads, s);
+        let (heads, Scratch { workspace: qkv, attn, .. }) = (self.spec.heads, s);
         if self.spec.kv_from.is_some() {
             return Ok(());
         }

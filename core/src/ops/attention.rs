@@ -12,7 +12,9 @@ use super::check::Check;
 use super::stem::stem;
 use super::{OpKind, Rules, Signature, groups, rules};
 use crate::Result;
-use crate::mem::{BufRef, Device, Float, KvRef, MatLayout, MatMut, MatRef, StepView, Table, Weight, copied};
+use crate::mem::{
+    BufRef, Device, Float, KvFormat, KvRef, MatLayout, MatMut, MatRef, StepView, Table, Weight, copied,
+};
 use crate::params::{Heads, Scores};
 
 /// Which query rows belong to which sequence, and how many keys it has.
@@ -212,7 +214,7 @@ fn relative_fits<W: Weight>(check: &Check, heads: Heads, scores: &Scores, bias: 
     }
 }
 
-fn signature(kind: OpKind, q: Float, kv: Float, heads: Heads) -> Signature {
+fn signature(kind: OpKind, q: Float, kv: KvFormat, heads: Heads) -> Signature {
     Signature { heads: Some(heads), kv: Some(kv), ..Signature::new(kind, q, heads.k_dim, heads.heads) }
 }
 
@@ -234,7 +236,7 @@ impl<'a, D: Device> Rules<'a, D> for Attend<'a, D> {
     }
 
     fn signature(&self) -> Signature {
-        signature(self.kind(), self.q.dtype(), self.kv.layout().dtype, self.heads)
+        signature(self.kind(), self.q.dtype(), self.kv.layout().format, self.heads)
     }
 }
 
@@ -272,7 +274,7 @@ impl<'a, D: Device> Rules<'a, D> for AttendDisentangled<'a, D> {
     }
 
     fn signature(&self) -> Signature {
-        signature(self.kind(), self.q.dtype(), self.k.dtype(), self.heads)
+        signature(self.kind(), self.q.dtype(), self.k.dtype().into(), self.heads)
     }
 }
 
@@ -287,6 +289,6 @@ impl<'a, D: Device> Rules<'a, D> for AttendDense<'a, D> {
     }
 
     fn signature(&self) -> Signature {
-        signature(self.kind(), self.q.dtype(), self.k.dtype(), self.heads)
+        signature(self.kind(), self.q.dtype(), self.k.dtype().into(), self.heads)
     }
 }

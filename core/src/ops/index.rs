@@ -114,7 +114,7 @@ impl<'a, D: Device> Rules<'a, D> for IndexScores<'a, D> {
 
     fn signature(&self) -> Signature {
         let width = self.low.cols().saturating_add(self.high.cols());
-        let kv = Some(self.low.dtype());
+        let kv = Some(self.low.dtype().into());
         Signature { kv, out: Float::F32, ..Signature::new(self.kind(), self.q.dtype(), width, self.heads) }
     }
 }

@@ -61,7 +61,7 @@ fn rows_fit(check: &Check, k: MatLayout, v: MatLayout, kv: KvLayout) -> Result<(
 }
 
 fn signature(kind: OpKind, x: MatLayout, kv: KvLayout) -> Signature {
-    Signature { kv: Some(kv.dtype), ..Signature::new(kind, x.dtype, kv.k_dim, kv.kv_heads) }
+    Signature { kv: Some(kv.format), ..Signature::new(kind, x.dtype, kv.k_dim, kv.kv_heads) }
 }
 
 impl<'a, D: Device> Rules<'a, D> for KvAppend<'a, D> {
@@ -88,7 +88,10 @@ impl<'a, D: Device> Rules<'a, D> for KvCopyPages<'a, D> {
 
     fn signature(&self) -> Signature {
         let kv = self.kv.layout();
-        Signature { kv: Some(kv.dtype), ..Signature::new(self.kind(), kv.dtype, kv.k_dim, kv.kv_heads) }
+        Signature {
+            kv: Some(kv.format),
+            ..Signature::new(self.kind(), kv.format.widened(), kv.k_dim, kv.kv_heads)
+        }
     }
 }
 

@@ -47,7 +47,7 @@ pub use rope::*;
 pub use rows::*;
 pub use sample::*;
 
-use crate::mem::{Device, Float, MatLayout, WeightFormat, WeightUse};
+use crate::mem::{Device, Float, KvFormat, MatLayout, WeightFormat, WeightUse};
 use crate::params::Heads;
 use crate::{Error, Result};
 use check::Check;
@@ -161,7 +161,7 @@ pub struct Signature {
     /// Heads of attention and of what happens before it.
     pub heads: Option<Heads>,
     /// Element type of cached keys and values.
-    pub kv: Option<Float>,
+    pub kv: Option<KvFormat>,
 }
 
 impl Signature {

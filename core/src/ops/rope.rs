@@ -104,7 +104,7 @@ impl<'a, D: Device> Rules<'a, D> for QkvRopeAppend<'a, D> {
 
     fn signature(&self) -> Signature {
         let plain = Signature::new(self.kind(), self.qkv.dtype(), self.heads.k_dim, self.heads.heads);
-        Signature { heads: Some(self.heads), kv: Some(self.kv.layout().dtype), ..plain }
+        Signature { heads: Some(self.heads), kv: Some(self.kv.layout().format), ..plain }
     }
 
     /// One primitive after the other.

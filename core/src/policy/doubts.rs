@@ -96,7 +96,8 @@ fn class(config: &ModelConfig, catalog: Catalog<'_>, spec: &ModelSpec) -> Option
     };
     let stem = plain(stem);
     let mut types = FAMILIES.iter().flat_map(|family| family.types.iter().map(move |kind| (family, *kind)));
-    let (family, kind) = types.find(|(_, kind)| plain(kind) == stem)?;
+    let (family, kind) =
+        types.find(|(family, kind)| [*kind, family.name].iter().any(|name| plain(name) == stem))?;
     let own = (family.spec)(&config.with("model_type", kind), catalog);
     let same = own.is_ok_and(|own| {
         ModelSpec { arch: spec.arch.clone(), assumed: spec.assumed.clone(), ..own } == *spec

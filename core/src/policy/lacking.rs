@@ -1,15 +1,17 @@
 //! What the description of models lacks for families that are known by name: the word that their error names.
 
+/// The word for a state that blocks hand from token to token.
+pub(super) const RECURRENT: &str = "a recurrent state next to keys and values";
+
 /// A word, and the values of `model_type` that need it before anything else.
-const WORDS: [(&str, &[&str]); 4] = [
+const WORDS: [(&str, &[&str]); 5] = [
     ("keys that stand for several positions", &["deepseek_v4"]),
     (
-        "a recurrent state next to keys and values",
+        RECURRENT,
         &[
             "bamba",
             "falcon_h1",
             "falcon_mamba",
-            "granitemoehybrid",
             "jamba",
             "kimi_linear",
             "mamba",
@@ -17,53 +19,59 @@ const WORDS: [(&str, &[&str]); 4] = [
             "minimax",
             "nemotron_h",
             "olmo_hybrid",
+            "qwen3_5",
+            "qwen3_5_moe",
             "qwen3_5_moe_text",
             "qwen3_5_text",
             "qwen3_next",
             "recurrent_gemma",
         ],
     ),
-    ("short convolutions", &["lfm2", "lfm2_moe", "lfm3"]),
+    ("short convolutions", &["lfm2", "lfm2_moe", "lfm2_vl", "lfm3"]),
+    ("attention to both sides within a prompt", &["paligemma"]),
     ("matmuls of distances of their own, next to those of queries and keys", &["deberta"]),
 ];
 
-/// What a family is that no word is missing for, but a whole kind of model.
-const KINDS: [(&str, &[&str]); 1] = [(
-    "images",
-    &[
-        "dinov2",
-        "dinov3_vit",
-        "kimi_k25",
-        "internvl",
-        "lfm2_vl",
-        "llama4",
-        "llava",
-        "mistral3",
-        "mllama",
-        "paligemma",
-        "qwen2_5_vl",
-        "qwen2_vl",
-        "qwen3_5",
-        "qwen3_5_moe",
-        "qwen3_vl",
-        "siglip",
-        "siglip2_vision_model",
-        "siglip_text_model",
-        "siglip_vision_model",
-        "smolvlm",
-        "vit",
-    ],
-)];
+/// What a family is that no word is missing for, but a whole kind of model, or its description.
+const KINDS: [(&str, &[&str]); 2] = [
+    ("a description of its family", &["minicpm3"]),
+    (
+        "images",
+        &[
+            "dinov2",
+            "dinov3_vit",
+            "glm4v",
+            "glm4v_moe",
+            "mllama",
+            "qwen3_vl_moe",
+            "siglip",
+            "siglip2_vision_model",
+            "siglip_text_model",
+            "siglip_vision_model",
+            "vit",
+        ],
+    ),
+];
+
+/// Every word, with the values of `model_type` that need it.
+pub(super) fn words() -> impl Iterator<Item = &'static (&'static str, &'static [&'static str])> {
+    WORDS.iter().chain(&KINDS)
+}
 
 /// What a `model_type` needs that is not there; none where nothing is known of it.
 pub(super) fn lacking(model_type: &str) -> Option<&'static str> {
-    let mut all = WORDS.iter().chain(&KINDS);
-    all.find(|(_, types)| types.contains(&model_type)).map(|(word, _)| *word)
+    words().find(|(_, types)| types.contains(&model_type)).map(|(word, _)| *word)
+}
+
+/// The reason of a model that needs this word.
+pub(super) fn reason(word: &str) -> String {
+    format!("it needs what is not there yet: {word}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::families::FAMILIES;
+    use super::super::text_part::has_towers;
     use super::*;
 
     #[test]
@@ -71,6 +79,9 @@ mod tests {
         let types = FAMILIES.iter().flat_map(|family| family.types);
         let lack: Vec<_> = types.filter(|name| lacking(name).is_some()).collect();
         assert!(lack.is_empty(), "{lack:?}");
+        let types = words().flat_map(|(_, types)| *types);
+        let taken: Vec<_> = types.filter(|name| has_towers(name)).collect();
+        assert!(taken.is_empty(), "{taken:?}");
         let mut all: Vec<&str> = WORDS.iter().chain(&KINDS).flat_map(|(_, types)| *types).copied().collect();
         let count = all.len();
         all.sort_unstable();

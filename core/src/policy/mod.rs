@@ -60,6 +60,10 @@ mod task;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod tests;
+mod text_part;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod text_part_tests;
 
 pub use altup_spec::{AltupSpec, LaurelSpec};
 pub use auto::Automatic;
@@ -73,6 +77,7 @@ pub use families::{
     MetaLlama, OLMO2, OPT, PHI, PHI3, QWEN, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, ROBERTA, STABLELM,
     STARCODER2, YUAN,
 };
+pub(crate) use gguf::written as gguf_names;
 pub use group::{Group, GroupBlock, Rank};
 pub use index_spec::IndexSpec;
 pub use layer_inputs::{LayerInput, LayerInputs};
@@ -83,6 +88,7 @@ pub use origin::{Filled, Origin};
 pub use positions::{BucketSpec, LearnedPositions, QueryGrowth, Sinusoids};
 pub use registry::Registry;
 pub use resolve::{Resolved, resolve};
+pub(crate) use rope_spec::llama3_frequency;
 pub use rope_spec::{RopeScaling, RopeSpec};
 pub use shares::{Grains, Shares, expert_parts};
 pub use slot::Slot;

@@ -205,16 +205,19 @@ fn what_deepseek_leaves_unsaid() {
 #[test]
 fn queries_grow_by_steps_of_positions() {
     let spec = Case::load("ministral3").spec().unwrap();
-    let factors = spec.query_factors().unwrap();
+    let factors = spec.query_factors(usize::MAX).unwrap();
     assert_eq!((factors.len(), &factors[..4]), (spec.max_positions, &[1.0; 4][..]));
     let second = (1.0 + 0.3 * 2f64.ln()) as f32;
     assert_eq!(factors[4..8], [second; 4]);
+    // A table is as long as sequences come, whatever number a configuration has.
+    let endless = Case::load("ministral3").set("max_position_embeddings", json!(1u64 << 31)).spec().unwrap();
+    assert_eq!(endless.query_factors(8).unwrap(), factors[..8]);
     let none = |beta: Value| {
         let mut case = Case::load("ministral3");
         let mut rope = case.get("rope_parameters");
         rope["llama_4_scaling_beta"] = beta;
         case = case.set("rope_parameters", rope);
-        case.spec().unwrap().query_factors()
+        case.spec().unwrap().query_factors(usize::MAX)
     };
     assert!(none(Value::Null).is_none() && none(json!(0.3)).is_some());
 }

@@ -172,7 +172,8 @@ impl Names<'_> {
             {
                 binding.order = order;
             }
-            if (role.slot, self.experts) == (Slot::ExpertUp, ExpertLayout::ByTurns) {
+            let by_turns = self.experts == ExpertLayout::ByTurns && !config.is_gguf();
+            if by_turns && role.slot == Slot::ExpertUp {
                 binding.order = RowOrder::PairsInterleaved { heads: experts };
             }
             match self.is_transposed(&binding, catalog) && !config.is_gguf() {

@@ -2,7 +2,8 @@
 
 use super::families::FAMILIES;
 use super::ignoring::Ignoring;
-use super::lacking::lacking;
+use super::lacking::{lacking, reason};
+use super::text_part::{self, TextPart};
 use super::*;
 use crate::config::ModelConfig;
 use crate::{Error, Result};
@@ -98,15 +99,21 @@ impl Registry {
     /// [`Registry::ignore_tensors`] that no tensor matches; `NoPolicy` with every policy's reason when none
     /// fits; `Binding` when two fit equally well.
     pub fn choose(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<Arc<dyn InjectionPolicy>> {
-        let best = self.best(config, catalog)?;
-        if self.ignored.is_empty() { Ok(best) } else { Ignoring::over(best, &self.ignored, catalog) }
-    }
-
-    fn best(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<Arc<dyn InjectionPolicy>> {
         if let Some(name) = self.given.as_ref().and_then(|given| given.unmatched(catalog)) {
             let allowed = "the end of the name of a module in the checkpoint";
             return Err(Error::config("injection_policy", format!("\"{name}\""), allowed));
         }
+        let best = match (self.best(config, catalog), text_part::configuration(config)?) {
+            (Err(Error::NoPolicy { .. }), Some(text)) => {
+                let of_text = self.best(&text, catalog).map_err(|error| TextPart::error(config, error));
+                TextPart::over(of_text?)
+            }
+            (best, _) => best?,
+        };
+        if self.ignored.is_empty() { Ok(best) } else { Ignoring::over(best, &self.ignored, catalog) }
+    }
+
+    fn best(&self, config: &ModelConfig, catalog: Catalog<'_>) -> Result<Arc<dyn InjectionPolicy>> {
         let mut best: Vec<(u32, Arc<dyn InjectionPolicy>, bool)> = Vec::new();
         // Dozens go by the type alone: their reasons are one.
         let (mut reasons, mut known, other) = (Vec::new(), Vec::new(), other_type(config));
@@ -127,7 +134,7 @@ impl Registry {
             reasons.push(format!("model_type is none of {}", known.join(", ")));
         }
         if let Some(word) = lacking(config.model_type()) {
-            reasons.insert(0, format!("it needs what is not there yet: {word}"));
+            reasons.insert(0, reason(word));
         }
         match best[..] {
             [] => Err(Error::NoPolicy {

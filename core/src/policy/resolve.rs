@@ -80,7 +80,7 @@ pub fn resolve<'a>(
 
     let used: BTreeSet<&str> = found.iter().flat_map(|r| &r.tensors).map(|t| t.name.as_str()).collect();
     let drafting = drafting_blocks(spec, config)?;
-    let drafts = |name: &str| number_behind("layers", name).is_some_and(|block| drafting.contains(&block));
+    let drafts = |name: &str| block_of(name).is_some_and(|block| drafting.contains(&block));
     let unread = |name: &str| policy.ignores(name) || drafts(name) || is_of_identity(spec, name);
     let known = |name: &str| used.contains(name) || unread(name);
     let left = catalog.tensors().iter().map(|t| &t.name).filter(|n| !known(n));
@@ -93,9 +93,15 @@ pub fn resolve<'a>(
     Ok(found)
 }
 
+/// The number of the block whose tensor this is, as folders name it and as GGUF files do.
+fn block_of(name: &str) -> Option<usize> {
+    number_behind("layers", name).or_else(|| number_behind("blk", name))
+}
+
 /// Blocks behind the model's own that predict further tokens for speculation: they are not run.
 fn drafting_blocks(spec: &ModelSpec, config: &ModelConfig) -> Result<Range<usize>> {
-    let count = config.index(&["num_nextn_predict_layers", "num_mtp_modules"], 0)?;
+    let of_text = "text_config.num_nextn_predict_layers";
+    let count = config.index(&["num_nextn_predict_layers", "num_mtp_modules", of_text], 0)?;
     let first = spec.blocks.len();
     Ok(first..first.saturating_add(count))
 }
@@ -167,11 +173,8 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
     let (Some((stored, cols)), Some(parts)) = (spec.stored_shape(role), spec.parts(role)) else {
         return Err(Error::internal(format!("{role} has no shape")));
     };
-    let parts = if matches!(role.slot, Slot::KeyUp | Slot::ValueUp | Slot::PositionBias) {
-        vec![stored]
-    } else {
-        parts
-    };
+    let of_heads = matches!(role.slot, Slot::KeyUp | Slot::ValueUp);
+    let parts = if of_heads || role.slot == Slot::PositionBias { vec![stored] } else { parts };
     let zeros = if let RowOrder::WithZeros { count, .. } = binding.order { count } else { 0 };
     let whole = parts.iter().sum::<usize>() - zeros;
     let experts = match role.slot {
@@ -194,6 +197,8 @@ fn check_shapes(spec: &ModelSpec, resolved: &Resolved<'_>) -> Result<()> {
                 count.checked_mul(*n).filter(|_| *k == cols)
             }
             (false, [count, n, k]) if experts == Some(*count) && *k == cols => count.checked_mul(*n),
+            // Keys or values of latent attention, of every head.
+            (false, [count, n, k]) if of_heads && *k == cols => count.checked_mul(*n),
             // Patches of pixels have four dimensions, convolutions over time three.
             (false, [n, rest @ ..]) if !rest.is_empty() && rest.iter().product::<usize>() == cols => Some(*n),
             _ => None,

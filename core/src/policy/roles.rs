@@ -34,10 +34,10 @@ impl ModelSpec {
         self.pooler.map_or(0, |p| p.dense.map_or(self.out_width(), |d| d.0))
     }
 
-    /// Factors of queries `[positions]`, where any block has some.
-    pub fn query_factors(&self) -> Option<Vec<f32>> {
+    /// Factors of queries of the first `positions` that the model has, where any block has some.
+    pub fn query_factors(&self, positions: usize) -> Option<Vec<f32>> {
         let growth = self.blocks.iter().find_map(|block| block.query_growth)?;
-        Some((0..self.max_positions).map(|position| growth.at(position)).collect())
+        Some((0..self.max_positions.min(positions)).map(|position| growth.at(position)).collect())
     }
 
     /// The stack that a role is of: the model itself, or the encoder next to it.
@@ -59,10 +59,10 @@ impl ModelSpec {
         [Some(self), self.encoder.as_ref().map(|encoder| &encoder.stack)].into_iter().flatten().collect()
     }
 
-    /// Computed positions `[positions, columns of the sum]`, of models that have some.
-    pub fn position_table(&self) -> Option<Vec<f32>> {
+    /// The first `positions` of the computed ones that the model has, `[positions, columns of the sum]`.
+    pub fn position_table(&self, positions: usize) -> Option<Vec<f32>> {
         let sinusoids = self.embed.sinusoids?;
-        Some(sinusoids.table(self.max_positions, self.embed.sum_width(self.hidden)))
+        Some(sinusoids.table(self.max_positions.min(positions), self.embed.sum_width(self.hidden)))
     }
 
     /// Positions of the longest sequence: of an encoder's rows, where there is one, and the decoder's.
@@ -241,7 +241,7 @@ impl ModelSpec {
             return self.shape(role).and(block.buckets).map(|b| (b.buckets, block.heads.heads));
         }
         match (role.slot, of_heads) {
-            (Slot::KeyUp | Slot::ValueUp, Some((heads, latent))) => {
+            (Slot::KeyUp | Slot::ValueUp, Some((heads, latent))) if !latent.apart => {
                 Some((heads.heads * (latent.plain + latent.value), heads.v_dim))
             }
             _ => self.shape(role),

@@ -59,10 +59,12 @@ pub(crate) fn read(
         stretched_by(config)
     };
     let original = || config.positive(&ORIGINALS, max_positions as f64);
+    let said = matches!(config.text_opt(&TYPES)?, Some("default" | "proportional"));
     let scaling = match kind {
         // GGUF keeps llama3's factors as a tensor and the type as nothing.
-        _ if catalog.find("rope_freqs.weight").is_some() => RopeScaling::Stored,
-        "default" => RopeScaling::None,
+        _ if catalog.find("rope_freqs.weight").is_some() && !said => RopeScaling::Stored,
+        // Positions by time, height and width: of texts the three are the same.
+        "default" | "mrope" => RopeScaling::None,
         "linear" => RopeScaling::Linear { factor: factor()? },
         "llama3" => RopeScaling::Llama3 {
             factor: factor()?,
@@ -74,7 +76,7 @@ pub(crate) fn read(
         "proportional" => proportional(config, columns, stretched_by(config)?)?,
         "longrope" | "su" => long(config, columns, original()?, max_positions)?,
         other => {
-            let known = "default, linear, llama3, yarn, longrope, proportional";
+            let known = "default, mrope, linear, llama3, yarn, longrope, proportional";
             return Err(Error::config("rope_type", format!("\"{other}\""), known));
         }
     };

@@ -1,6 +1,7 @@
 //! Rotary embeddings, as a model's description has them.
 
 use crate::params::RopeStyle;
+use std::f64::consts::PI;
 
 /// How rotary frequencies are stretched.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,4 +84,21 @@ impl RopeSpec {
     pub fn new(style: RopeStyle, columns: usize, theta: f64) -> Self {
         Self { style, columns, theta, scaling: RopeScaling::None }
     }
+
+    /// What the frequency of every pair is divided by, as GGUF's `rope_freqs` keeps it (in f32): of Llama 3's
+    /// stretching; none of any other.
+    pub fn divisors(&self) -> Option<Vec<f32>> {
+        let RopeScaling::Llama3 { factor, low, high, original } = self.scaling else { return None };
+        let plain = |i: usize| libm::pow(self.theta, -(2.0 * i as f64) / self.columns as f64);
+        let divisor = |f: f64| (f / llama3_frequency(f, factor, [low, high], original)) as f32;
+        Some((0..self.columns / 2).map(|i| divisor(plain(i))).collect())
+    }
+}
+
+/// A frequency as Llama 3 stretches it.
+pub(crate) fn llama3_frequency(f: f64, factor: f64, [low, high]: [f64; 2], original: f64) -> f64 {
+    let turns = original * f / (2.0 * PI);
+    // Share of the unstretched frequency: 0 below `low` turns in the original context, 1 above `high`.
+    let share = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+    (1.0 - share) * f / factor + share * f
 }

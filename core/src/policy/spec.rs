@@ -197,6 +197,9 @@ pub struct LatentSpec {
     /// Factor of the row that is kept, behind its norm, whose stored values are multiplied by it while
     /// loading; not of the rotated part (LongCat-Flash).
     pub factor: Option<f32>,
+    /// Whether a file has a matrix of the keys of all heads, turned, and one of their values, instead of one
+    /// of both (GGUF).
+    pub apart: bool,
 }
 
 impl LatentSpec {

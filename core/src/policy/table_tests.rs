@@ -382,6 +382,13 @@ fn the_automatic_policy_says_what_it_assumes_and_refuses_what_it_cannot_place() 
         ("rope_parameters", json!({"llama_4_scaling_beta": 0.3}), json!({"rope_type": "default"})),
         ("model_type", json!("helium"), json!("unheard of")),
         ("a_field_of_tomorrow", json!("on"), json!("")),
+        // Near to names that mean nothing.
+        ("summary_tokens", json!(4), Value::Null),
+        ("classifier_layer", json!(1), Value::Null),
+        ("enable_router_fp32_clamp", json!(true), json!(false)),
+        ("codevector_heads", json!(2), json!([])),
+        ("memory_token_index", json!(7), Value::Null),
+        ("expert_dropout_scale", json!(2.0), json!({})),
     ] {
         let mut case = Case::load("llama").set(field, value);
         assert!(matches!(fit(&mut case), Fit::No(why) if why.contains(field)), "{field}");

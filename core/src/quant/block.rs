@@ -1,5 +1,5 @@
-//! GGUF's blocks of 32 values: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL. [`decode`] takes those of 256 as well
-//! (`large.rs`).
+//! GGUF's blocks of 32 values: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL. [`decode`] and [`encode`] take those of
+//! 256 as well (`large.rs`, `large_encode.rs`).
 //!
 //! | format | bytes | value |
 //! | --- | --- | --- |
@@ -15,7 +15,7 @@
 //! significant bits and is exact in f32; the `_1` formats round once, in the addition, so a fused
 //! multiply-add gives the same bits. Source: `block_q*` in ggml's `ggml-common.h`.
 
-use super::small_float::IQ4;
+use super::small_float::{IQ4, finite_f16};
 use crate::mem::Block;
 use half::f16;
 
@@ -111,15 +111,18 @@ pub fn codes(block: Block, raw: &[u8]) -> [i32; VALUES] {
     out
 }
 
-/// Encodes whole blocks of a format with 32 values: `values` has `n * 32` values, `out` `n * block.bytes()`
-/// bytes; what is left over in the longer of the two is not touched.
+/// Encodes whole blocks: `values` has `n * block.values()` values, `out` `n * block.bytes()` bytes; what is
+/// left over in the longer of the two is not touched.
 ///
-/// `d` and `m` are chosen as llama.cpp does (largest magnitude to the end of the symmetric range, minimum and
-/// maximum to the ends of the other), rounded to f16 and kept finite; codes are then rounded to nearest,
-/// halves upwards, against the rounded `d` and `m`. A value is off by at most half a step, or by one step
-/// where the short side of Q4_0 and Q5_0 clamps (codes reach from -8 to 7), plus what rounding `m` to f16
-/// costs. NaN encodes as code 0.
+/// Of formats with 32 values `d` and `m` are chosen as llama.cpp does (largest magnitude to the end of the
+/// symmetric range, minimum and maximum to the ends of the other), rounded to f16 and kept finite; codes are
+/// then rounded to nearest, halves upwards, against the rounded `d` and `m`. A value is off by at most half a
+/// step, or by one step where the short side of Q4_0 and Q5_0 clamps (codes reach from -8 to 7), plus what
+/// rounding `m` to f16 costs. NaN encodes as code 0.
 pub fn encode(block: Block, values: &[f32], out: &mut [u8]) {
+    if block.is_large() {
+        return super::large_encode::encode(block, values, out);
+    }
     let (values, _) = values.as_chunks::<VALUES>();
     for (values, raw) in values.iter().zip(out.chunks_exact_mut(block.bytes())) {
         encode_one(block, values, raw);
@@ -136,7 +139,7 @@ fn encode_places(values: &[f32; VALUES], raw: &mut [u8]) {
         (0..IQ4.len()).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap_or(0)
     };
     let with = |end: f32| {
-        let d = finite(extreme / end);
+        let d = finite_f16(extreme / end);
         let codes = numbers.map(|v| if d == f16::ZERO { 0 } else { nearest(v / d.to_f32()) });
         let off = |(v, code): (&f32, &usize)| f64::from(v - d.to_f32() * IQ4[*code]).powi(2);
         (numbers.iter().zip(&codes).map(off).sum::<f64>(), d, codes)
@@ -201,19 +204,13 @@ fn choose(block: Block, values: &[f32; VALUES]) -> (f16, f16) {
     let (low, high) =
         values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), &v| (l.min(v), h.max(v)));
     if format.minimum {
-        return (finite((high - low) / format.top as f32), finite(low));
+        return (finite_f16((high - low) / format.top as f32), finite_f16(low));
     }
     if block == Block::Q8_0 {
-        return (finite(low.abs().max(high.abs()) / format.top as f32), f16::ZERO);
+        return (finite_f16(low.abs().max(high.abs()) / format.top as f32), f16::ZERO);
     }
     let extreme = if -low >= high { low } else { high };
-    (finite(extreme / -format.zero as f32), f16::ZERO)
-}
-
-/// Rounded to f16; NaN becomes zero and what is too large the largest finite value.
-fn finite(v: f32) -> f16 {
-    let limit = f16::MAX.to_f32();
-    if v.is_nan() { f16::ZERO } else { f16::from_f32(v.clamp(-limit, limit)) }
+    (finite_f16(extreme / -format.zero as f32), f16::ZERO)
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@
 //! asymmetric, `d` is zero and `m` the value. Nothing is ever divided by a zero scale.
 
 use super::float_group;
+use super::small_float::finite_f16;
 use crate::mem::{GroupBits, Groups};
 use half::f16;
 
@@ -122,12 +123,12 @@ fn choose(format: Groups, values: &[f32]) -> (f16, f16) {
     }
     let (first, last) = range(format);
     if !format.asymmetric {
-        return (finite(low.abs().max(high.abs()) / last as f32), f16::ZERO);
+        return (finite_f16(low.abs().max(high.abs()) / last as f32), f16::ZERO);
     }
     let limit = f16::MAX.to_f32();
     let (low, high) = (low.clamp(-limit, limit), high.clamp(-limit, limit));
-    let d = finite((high - low) / (last - first) as f32);
-    let exact = (d, finite(low - first as f32 * d.to_f32()));
+    let d = finite_f16((high - low) / (last - first) as f32);
+    let exact = (d, finite_f16(low - first as f32 * d.to_f32()));
     if format.bits == GroupBits::Eight || low >= 0.0 || high <= 0.0 {
         return exact;
     }
@@ -140,8 +141,8 @@ fn choose(format: Groups, values: &[f32]) -> (f16, f16) {
 /// move by half a step.
 fn with_zero(last: i32, low: f32, high: f32) -> (f16, f16) {
     let code = libm::roundf(last as f32 * -low / (high - low)).clamp(1.0, (last - 1) as f32);
-    let d = finite((-low / code).max(high / (last as f32 - code)));
-    (d, finite(-code * d.to_f32()))
+    let d = finite_f16((-low / code).max(high / (last as f32 - code)));
+    (d, finite_f16(-code * d.to_f32()))
 }
 
 fn squared_error(format: Groups, (d, m): (f16, f16), values: &[f32]) -> f64 {
@@ -154,12 +155,6 @@ fn squared_error(format: Groups, (d, m): (f16, f16), values: &[f32]) -> f64 {
 fn nearest(format: Groups, d: f32, m: f32, v: f32) -> i32 {
     let (low, high) = range(format);
     if d == 0.0 { 0 } else { (libm::floorf((v - m) / d + 0.5) as i32).clamp(low, high) }
-}
-
-/// Rounded to f16, what is too large to the largest finite value.
-fn finite(v: f32) -> f16 {
-    let limit = f16::MAX.to_f32();
-    f16::from_f32(v.clamp(-limit, limit))
 }
 
 #[cfg(test)]

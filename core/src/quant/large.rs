@@ -14,8 +14,9 @@
 //!
 //! `d s`, `e t` and `(d s) q` are exact in f32 (11 + 6 + 7 bits at most); the formats with minima round once,
 //! in the subtraction, so a fused multiply-add gives the same bits. Which bit of which byte belongs to value
-//! i is in [`code`] and [`scale`]. Only decoding is here: what makes these formats good is the search for
-//! their scales, which llama.cpp does. Source: `block_q*_K` and `dequantize_row_q*_K` in ggml.
+//! i is in [`code`] and [`scale`], and for the way back in [`put_code`] and [`put_scale`]; what makes these
+//! formats good is the search for scales (`large_encode.rs`). Source: `block_q*_K` and `dequantize_row_q*_K`
+//! in ggml.
 
 use super::small_float::IQ4;
 use crate::mem::Block;
@@ -40,17 +41,22 @@ fn half(raw: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([raw[at], raw[at + 1]]).to_f32()
 }
 
+/// Where `d` and, in formats with minima, `e` lie.
+const fn halves(block: Block) -> (usize, Option<usize>) {
+    match block {
+        Block::Q2K => (80, Some(82)),
+        Block::Q3K => (108, None),
+        Block::Q6K => (208, None),
+        Block::Iq4Xs => (0, None),
+        _ => (0, Some(2)),
+    }
+}
+
 /// Factor and minimum of part `p` of 16 values: a value is `factor * code - minimum`.
 pub fn scale(block: Block, raw: &[u8], p: usize) -> (f32, f32) {
     let (s, t) = scale_codes(block, raw, p);
-    let (d, e) = match block {
-        Block::Q2K => (half(raw, 80), half(raw, 82)),
-        Block::Q3K => (half(raw, 108), 0.0),
-        Block::Q4K | Block::Q5K => (half(raw, 0), half(raw, 2)),
-        Block::Q6K => (half(raw, 208), 0.0),
-        Block::Iq4Xs => (half(raw, 0), 0.0),
-        _ => (0.0, 0.0),
-    };
+    let (d, e) = halves(block);
+    let (d, e) = (half(raw, d), e.map_or(0.0, |at| half(raw, at)));
     (d * f32::from(s), e * f32::from(t))
 }
 
@@ -104,6 +110,77 @@ pub fn code(block: Block, raw: &[u8], i: usize) -> i32 {
         _ => 0,
     };
     i32::from(q) - zero(block)
+}
+
+/// Writes `d` and, in formats with minima, `e`.
+pub fn put_halves(block: Block, raw: &mut [u8], d: f16, e: f16) {
+    let (d_at, e_at) = halves(block);
+    raw[d_at..d_at + 2].copy_from_slice(&d.to_le_bytes());
+    if let Some(at) = e_at {
+        raw[at..at + 2].copy_from_slice(&e.to_le_bytes());
+    }
+}
+
+/// Writes `s` and `t` of part `p` of 16 values, as [`scale_codes`] gives them, into bytes that are zero
+/// there; where 32 values share them, part `p` is the first of two.
+pub fn put_scale(block: Block, raw: &mut [u8], p: usize, (s, t): (i32, i32)) {
+    let (s, t) = ((s + scale_zero(block)) as u8, t as u8);
+    match block {
+        Block::Q2K => raw[p] = s | t << 4,
+        Block::Q3K => {
+            raw[96 + p % 8] |= (s & 15) << (p / 8 * 4);
+            raw[104 + p % 4] |= (s >> 4) << (p / 4 * 2);
+        }
+        Block::Q4K | Block::Q5K => {
+            let (raw, j) = (&mut raw[4..16], p / 2);
+            if j < 4 {
+                raw[j] |= s;
+                raw[j + 4] |= t;
+            } else {
+                raw[j + 4] |= s & 15 | t << 4;
+                raw[j - 4] |= s >> 4 << 6;
+                raw[j] |= t >> 4 << 6;
+            }
+        }
+        Block::Q6K => raw[192 + p] = s,
+        Block::Iq4Xs => {
+            let run = p / 2;
+            raw[4 + run / 2] |= (s & 15) << (run % 2 * 4);
+            raw[2 + run / 4] |= (s >> 4) << (run % 4 * 2);
+        }
+        _ => {}
+    }
+}
+
+/// Writes the code of value `i`, without a zero subtracted, into bits that are zero.
+pub fn put_code(block: Block, raw: &mut [u8], i: usize, q: u8) {
+    let (half, run, l) = (i / 128, i / 32 % 4, i % 32);
+    match block {
+        Block::Q2K => raw[16 + half * 32 + l] |= q << (run * 2),
+        Block::Q3K => {
+            raw[32 + half * 32 + l] |= (q & 3) << (run * 2);
+            raw[l] |= (q >> 2) << (i / 32);
+        }
+        Block::Q4K => raw[16 + i / 64 * 32 + l] |= q << (run % 2 * 4),
+        Block::Q5K => {
+            raw[48 + i / 64 * 32 + l] |= (q & 15) << (run % 2 * 4);
+            raw[16 + l] |= (q >> 4) << (i / 32);
+        }
+        Block::Q6K => {
+            raw[half * 64 + run % 2 * 32 + l] |= (q & 15) << (run / 2 * 4);
+            raw[128 + half * 32 + l] |= (q >> 4) << (run * 2);
+        }
+        Block::Iq4Xs => raw[8 + i / 32 * 16 + l % 16] |= q << (l / 16 * 4),
+        _ => {}
+    }
+}
+
+/// What is subtracted from a stored `s`.
+const fn scale_zero(block: Block) -> i32 {
+    match block {
+        Block::Q3K | Block::Iq4Xs => 32,
+        _ => 0,
+    }
 }
 
 /// What is subtracted from a stored code.
@@ -246,6 +323,58 @@ mod tests {
                     block.name()
                 );
             }
+        }
+    }
+
+    /// What is written is what is read, next to neighbours of every other bit.
+    #[test]
+    fn what_is_put_is_found() {
+        for block in ALL {
+            let (scales, minima, codes) = match block {
+                Block::Q2K => (0..=15, 15, 3),
+                Block::Q3K => (-32..=31, 0, 7),
+                Block::Q4K => (0..=63, 63, 15),
+                Block::Q5K => (0..=63, 63, 31),
+                Block::Q6K => (-128..=127, 0, 63),
+                _ => (-32..=31, 0, 15),
+            };
+            // Of 32 values that share a scale the first part of two is named.
+            let step = if matches!(block, Block::Q4K | Block::Q5K | Block::Iq4Xs) { 2 } else { 1 };
+            let (least, most) = (*scales.start(), *scales.end());
+            for s in scales {
+                for part in (0..16).step_by(step) {
+                    // Of this part one number, of all others its opposite.
+                    let t = (s - least) * minima / (most - least);
+                    let of = |p: usize| if p == part { (s, t) } else { (most + least - s, minima - t) };
+                    let mut raw = vec![0; block.bytes()];
+                    put_halves(block, &mut raw, f16::ZERO, f16::ZERO);
+                    (0..16).step_by(step).for_each(|p| put_scale(block, &mut raw, p, of(p)));
+                    for p in 0..16 {
+                        let (got, want) = (scale_codes(block, &raw, p), of(p / step * step));
+                        assert_eq!((i32::from(got.0), i32::from(got.1)), want, "{} {s} {p}", block.name());
+                    }
+                    let outside = (0..256).all(|i| code(block, &raw, i) == code(block, &[0; 256], i));
+                    assert!(outside, "{}: scales change codes", block.name());
+                }
+            }
+            for q in 0..=codes {
+                for place in 0..256 {
+                    let of = |i: usize| if i == place { q } else { codes - q };
+                    let mut raw = vec![0; block.bytes()];
+                    (0..256).for_each(|i| put_code(block, &mut raw, i, of(i)));
+                    for i in 0..256 {
+                        let stored =
+                            if block.is_table() { IQ4[usize::from(of(i))] as i32 } else { of(i).into() };
+                        assert_eq!(code(block, &raw, i), stored - zero(block), "{} {i}", block.name());
+                    }
+                    assert_eq!(scale_codes(block, &raw, 3), scale_codes(block, &[0; 256], 3));
+                }
+            }
+            let mut raw = vec![0; block.bytes()];
+            (0..16).step_by(step).for_each(|p| put_scale(block, &mut raw, p, (1, (minima > 0).into())));
+            put_halves(block, &mut raw, f16::from_f32(3.0), f16::from_f32(5.0));
+            let minimum = if minima > 0 { 5.0 } else { 0.0 };
+            assert!((0..16).all(|p| scale(block, &raw, p) == (3.0, minimum)), "{}", block.name());
         }
     }
 

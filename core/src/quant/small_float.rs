@@ -78,6 +78,12 @@ pub const IQ4: [f32; 16] = [
     -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
 ];
 
+/// The f16 nearest to a value; NaN becomes zero and what is too large the largest finite value.
+pub fn finite_f16(v: f32) -> f16 {
+    let limit = f16::MAX.to_f32();
+    if v.is_nan() { f16::ZERO } else { f16::from_f32(v.clamp(-limit, limit)) }
+}
+
 /// The code of e4m3 nearest to a value; NaN gives 0x7f.
 pub fn to_e4m3(v: f32) -> u8 {
     if v.is_nan() { 0x7f } else { sign(v, 7) | nearest(v, 3, 7, 0x7e) }

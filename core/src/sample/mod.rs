@@ -13,7 +13,7 @@ pub mod philox;
 pub mod reference;
 mod rules;
 
-pub use generation::not_honoured;
+pub use generation::{FileRules, not_honoured};
 pub use params::{SampleRow, SamplingParams};
 pub use reference::{NO_TOKEN, Scratch, mark_seen, sample_row};
-pub use rules::{Rules, TimeRules, log_probability, sample_by_rules};
+pub use rules::{ForcedEnd, Rules, TimeRules, log_probability, sample_by_rules};

@@ -6,7 +6,7 @@
 //! Weak Supervision", 2022), in the order of its reference.
 
 use super::params::SamplingParams;
-use super::reference::{NO_TOKEN, Scratch, sample_row};
+use super::reference::{NO_TOKEN, Scratch, mark_seen, sample_row};
 use crate::math::{FusedMadd, exp};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use std::ops::Range;
 /// ```
 /// use engraft_core::sample::Rules;
 ///
-/// let rules = Rules { suppress: vec![1], begin_suppress: vec![2], times: None };
+/// let rules = Rules { suppress: vec![1], begin_suppress: vec![2], ..Rules::default() };
 /// let mut logits = [0.0, 9.0, 8.0, 7.0];
 /// rules.apply(&mut logits, &[]);
 /// assert_eq!(logits, [0.0, f32::NEG_INFINITY, f32::NEG_INFINITY, 7.0]);
@@ -34,6 +34,18 @@ pub struct Rules {
     pub begin_suppress: Vec<u32>,
     /// Timestamps stand in pairs and never go back.
     pub times: Option<TimeRules>,
+    /// A token that ends a text that has not ended by itself.
+    pub forced_end: Option<ForcedEnd>,
+}
+
+/// The one token that may be sampled at a place, whatever its logit and other rules say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForcedEnd {
+    /// The token.
+    pub token: u32,
+    /// How many tokens are sampled before it.
+    pub after: usize,
 }
 
 /// Which tokens are timestamps: all from one on. A text begins with one, they stand in pairs between its
@@ -52,18 +64,15 @@ pub struct TimeRules {
 }
 
 impl Rules {
-    /// Refuses tokens beyond a vocabulary, and a repetition penalty, which devices alone apply.
+    /// Refuses tokens beyond a vocabulary.
     ///
     /// # Errors
     /// `Config`, naming the rule.
-    pub fn check(&self, vocab: usize, sampling: &SamplingParams) -> Result<()> {
-        if sampling.repetition_penalty != 1.0 {
-            let penalty = sampling.repetition_penalty;
-            return Err(Error::config("repetition_penalty", penalty, "1, with rules for tokens"));
-        }
+    pub fn check(&self, vocab: usize) -> Result<()> {
         let lists = [("suppress", &self.suppress), ("begin_suppress", &self.begin_suppress)];
         let times = self.times.map_or(Vec::new(), |times| vec![times.first, times.none, times.end]);
-        let all = lists.into_iter().chain([("times", &times)]);
+        let end: Vec<u32> = self.forced_end.iter().map(|end| end.token).collect();
+        let all = lists.into_iter().chain([("times", &times), ("forced_end", &end)]);
         for (field, ids) in all {
             if let Some(bad) = ids.iter().find(|id| **id as usize >= vocab) {
                 return Err(Error::config(format!("rules.{field}"), bad, format!("a token below {vocab}")));
@@ -84,6 +93,10 @@ impl Rules {
         }
         if let Some(times) = &self.times {
             times.apply(logits, sampled);
+        }
+        if let Some(end) = self.forced_end.filter(|end| end.after == sampled.len()) {
+            logits.fill(f32::NEG_INFINITY);
+            logits.iter_mut().skip(end.token as usize).take(1).for_each(|value| *value = 0.0);
         }
     }
 }
@@ -149,19 +162,29 @@ pub fn log_probability(logits: &[f32], token: u32) -> f32 {
     (f64::from(own) - f64::from(most) - sum.ln()) as f32
 }
 
-/// Samples behind `sampled` from a row of logits `[vocab]` by rules; `subsequence` and `position` are those
-/// of [`SamplingParams::row`]. [`NO_TOKEN`] where rules and logits leave none.
+/// Samples the next token of a text from a row of logits `[vocab]` by rules. `text` is what it has so far,
+/// for a repetition penalty, and how many tokens of that were there before the first was sampled;
+/// `subsequence` and `position` are those of [`SamplingParams::row`]. [`NO_TOKEN`] where rules and logits
+/// leave none.
 pub fn sample_by_rules(
     rules: &Rules,
     logits: &mut [f32],
-    sampled: &[u32],
+    (text, given): (&[u32], usize),
     (sampling, subsequence, position): (&SamplingParams, u32, u32),
 ) -> u32 {
-    rules.apply(logits, sampled);
+    rules.apply(logits, text.get(given..).unwrap_or_default());
     let row = sampling.row(subsequence, position, 0, -1);
+    let seen = (sampling.repetition_penalty != 1.0).then(|| {
+        let mut seen = vec![0; logits.len().div_ceil(32)];
+        text.iter().for_each(|token| mark_seen(&mut seen, *token));
+        seen
+    });
     match logits.is_empty() {
         true => NO_TOKEN,
-        false => sample_row(logits, None, &row, exp::<FusedMadd>, &mut Scratch::new(logits.len())),
+        false => {
+            let scratch = &mut Scratch::new(logits.len());
+            sample_row(logits, seen.as_deref(), &row, exp::<FusedMadd>, scratch)
+        }
     }
 }
 

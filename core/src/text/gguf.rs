@@ -22,7 +22,7 @@ use crate::{Error, Result};
 /// The metadata under `tokenizer.` of a GGUF file, key by key.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GgufVocab {
-    /// `tokenizer.ggml.model`: `gpt2`, `llama`, `t5` or `bert`.
+    /// `tokenizer.ggml.model`: `gpt2`, `llama`, `gemma4`, `t5` or `bert`.
     pub model: String,
     /// `tokenizer.ggml.pre`: how byte-level BPE splits text; empty counts as `default`.
     pub pre: String,
@@ -94,7 +94,7 @@ const BYTE: i32 = 6;
 const MAX_SCORED: usize = 1024;
 /// Control tokens that end a turn. GGUF names one end token; models have several, and the lists that other
 /// formats keep in `generation_config.json` have no place in it.
-const TURN_ENDS: [&str; 7] = [
+const TURN_ENDS: [&str; 8] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
@@ -102,6 +102,7 @@ const TURN_ENDS: [&str; 7] = [
     "<|endoftext|>",
     "<|end|>",
     "<end_of_turn>",
+    "<turn|>",
 ];
 
 impl Tokenizer {
@@ -113,10 +114,12 @@ impl Tokenizer {
         check(vocab)?;
         let mut model = match vocab.model.as_str() {
             "gpt2" => byte_level(vocab)?,
-            "llama" => scored(vocab)?,
+            "llama" if vocab.scores.is_empty() => return Err(broken("model `llama` without scores")),
+            "llama" => by_bytes(vocab, merges_by_score(vocab)?, vocab.add_space_prefix.unwrap_or(true))?,
+            "gemma4" => by_bytes(vocab, merges(vocab)?, false)?,
             "t5" => unigram(vocab)?,
             "bert" => word_piece(vocab)?,
-            other => return Err(unsupported("model", other, "gpt2, llama, t5, bert")),
+            other => return Err(unsupported("model", other, "gpt2, llama, gemma4, t5, bert")),
         };
         let added = |wanted: i32, special: bool| {
             let ids = (0..vocab.tokens.len()).filter(move |&id| kind(vocab, id) == wanted);
@@ -187,14 +190,18 @@ fn part<T: serde::de::DeserializeOwned>(description: Value) -> Result<T> {
     serde_json::from_value(description).map_err(|e| Error::internal(format!("tokenizer part: {e}")))
 }
 
+/// The merges that a file lists, best first.
+fn merges(vocab: &GgufVocab) -> Result<Merges> {
+    let pair = |(i, merge): (usize, &String)| match merge.split_once(' ') {
+        Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
+        None => Err(broken(format!("merge {i} is `{merge}`, not a pair"))),
+    };
+    vocab.merges.iter().enumerate().map(pair).collect()
+}
+
 /// `gpt2`: byte-level BPE.
 fn byte_level(vocab: &GgufVocab) -> Result<tokenizers::Tokenizer> {
-    let mut merges: Merges = Vec::with_capacity(vocab.merges.len());
-    for (i, merge) in vocab.merges.iter().enumerate() {
-        let (left, right) =
-            merge.split_once(' ').ok_or_else(|| broken(format!("merge {i} is `{merge}`, not a pair")))?;
-        merges.push((left.to_owned(), right.to_owned()));
-    }
+    let merges = merges(vocab)?;
     let Splitting { steps, whole_words, compose } = splitting(&vocab.pre)?;
     let bpe = BPE::builder().vocab_and_merges::<tokenizers::models::bpe::Vocab>(ids(numbered(vocab)), merges);
     let mut model = tokenizers::Tokenizer::new(bpe.ignore_merges(whole_words).build().map_err(broken)?);
@@ -209,19 +216,16 @@ fn byte_level(vocab: &GgufVocab) -> Result<tokenizers::Tokenizer> {
     Ok(model)
 }
 
-/// `llama`: SentencePiece's BPE. A merge is as good as the score of the token it makes.
-fn scored(vocab: &GgufVocab) -> Result<tokenizers::Tokenizer> {
-    if vocab.scores.is_empty() {
-        return Err(broken("model `llama` without scores"));
-    }
+/// SentencePiece's BPE, a space in front of a text or none: `llama`, where a merge is as good as the score of
+/// the token it makes, and `gemma4`, whose merges are listed.
+fn by_bytes(vocab: &GgufVocab, merges: Merges, prefix: bool) -> Result<tokenizers::Tokenizer> {
     let bpe = BPE::builder()
-        .vocab_and_merges::<tokenizers::models::bpe::Vocab>(ids(numbered(vocab)), merges_by_score(vocab)?)
+        .vocab_and_merges::<tokenizers::models::bpe::Vocab>(ids(numbered(vocab)), merges)
         .byte_fallback(true)
         .fuse_unk(true);
     let unknown = vocab.unk.map(|id| vocab.tokens[id as usize].clone());
     let bpe = unknown.into_iter().fold(bpe, |bpe, token| bpe.unk_token(token));
     let mut model = tokenizers::Tokenizer::new(bpe.build().map_err(broken)?);
-    let prefix = vocab.add_space_prefix.unwrap_or(true);
     let blank = json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"});
     let normalizer = match prefix {
         true => {
@@ -269,7 +273,7 @@ fn unigram(vocab: &GgufVocab) -> Result<tokenizers::Tokenizer> {
 }
 
 /// Every pair of tokens whose concatenation is a token, best score first, then the lowest ids.
-fn merges_by_score(vocab: &GgufVocab) -> Result<Merges> {
+pub(super) fn merges_by_score(vocab: &GgufVocab) -> Result<Merges> {
     let text = |id: usize| !matches!(kind(vocab, id), UNKNOWN | CONTROL | BYTE);
     let known: HashMap<&str, u32> =
         numbered(vocab).rev().filter(|&(id, _)| text(id as usize)).map(|(id, token)| (token, id)).collect();

@@ -91,6 +91,30 @@ fn scored_vocabularies_give_the_goldens_ids() {
     same_ids("llama", &vocab);
 }
 
+/// Gemma 4's pieces as LLaMA's, by merges that are listed and without a space in front of a text.
+#[test]
+fn listed_merges_of_pieces_give_the_ids_of_a_text_with_its_space() {
+    let mut vocab = converted("llama", "gemma4", "gemma4");
+    vocab.token_type[vocab.unk.unwrap() as usize] = 2;
+    let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
+    let mut plain = 0;
+    for example in examples("llama") {
+        let text = example["text"].as_str().unwrap();
+        // Spaces at either end belong to LLaMA's own steps.
+        if text.is_empty() || text.trim() != text || text.contains('<') {
+            continue;
+        }
+        plain += 1;
+        let ids = tokenizer.encode(&format!(" {text}"), false).unwrap();
+        assert_eq!(ids, numbers(&example["ids_no_special"]), "{text:?}");
+        assert_eq!(tokenizer.decode(&ids, true).unwrap(), format!(" {text}"));
+    }
+    assert!(plain >= 5, "{plain}");
+    vocab.merges[1] = "alone".into();
+    let error = Tokenizer::from_gguf(&vocab).unwrap_err().to_string();
+    assert!(error.contains("merge 1 is `alone`"), "{error}");
+}
+
 #[test]
 fn word_piece_vocabularies_give_the_goldens_ids() {
     let plain = converted("bert", "bert", "");

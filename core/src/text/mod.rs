@@ -26,6 +26,7 @@ mod splitting;
 mod stages;
 pub mod stop;
 pub mod template;
+mod to_gguf;
 pub mod tokenizer;
 mod vocabulary;
 

@@ -8,6 +8,16 @@ use super::{byte_level, characters, clip, rank_bpe, sentencepiece};
 use crate::checkpoint::{TokenizerFiles, VocabularyFiles};
 use crate::{Error, Result};
 
+/// `tokenizer.json` as a message names it: several models may be there.
+fn of_folder(name: &str, error: Error) -> Error {
+    match error {
+        Error::Format { file, what } if file == "tokenizer.json" => {
+            Error::Format { file: format!("{}/{file}", name.trim_end_matches('/')), what }
+        }
+        other => other,
+    }
+}
+
 impl Tokenizer {
     /// The tokenizer of a checkpoint, from `tokenizer.json`, older tokenizers' files or GGUF metadata; `name`
     /// is the model's, for messages.
@@ -17,7 +27,7 @@ impl Tokenizer {
     pub fn from_files(name: &str, files: TokenizerFiles) -> Result<Self> {
         match files {
             TokenizerFiles::HuggingFace { tokenizer_json: Some(json), tokenizer_config, .. } => {
-                Self::from_json(&json, &tokenizer_config)
+                Self::from_json(&json, &tokenizer_config).map_err(|error| of_folder(name, error))
             }
             TokenizerFiles::HuggingFace { vocabulary: Some(files), tokenizer_config, .. } => {
                 Self::from_vocabulary(&files, &tokenizer_config)

@@ -19,7 +19,7 @@ pub(super) struct Splitting {
 }
 
 /// The ways of splitting that GGUF names.
-const SPLITTINGS: &str = "default, gpt-2, mpt, olmo, phi-2, jina-v2-en, mellum, a.x-4.0, smollm, starcoder, \
+pub(super) const SPLITTINGS: &str = "default, gpt-2, mpt, olmo, phi-2, jina-v2-en, mellum, a.x-4.0, smollm, starcoder, \
     refact, command-r, codeshell, llama-bpe, falcon3, pixtral, dbrx, smaug-bpe, qwen2, deepseek-r1-qwen, \
     megrez, stablelm2, tekken, gpt-4o, llama4, seed-coder, deepseek-coder, falcon";
 
@@ -74,6 +74,25 @@ pub(super) fn splitting(pre: &str) -> Result<Splitting> {
         other => return Err(unsupported("pre", other, SPLITTINGS)),
     };
     Ok(Splitting { steps, whole_words, compose })
+}
+
+/// The first name that stands for these steps; `default` is none, which llama.cpp warns of.
+pub(super) fn named(steps: &[&Value], whole_words: bool, compose: bool) -> Option<&'static str> {
+    let same = |known: &Value, step: &Value| {
+        // Where tokens begin in a text changes none of them.
+        let plain = |step: &Value| {
+            let mut step = step.clone();
+            step.as_object_mut().map(|step| step.remove("trim_offsets"));
+            step
+        };
+        plain(known) == plain(step)
+    };
+    SPLITTINGS.split(", ").filter(|name| *name != "default").find(|name| {
+        let known = splitting(name).ok().filter(|known| {
+            (known.whole_words, known.compose, known.steps.len()) == (whole_words, compose, steps.len())
+        });
+        known.is_some_and(|known| known.steps.iter().zip(steps).all(|(known, step)| same(known, step)))
+    })
 }
 
 /// A field of a GGUF file's tokenizer that has a value which is not known.

@@ -306,6 +306,11 @@ impl Tokenizer {
         Detokenizer::new(self.0.vocabulary.clone(), self.0.decoder.clone(), skip_special)
     }
 
+    /// Ids that stand before and behind every text; none where they depend on the text.
+    pub(super) fn frame(&self) -> Option<&(Vec<u32>, Vec<u32>)> {
+        self.0.frame.as_ref()
+    }
+
     pub(super) fn vocabulary(&self) -> &Vocabulary {
         &self.0.vocabulary
     }

@@ -94,6 +94,16 @@ fn ids_outside_the_vocabulary_have_no_text() {
     assert_eq!(tokenizer.decode(&padded, true).unwrap(), "Hello");
 }
 
+/// Several models may be there: the message says whose file it is.
+#[test]
+fn an_error_names_the_folder() {
+    for name in ["models/x", "models/x/"] {
+        let files = crate::checkpoint::TokenizerFiles::from_bytes(Some(b"{".to_vec()), None, None);
+        let error = Tokenizer::from_files(name, files.unwrap()).map(drop).unwrap_err().to_string();
+        assert!(error.starts_with("models/x/tokenizer.json: "), "{error}");
+    }
+}
+
 #[test]
 fn broken_files_are_errors() {
     for bytes in [&b""[..], b"{}", b"[1]", b"{\"model\": 3}", b"\xff\xfe"] {

@@ -23,6 +23,8 @@ pub struct ConvertOptions {
     pub world: usize,
     /// Format for matmuls whose binding allows it; none keeps what is stored.
     pub quantize: Option<WeightFormat>,
+    /// As [`LoadOptions::quantize_embeddings`].
+    pub quantize_embeddings: bool,
 }
 
 /// What was written.
@@ -49,10 +51,10 @@ pub fn convert(
     options: ConvertOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Converted> {
-    let ConvertOptions { world, quantize } = options;
+    let ConvertOptions { world, quantize, quantize_embeddings } = options;
     let group = Rank::new(0, world)?;
     let source = files.source.as_ref();
-    let load = LoadOptions { quantize, world, ..LoadOptions::default() };
+    let load = LoadOptions { quantize, quantize_embeddings, world, ..LoadOptions::default() };
     let shares = shares_of(source, spec, resolved, load)?;
     let as_stored = stored_shares(source, spec, resolved, load)?;
     let stored = |one: &Resolved<'_>| match one.binding.role.is_vector() {

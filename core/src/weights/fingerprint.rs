@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::checkpoint::ready::ReadyOperand;
 use crate::checkpoint::{Source, TensorInfo};
-use crate::mem::WeightFormat;
+use crate::mem::{AT_ONCE, WeightFormat};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -34,7 +34,10 @@ impl<'a> Fingerprinted<'a> {
     fn note(&self, name: String, what: &str, bytes: &[u8]) {
         let mut sum = crc32fast::Hasher::new();
         sum.update(what.as_bytes());
-        sum.update(bytes);
+        for some in bytes.chunks(AT_ONCE) {
+            sum.update(some);
+            self.source.release_bytes(some);
+        }
         self.tensors.lock().unwrap_or_else(PoisonError::into_inner).insert(name, sum.finalize());
     }
 }
@@ -57,6 +60,10 @@ impl Source for Fingerprinted<'_> {
 
     fn release(&self, name: &str) {
         self.source.release(name);
+    }
+
+    fn release_bytes(&self, bytes: &[u8]) {
+        self.source.release_bytes(bytes);
     }
 
     fn total_bytes(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! An operand in host memory on its way to the backend: rows of one format, in one or several parts.
 
 use crate::checkpoint::TensorInfo;
-use crate::mem::{Block, Float, Groups, Stored, WeightFormat};
+use crate::mem::{Block, Float, Groups, Release, Stored, WeightFormat};
 use crate::policy::{Part, RowOrder};
 use crate::quant::{decode_rows, encode_rows};
 use crate::{Error, Result};
@@ -69,7 +69,7 @@ impl<'a> HostMatrix<'a> {
         }
     }
 
-    fn with(self, rows: usize, cols: usize, bytes: Vec<u8>) -> Self {
+    pub(super) fn with(self, rows: usize, cols: usize, bytes: Vec<u8>) -> Self {
         Self { rows, cols, parts: vec![Cow::Owned(bytes)], ..self }
     }
 
@@ -165,7 +165,7 @@ impl<'a> HostMatrix<'a> {
     }
 
     /// Rows and their bytes; of a vector, elements and theirs.
-    fn units(&self) -> Result<(usize, usize)> {
+    pub(super) fn units(&self) -> Result<(usize, usize)> {
         match (self.rows == 1, self.format) {
             (false, _) => Ok((self.rows, self.row_bytes())),
             (true, WeightFormat::Plain(dtype)) => Ok((self.cols, dtype.bytes())),
@@ -391,29 +391,23 @@ impl<'a> HostMatrix<'a> {
 
     /// The same values in f32.
     pub fn into_f32(self) -> Result<Self> {
-        self.into_format(WeightFormat::Plain(Float::F32))
+        self.into_format(WeightFormat::Plain(Float::F32), Release::default())
     }
 
-    /// The values rounded to `format`.
+    /// The values rounded to `format`; `release` is called with those that are.
     ///
     /// # Errors
     /// `Tensor` when the columns are no whole blocks.
-    pub fn into_format(self, format: WeightFormat) -> Result<Self> {
+    pub fn into_format(self, format: WeightFormat, release: Release<'_>) -> Result<Self> {
         if format == self.format {
             return Ok(self);
         }
         if self.format.block().is_some() && self.format.block() == format.block() {
             return Ok(Self { format, ..self });
         }
-        if let Some(b) = format.block() {
-            if !b.can_encode() {
-                let what = format!("cannot be quantized to {}, which is only read", b.name());
-                return Err(Error::tensor(&self.name, what));
-            }
-            if !self.cols.is_multiple_of(b.values()) {
-                let what = format!("{} columns are no whole {format} blocks of {}", self.cols, b.values());
-                return Err(Error::tensor(&self.name, what));
-            }
+        if let Some(b) = format.block().filter(|b| !self.cols.is_multiple_of(b.values())) {
+            let what = format!("{} columns are no whole {format} blocks of {}", self.cols, b.values());
+            return Err(Error::tensor(&self.name, what));
         }
         // A few rows at a time: the f32 values of a whole operand could take twice its file's memory.
         let most = (PIECE / self.cols.max(1)).max(1);
@@ -427,6 +421,7 @@ impl<'a> HostMatrix<'a> {
             decode_rows(self.format, self.cols, piece, &mut values)?;
             encode_rows(format, self.cols, &values, &mut bytes[at..at + rows * to]);
             at += rows * to;
+            release.bytes(piece);
         }
         let (rows, cols) = (self.rows, self.cols);
         Ok(Self { format, ..self.with(rows, cols, bytes) })
@@ -542,7 +537,7 @@ mod tests {
     fn groups_with_a_shorter_one_at_the_end_are_divided_between_groups() {
         let values: Vec<f32> = (0..160).map(|i| (i * 37 % 101) as f32 - 50.0).collect();
         let format = "int4a:32".parse().unwrap();
-        let m = || rows(&[2, 80], &values).into_format(format).unwrap();
+        let m = || rows(&[2, 80], &values).into_format(format, Release::default()).unwrap();
         let whole = m().to_f32().unwrap();
         for range in [0..32, 32..64, 0..64, 64..80, 32..80] {
             let part = m().take_columns(range.clone()).unwrap().to_f32().unwrap();

@@ -8,7 +8,9 @@
 //! Not here: names (`policy`), formats' codecs (`quant`), layouts (a backend's `prepare_weight`).
 
 pub mod convert;
+mod file_order;
 mod fingerprint;
+pub mod gguf;
 mod host_matrix;
 mod merge;
 mod operand;
@@ -29,7 +31,7 @@ pub use uses::Uses;
 use crate::Result;
 use crate::backend::{Backend, Weight};
 use crate::checkpoint::Source;
-use crate::mem::{HostWeight, WeightInfo, WeightUse};
+use crate::mem::{HostWeight, Release, WeightInfo, WeightUse};
 use crate::policy::{Binding, Grains, ModelSpec, Part, Rank, Resolved, Role, Shard, Shares, Slot};
 use std::collections::BTreeMap;
 
@@ -76,7 +78,8 @@ pub fn load<B: Backend>(
     let mut order: Vec<&Resolved<'_>> = resolved.iter().collect();
     order.sort_by_key(|r| (r.binding.role.layer.is_some(), r.binding.role));
     let mut operands = Operands::default();
-    let (mut done, total) = (0, source.total_bytes());
+    let packed = |bytes: &[u8]| source.release_bytes(bytes);
+    let (mut read, total, release) = (0, source.total_bytes(), Release::by(&packed));
     for one in order {
         let role = one.binding.role;
         let pieces = pieces(source, spec, resolved, one, options)?;
@@ -89,7 +92,7 @@ pub fn load<B: Backend>(
             }
             let whole =
                 operand::read(source, (spec, stored.as_ref()), (one, heads.as_ref()), piece, options)?;
-            done += whole.bytes_read(one, counted..piece.sources.end);
+            read += whole.bytes_read(one, counted..piece.sources.end);
             counted = piece.sources.end;
             let Some(own) = own else { continue };
             let rows = whole.of_rank((spec, &shares), one, piece, &own, rank)?;
@@ -98,7 +101,7 @@ pub fn load<B: Backend>(
             }
             if let Some((head, own)) = head_of_table(spec, &shares, &role, rank)? {
                 let rows = own.take(rows.borrowed())?;
-                let weight = prepare(backend, &head.to_string(), WeightUse::MATMUL, rows, uses)?;
+                let weight = prepare(backend, &head.to_string(), WeightUse::MATMUL, rows, (uses, release))?;
                 operands.prepared.insert(head, vec![weight]);
             }
             let used_for = own_use((&own_spec, &shares), &one.binding, &own, pieces.len() > 1);
@@ -107,16 +110,15 @@ pub fn load<B: Backend>(
                 (None, Slot::PositionBias) => rows.into_f32()?.in_one_row(),
                 (None, _) => rows,
             };
-            prepared.push(prepare(backend, &piece.name, used_for, rows, uses)?);
+            prepared.push(prepare(backend, &piece.name, used_for, rows, (uses, release))?);
         }
         if !prepared.is_empty() {
             operands.prepared.insert(role, prepared);
         }
         source.release_ready(&role.to_string());
         one.tensors.iter().for_each(|t| source.release(&t.name));
-        progress(done.min(total), total);
+        progress(read.min(total), total);
     }
-    computed(backend, spec, uses, &mut operands)?;
     Ok(operands)
 }
 
@@ -149,32 +151,36 @@ impl<W> Default for Operands<W> {
 /// The name of computed positions.
 pub(crate) const POSITIONS: &str = "computed positions";
 
-/// The tables that are made of a description, which no checkpoint stores.
-fn computed<B: Backend>(
+/// Adds the tables that are made of a description, which no checkpoint stores: of the model's `positions`, or
+/// of as many as sequences will come to. A configuration may name any number of them.
+///
+/// # Errors
+/// What packing raises.
+pub(crate) fn compute<B: Backend>(
     backend: &B,
     spec: &ModelSpec,
+    positions: usize,
     uses: &Uses,
     operands: &mut Operands<Weight<B>>,
 ) -> Result<()> {
-    operands.query_factors = query_factors(backend, spec, uses)?;
+    let make = |name: &str, table: Vec<f32>, rows: usize| {
+        let rows = HostMatrix::of_f32(name, &table).in_rows(rows);
+        prepare(backend, name, WeightUse::Embedding, rows, (uses, Release::default())).map(Some)
+    };
+    if let Some(factors) = spec.query_factors(positions) {
+        let rows = factors.len();
+        operands.query_factors = make(QUERY_FACTORS, factors, rows)?;
+    }
     for (stack, to) in spec.stacks().into_iter().zip(&mut operands.positions) {
-        if let Some(table) = stack.position_table() {
-            let rows = HostMatrix::of_f32(POSITIONS, &table).in_rows(stack.max_positions);
-            *to = Some(prepare(backend, POSITIONS, WeightUse::Embedding, rows, uses)?);
+        if let Some(table) = stack.position_table(positions) {
+            *to = make(POSITIONS, table, stack.max_positions.min(positions))?;
         }
     }
     Ok(())
 }
 
-/// The name of the table that is made of a description.
+/// The name of factors of queries.
 pub(crate) const QUERY_FACTORS: &str = "query factors";
-
-/// That table, of models whose queries grow.
-fn query_factors<B: Backend>(backend: &B, spec: &ModelSpec, uses: &Uses) -> Result<Option<Weight<B>>> {
-    let Some(factors) = spec.query_factors() else { return Ok(None) };
-    let rows = HostMatrix::of_f32(QUERY_FACTORS, &factors).in_rows(factors.len());
-    prepare(backend, QUERY_FACTORS, WeightUse::Embedding, rows, uses).map(Some)
-}
 
 /// What the ranks of a group share of a model that is loaded as `options` say: leaves depend on the formats
 /// of the weights.
@@ -219,12 +225,12 @@ fn prepare<B: Backend>(
     name: &str,
     used_for: WeightUse,
     rows: HostMatrix<'_>,
-    uses: &Uses,
+    (uses, release): (&Uses, Release<'_>),
 ) -> Result<Weight<B>> {
     let rows = if used_for == WeightUse::Vector { rows.into_f32()? } else { rows };
     let HostMatrix { rows: count, cols, format, parts, .. } = rows;
     let info = WeightInfo { name: name.to_string(), rows: count, cols, format, used_for };
-    backend.prepare_weight(HostWeight::new(info, parts)?, uses.of(name))
+    backend.prepare_weight(HostWeight::new(info, parts)?.releasing(release), uses.of(name))
 }
 
 /// The head that a rank makes of its rows of the token table, where the model's has no rows of its own.

@@ -6,7 +6,7 @@
 
 use super::{HostMatrix, LoadOptions, Own, Piece, merge, pieces};
 use crate::checkpoint::{Source, TensorInfo};
-use crate::mem::WeightFormat;
+use crate::mem::{Release, WeightFormat};
 use crate::policy::{HeadSpec, ModelSpec, Part, Rank, Resolved, Role, Shares, Slot};
 use crate::quant::plain;
 use crate::{Error, Result};
@@ -82,7 +82,7 @@ pub(super) fn read<'a>(
             rows.into_f32()?.take_outputs(std::slice::from_ref(&piece.outputs))?
         }
         true => rows.into_f32()?,
-        false => requantized(rows, one, options)?,
+        false => requantized(rows, one, (piece, options), Release::by(&|bytes| source.release_bytes(bytes)))?,
     };
     Ok(Whole::Matrix(rows))
 }
@@ -142,7 +142,8 @@ fn ready<'a>(
         if parts.iter().any(|part| part.outputs() > 0) {
             parts.retain(|part| part.outputs() > 0);
         }
-        requantized(HostMatrix::fuse(parts)?, one, options)
+        let release = |bytes: &[u8]| source.release_bytes(bytes);
+        requantized(HostMatrix::fuse(parts)?, one, (piece, options), Release::by(&release))
     };
     ranks.into_iter().map(one_of).collect::<Result<_>>().map(Some)
 }
@@ -214,7 +215,12 @@ pub(super) fn of_heads<'a>(
     };
     let bytes = source.bytes(&tensor.name)?;
     has_numbers(tensor, &bytes)?;
-    HostMatrix::new(tensor, bytes, role.part).map(Some)
+    // Matrices of heads lie one below the other.
+    let shape = match tensor.shape[..] {
+        [heads, rows, cols] => vec![heads * rows, cols],
+        _ => tensor.shape.clone(),
+    };
+    HostMatrix::new(&TensorInfo { shape, ..(**tensor).clone() }, bytes, role.part).map(Some)
 }
 
 /// Taps `[outputs, kernel * columns]`, stored `[outputs, columns, kernel]`: as they are, or behind the length
@@ -253,6 +259,9 @@ fn of_head(
     let (Some(latent), Some(width)) = (latent, pieces::head_width(spec, role)) else {
         return Err(Error::internal(format!("{role} without heads")));
     };
+    if latent.apart {
+        return Ok(all.borrowed().take_outputs(std::slice::from_ref(&piece.outputs))?.owned());
+    }
     let start = piece.outputs.start / width.max(1) * (latent.plain + latent.value);
     let (middle, end) = (start + latent.plain, start + latent.plain + latent.value);
     let own = if role.slot == Slot::KeyUp { start..middle } else { middle..end };
@@ -281,11 +290,16 @@ fn has_numbers(tensor: &TensorInfo, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// In the format that the options ask for, where the binding allows it.
-fn requantized<'a>(rows: HostMatrix<'a>, one: &Resolved<'_>, options: LoadOptions) -> Result<HostMatrix<'a>> {
-    match options.quantize {
-        Some(format) if one.binding.quantize => rows.into_format(format),
-        _ => Ok(rows),
+/// In the piece's format where the options ask for one and the binding allows it.
+fn requantized<'a>(
+    rows: HostMatrix<'a>,
+    one: &Resolved<'_>,
+    (piece, options): (&Piece, LoadOptions),
+    release: Release<'_>,
+) -> Result<HostMatrix<'a>> {
+    match options.quantized(&one.binding) {
+        Some(_) => rows.into_format(piece.format, release),
+        None => Ok(rows),
     }
 }
 
@@ -339,7 +353,7 @@ impl Whole<'_> {
 
 impl HostMatrix<'_> {
     /// The same rows with bytes of their own.
-    fn owned(self) -> HostMatrix<'static> {
+    pub(super) fn owned(self) -> HostMatrix<'static> {
         let parts = self.parts.into_iter().map(|p| Cow::Owned(p.into_owned())).collect();
         HostMatrix { name: self.name, rows: self.rows, cols: self.cols, format: self.format, parts }
     }

@@ -2,6 +2,7 @@
 
 use crate::config::deepspeed::DeepSpeedConfig;
 use crate::mem::{Float, WeightFormat};
+use crate::policy::{Binding, Part, Role, Slot};
 
 /// What the loader may do on the way.
 #[derive(Debug, Clone, Copy)]
@@ -9,8 +10,12 @@ pub struct LoadOptions {
     /// Element type of the activations that the model will run with: a backend then packs weights for it on
     /// their way. None: as the first step asks.
     pub dtype: Option<Float>,
-    /// Format for matmuls whose binding allows it; none keeps what is stored.
+    /// Format for matmuls whose binding allows it; none keeps what is stored. Columns may ask for another
+    /// ([`WeightFormat::of_columns`]).
     pub quantize: Option<WeightFormat>,
+    /// Whether the format is that of the table of tokens, too; the head that shares it is multiplied in it
+    /// then, which is most of what a token of a small model reads.
+    pub quantize_embeddings: bool,
     /// This rank.
     pub rank: usize,
     /// Ranks that share the model.
@@ -27,6 +32,7 @@ impl LoadOptions {
         Self {
             dtype: Some(config.dtype.activations()),
             quantize: config.quantize,
+            quantize_embeddings: false,
             rank,
             world: config.tp_size,
             // 1 is also what a file without it has: experts stay whole.
@@ -35,8 +41,16 @@ impl LoadOptions {
     }
 }
 
+impl LoadOptions {
+    /// The format that is asked for an operand, whatever its columns are.
+    pub(super) fn quantized(&self, binding: &Binding) -> Option<WeightFormat> {
+        let table = Role::of(Slot::TokenEmbed, Part::Weight);
+        self.quantize.filter(|_| binding.quantize || self.quantize_embeddings && binding.role == table)
+    }
+}
+
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { dtype: None, quantize: None, rank: 0, world: 1, ep: None }
+        Self { dtype: None, quantize: None, quantize_embeddings: false, rank: 0, world: 1, ep: None }
     }
 }

@@ -113,7 +113,7 @@ pub(super) fn whole(
     let f32 = WeightFormat::Plain(Float::F32);
     let sources = 0..one.tensors.len();
     let of = |format| Piece { name: role.to_string(), outputs: 0..outputs, parts, sources, format };
-    let format = match chosen(source, one, options) {
+    let format = match chosen(source, spec, one, options) {
         _ if role.is_vector() || role.slot == Slot::PositionBias => f32,
         Some(format) => format,
         // Rows of length 1 are divided as f32.
@@ -127,7 +127,8 @@ pub(super) fn whole(
             }
             let mut formats = one.tensors.iter().map(|tensor| format_of(&tensor.name, tensor.stored));
             let first = formats.next().unwrap_or(Ok(f32))?;
-            if role.slot == Slot::KeyUp && !matches!(first, WeightFormat::Plain(_)) {
+            let turned = || !spec.block_of(&role).and_then(|block| block.latent).is_some_and(|own| own.apart);
+            if role.slot == Slot::KeyUp && !matches!(first, WeightFormat::Plain(_)) && turned() {
                 return Ok(of(f32));
             }
             // Where several formats cannot be kept apart they become f32.
@@ -138,9 +139,16 @@ pub(super) fn whole(
 }
 
 /// The format that all of an operand has, whatever its tensors are stored in.
-fn chosen(source: &dyn Source, one: &Resolved<'_>, options: LoadOptions) -> Option<WeightFormat> {
-    let asked = options.quantize.filter(|_| one.binding.quantize);
-    asked.or_else(|| source.ready_format(&one.binding.role.to_string()))
+fn chosen(
+    source: &dyn Source,
+    spec: &ModelSpec,
+    one: &Resolved<'_>,
+    options: LoadOptions,
+) -> Option<WeightFormat> {
+    let role = one.binding.role;
+    let cols = spec.shape(&role).map_or(0, |(_, cols)| cols);
+    let asked = options.quantized(&one.binding).map(|format| format.of_columns(cols));
+    asked.or_else(|| source.ready_format(&role.to_string()))
 }
 
 /// Runs of tensors of one format each; none or one where the operand stays whole: it has one format, its
@@ -155,7 +163,7 @@ pub(super) fn by_format(
     let (role, parts) = (one.binding.role, spec.parts(&one.binding.role).unwrap_or_default());
     let kept_apart = matches!(role.slot, Slot::Qkv | Slot::CrossKeyValue | Slot::Up)
         && one.binding.order == RowOrder::Plain;
-    if !kept_apart || one.tensors.len() != parts.len() || chosen(source, one, options).is_some() {
+    if !kept_apart || one.tensors.len() != parts.len() || chosen(source, spec, one, options).is_some() {
         return Ok(Vec::new());
     }
     let (mut pieces, mut start): (Vec<Piece>, usize) = (Vec::new(), 0);

@@ -1,9 +1,10 @@
-//! An allocator that counts, per thread: how much is live and how much was live at most.
+//! An allocator that counts, per thread and of all threads: how much is live and how much was live at most.
 #![allow(dead_code, reason = "each program that includes this uses a part of it")]
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
+    sync::atomic::{AtomicIsize, Ordering::Relaxed},
 };
 
 /// Counts and passes on to the system's allocator.
@@ -14,7 +15,14 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
+static ALL_LIVE: AtomicIsize = AtomicIsize::new(0);
+static ALL_PEAK: AtomicIsize = AtomicIsize::new(0);
+
 fn count(bytes: isize) {
+    let all = ALL_LIVE.fetch_add(bytes, Relaxed) + bytes;
+    if bytes > 0 {
+        ALL_PEAK.fetch_max(all, Relaxed);
+    }
     // A thread that is ending has no counters any more; what it frees is not measured.
     let _ = LIVE.try_with(|live| {
         let now = live.get().saturating_add(bytes);
@@ -66,4 +74,13 @@ pub fn peak_and_left<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
     let before = LIVE.get();
     let (out, peak) = peak(work);
     (out, peak, usize::try_from(LIVE.get() - before).unwrap_or(0))
+}
+
+/// Runs `work` and returns how many bytes all threads had allocated at most, beyond what was live before. One
+/// measurement at a time.
+pub fn peak_of_all<T>(work: impl FnOnce() -> T) -> (T, usize) {
+    let before = ALL_LIVE.load(Relaxed);
+    ALL_PEAK.store(before, Relaxed);
+    let out = work();
+    (out, usize::try_from(ALL_PEAK.load(Relaxed) - before).unwrap_or(0))
 }

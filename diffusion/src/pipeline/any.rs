@@ -5,6 +5,7 @@ use super::folder::Folder;
 use super::kind::Kind;
 use super::noise::Noise;
 use super::options::PipelineOptions;
+use super::outline::{Ahead, Outline};
 use super::request::{ImageRequest, Images, Progress};
 use super::stable::{ONE_TEXT, Stable, TWO_TEXTS};
 use super::transformers::Transformed;
@@ -31,14 +32,29 @@ impl<B: Backend> Pipeline<B> {
     /// `Config` for a class of pipeline or component that is not known, naming it; `Format` for a component
     /// that is absent; what its parts raise.
     pub fn load(backend: &Arc<B>, path: &Path, options: &PipelineOptions) -> Result<Self> {
+        Self::load_for(backend, path, options, &mut |_| Ok(()))
+    }
+
+    /// The same, with a look at what is known before a weight is read, for whatever can be refused by then:
+    /// an error of `ahead` ends it.
+    ///
+    /// # Errors
+    /// As [`Pipeline::load`]; that of `ahead`.
+    pub fn load_for(
+        backend: &Arc<B>,
+        path: &Path,
+        options: &PipelineOptions,
+        ahead: &mut dyn FnMut(&Outline) -> Result<()>,
+    ) -> Result<Self> {
+        let ahead: Ahead<'_> = ahead;
         let mut folder = Folder::open(path)?;
         options.without.iter().try_for_each(|component| folder.leave_out(component))?;
         let with_unet: Vec<&str> = ONE_TEXT.into_iter().chain(TWO_TEXTS).collect();
         let model = match (Kind::of(folder.class()), with_unet.contains(&folder.class())) {
             (Some(kind), _) => {
-                Model::Transformed(Box::new(Transformed::load(backend, &folder, kind, options)?))
+                Model::Transformed(Box::new(Transformed::load(backend, (&folder, kind), options, ahead)?))
             }
-            (None, true) => Model::Stable(Box::new(Stable::load(backend, &folder, options)?)),
+            (None, true) => Model::Stable(Box::new(Stable::load(backend, &folder, options, ahead)?)),
             (None, false) => {
                 let known: Vec<&str> =
                     with_unet.into_iter().chain(Kind::CLASSES.map(|(class, _)| class)).collect();
@@ -48,36 +64,32 @@ impl<B: Backend> Pipeline<B> {
         Ok(Self(model))
     }
 
+    /// What its files say of it.
+    pub fn outline(&self) -> &Outline {
+        match &self.0 {
+            Model::Stable(model) => model.outline(),
+            Model::Transformed(model) => model.outline(),
+        }
+    }
+
     /// The folder's scheduler.
     pub fn scheduler(&self) -> &SchedulerConfig {
-        match &self.0 {
-            Model::Stable(model) => model.scheduler(),
-            Model::Transformed(model) => model.scheduler(),
-        }
+        &self.outline().scheduler
     }
 
     /// What pictures are a multiple of, in pixels along a line: those of a latent, or of a token.
     pub fn factor(&self) -> usize {
-        match &self.0 {
-            Model::Stable(model) => model.factor(),
-            Model::Transformed(model) => model.factor(),
-        }
+        self.outline().factor
     }
 
     /// The side of the pictures that it was trained with, where that is known.
     pub fn side(&self) -> Option<usize> {
-        match &self.0 {
-            Model::Stable(model) => model.side(),
-            Model::Transformed(model) => model.side(),
-        }
+        self.outline().side
     }
 
     /// What it takes where a request does not say.
     pub fn defaults(&self) -> Defaults {
-        match &self.0 {
-            Model::Stable(model) => model.defaults(),
-            Model::Transformed(model) => model.defaults(),
-        }
+        self.outline().defaults
     }
 
     /// What became of the steps of its UNet and ControlNet, or of its transformer.

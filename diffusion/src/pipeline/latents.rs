@@ -78,10 +78,15 @@ impl Kept {
 }
 
 /// Unit noise of all pictures, each picture by itself.
-pub(super) fn unit_noise(noise: &mut dyn Noise, what: Purpose, items: usize, each: usize) -> Vec<f32> {
+pub(super) fn unit_noise(
+    noise: &mut dyn Noise,
+    what: Purpose,
+    items: usize,
+    each: usize,
+) -> Result<Vec<f32>> {
     let mut all = vec![0.0; items * each];
-    all.chunks_mut(each.max(1)).enumerate().for_each(|(item, own)| noise.fill(what, item, own));
-    all
+    all.chunks_mut(each.max(1)).enumerate().try_for_each(|(item, own)| noise.fill(what, item, own))?;
+    Ok(all)
 }
 
 /// Steps of a run that are left out; pipelines of transformers round them down.
@@ -110,7 +115,7 @@ pub(super) async fn first<B: Backend>(
     let factor = scheduler.init_noise_sigma();
     let scaled = |noise: &[f32]| noise.iter().map(|x| (f64::from(*x) * factor) as f32).collect();
     let Some(init) = &request.init else {
-        let added = unit_noise(noise, Purpose::Latents, items, each);
+        let added = unit_noise(noise, Purpose::Latents, items, each)?;
         return Ok(First { latents: scaled(&added), kept: None, extra: None });
     };
     // A run over all steps begins with noise alone where a mask says what stays.
@@ -120,7 +125,7 @@ pub(super) async fn first<B: Backend>(
     if !whole || reads == MaskInput::Absent {
         original = Some(latents_of(vae, noise, &init.rgb, (request, items), &mut samples).await?);
     }
-    let added = unit_noise(noise, Purpose::Latents, items, each);
+    let added = unit_noise(noise, Purpose::Latents, items, each)?;
     let latents = match &original {
         Some(original) if !whole => scheduler.add_noise(original, &added).map_err(of_image)?,
         _ => scaled(&added),
@@ -198,7 +203,7 @@ async fn latents_of<B: Backend>(
         let one: Vec<f32> = moments.iter().map(|x| (scale * (f64::from(*x) - shift)) as f32).collect();
         return Ok(one.repeat(items));
     }
-    let unit = unit_noise(noise, Purpose::Posterior(*samples), items, moments.len() / 2);
+    let unit = unit_noise(noise, Purpose::Posterior(*samples), items, moments.len() / 2)?;
     *samples += 1;
     let rows = moments.chunks_exact(2 * channels).cycle().zip(unit.chunks_exact(channels));
     let one = |((mean, log), unit): ((&f32, &f32), &f32)| {

@@ -161,6 +161,11 @@ impl Read {
         for found in safetensors::parse(&name, &bytes)? {
             let tensor = &found.info;
             let (component, module, side) = place(&tensor.name, &name, spelled)?;
+            // The rank of a matrix without values could be any number.
+            if tensor.elements() == 0 {
+                let what = format!("of {name} has no values: its shape is {:?}", tensor.shape);
+                return Err(Error::tensor(&*tensor.name, what));
+            }
             let mut values = vec![0.0; tensor.elements()];
             let own = &bytes[found.start as usize..found.end as usize];
             plain::to_f32(tensor.stored, own, &mut values)?;
@@ -217,10 +222,13 @@ impl Read {
         };
         let rank = down_shape.first().copied().unwrap_or(0);
         let outputs = |tensor: &TensorInfo| tensor.shape.first().copied().unwrap_or(0);
-        let all: usize = found.tensors.iter().map(|tensor| outputs(tensor)).sum();
-        let inputs = |tensor: &TensorInfo| tensor.shape.iter().skip(1).product::<usize>();
-        let odd = found.tensors.iter().any(|tensor| down.len() != rank * inputs(tensor));
-        if rank == 0 || odd || up.len() != all * rank {
+        // Of a weight without values they could be any number, too.
+        let all = found.tensors.iter().fold(0, |all: usize, tensor| all.saturating_add(outputs(tensor)));
+        let odd = found.tensors.iter().any(|tensor| {
+            let inputs = tensor.elements().checked_div(outputs(tensor)).unwrap_or(0);
+            inputs == 0 || rank.checked_mul(inputs) != Some(down.len())
+        });
+        if rank == 0 || odd || all.checked_mul(rank) != Some(up.len()) {
             let shapes: Vec<&[usize]> = found.tensors.iter().map(|tensor| &tensor.shape[..]).collect();
             let weights = if let [one] = shapes[..] { format!("{one:?}") } else { format!("{shapes:?}") };
             return no(format!("shapes {down_shape:?} and {up_shape:?} for a weight {weights}"));

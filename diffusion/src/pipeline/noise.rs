@@ -3,6 +3,7 @@
 //! Every picture has a seed of its own, and its values are a function of seed, purpose and place:
 //! a picture has the same noise alone and in a batch, on every platform.
 
+use engraft_core::Result;
 use engraft_core::sample::philox::philox4x32;
 
 /// What noise is for.
@@ -29,7 +30,10 @@ impl Purpose {
 /// Gives unit noise.
 pub trait Noise {
     /// As many values as `into` has, for the picture `item` of a batch; rows are pixels, columns channels.
-    fn fill(&mut self, what: Purpose, item: usize, into: &mut [f32]);
+    ///
+    /// # Errors
+    /// For values that are not there: the run ends with it.
+    fn fill(&mut self, what: Purpose, item: usize, into: &mut [f32]) -> Result<()>;
 }
 
 /// Normal values by Philox (SC 2011) and the method of Box and Muller, in f64: picture `i` has the seed
@@ -38,16 +42,19 @@ pub trait Noise {
 /// ```
 /// use engraft_diffusion::{Purpose, Noise, Seeded};
 ///
+/// # fn main() -> engraft_core::Result<()> {
 /// let (mut second, mut alone) = ([0.0; 3], [0.0; 3]);
-/// Seeded(7).fill(Purpose::Latents, 1, &mut second);
-/// Seeded(8).fill(Purpose::Latents, 0, &mut alone);
+/// Seeded(7).fill(Purpose::Latents, 1, &mut second)?;
+/// Seeded(8).fill(Purpose::Latents, 0, &mut alone)?;
 /// assert_eq!(second, alone);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Seeded(pub u64);
 
 impl Noise for Seeded {
-    fn fill(&mut self, what: Purpose, item: usize, into: &mut [f32]) {
+    fn fill(&mut self, what: Purpose, item: usize, into: &mut [f32]) -> Result<()> {
         let seed = self.0.wrapping_add(item as u64);
         let key = [seed as u32, (seed >> 32) as u32];
         for (block, values) in into.chunks_mut(2).enumerate() {
@@ -60,17 +67,19 @@ impl Noise for Seeded {
             let pair = [radius * libm::cos(angle), radius * libm::sin(angle)];
             values.iter_mut().zip(pair).for_each(|(to, x)| *to = x as f32);
         }
+        Ok(())
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
     fn values_are_normal_and_purposes_differ() {
         let mut values = vec![0.0f32; 100_001];
-        Seeded(3).fill(Purpose::Latents, 0, &mut values);
+        Seeded(3).fill(Purpose::Latents, 0, &mut values).unwrap();
         let moment = |k: i32| values.iter().map(|x| f64::from(*x).powi(k)).sum::<f64>() / values.len() as f64;
         let (mean, square, fourth) = (moment(1), moment(2), moment(4));
         // Four standard errors of 1, sqrt 2 and sqrt 96.
@@ -79,7 +88,7 @@ mod tests {
         assert!((neighbours / values.len() as f64).abs() < 0.013);
         for other in [Purpose::Posterior(0), Purpose::Step(0), Purpose::Step(1)] {
             let mut there = [0.0; 4];
-            Seeded(3).fill(other, 0, &mut there);
+            Seeded(3).fill(other, 0, &mut there).unwrap();
             assert_ne!(there, values[..4]);
         }
     }

@@ -26,7 +26,8 @@ pub struct PipelineOptions {
     pub without: Vec<String>,
     /// Whether large pictures are encoded and decoded in tiles, see [`Vae::enable_tiling`].
     pub vae_tiling: bool,
-    /// Whether steps are captured and replayed, where the backend can. No bit depends on it.
+    /// Whether steps, and what the autoencoder does, are captured and replayed, where the backend can. No bit
+    /// depends on it.
     pub graphs: bool,
 }
 
@@ -48,6 +49,7 @@ impl PipelineOptions {
     /// The autoencoder of these files.
     pub(super) fn vae<B: Backend>(&self, backend: &Arc<B>, files: &ModelFiles) -> Result<Vae<B>> {
         let mut vae = Vae::load(backend.clone(), files, self.dtype)?;
+        vae.set_graphs(self.graphs);
         // All at once would take memory for as many, and give the same bits.
         vae.enable_slicing();
         if self.vae_tiling {

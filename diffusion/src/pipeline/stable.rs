@@ -1,6 +1,5 @@
 //! Stable Diffusion 1, 2 and XL, and their distilled descendants (arXiv 2112.10752, 2307.01952, 2310.04378).
 
-use super::angles::check_scheduler;
 use super::control::{self, Steering};
 use super::defaults::{Defaults, GuidedBy};
 use super::folder::{Folder, of_image};
@@ -8,13 +7,14 @@ use super::latents::{First, MaskInput, decoded, first, joined, skipped, unit_noi
 use super::lora::{Read, Spelled, fuse};
 use super::noise::{Noise, Purpose};
 use super::options::PipelineOptions;
+use super::outline::{Ahead, Outline};
 use super::prompts::{self, Prompts, Reading};
 use super::request::{ImageRequest, Images, Progress, Sizes, refuse_unread};
 use super::text::{self, TextEncoder};
 use crate::controlnet::{ControlNet, check_fits};
 use crate::graph::Grid;
 use crate::model::{Unet, UnetInput};
-use crate::nets::{Conditions, UnetSpec, sinusoids};
+use crate::nets::{Conditions, UnetSpec, VaeSpec, sinusoids};
 use crate::run::StepCounts;
 use crate::vae::Vae;
 use engraft_core::backend::Backend;
@@ -49,7 +49,7 @@ pub(super) struct Stable<B: Backend> {
     unet: Unet<B>,
     control: Option<ControlNet<B>>,
     vae: Vae<B>,
-    scheduler: SchedulerConfig,
+    outline: Outline,
     reading: Reading,
 }
 
@@ -107,13 +107,39 @@ fn check_texts_fit(unet: &UnetSpec, encoders: &[(ModelFiles, (Tokenizer, Value))
     }
 }
 
+/// Refuses a UNet that reads something else than latents, alone or next to a mask and a picture.
+fn check_channels(unet: &UnetSpec, vae: &VaeSpec) -> Result<()> {
+    let (got, own) = (unet.in_channels, vae.latent_channels);
+    match got == own || got == 2 * own + 1 {
+        true => Ok(()),
+        false => Err(Error::config("in_channels", got, format!("{own} or {}", 2 * own + 1))),
+    }
+}
+
+/// What files say of a pipeline with one text encoder or with two.
+fn outline(unet: &UnetSpec, vae: &VaeSpec, scheduler: SchedulerConfig, two_texts: bool) -> Outline {
+    let guided_by = match unet.time_cond_proj_dim {
+        Some(_) => GuidedBy::Nothing,
+        None => GuidedBy::Guidance,
+    };
+    let defaults = Defaults { steps: 50, guidance: if two_texts { 5.0 } else { 7.5 }, guided_by };
+    let factor = vae.factor();
+    let side = unet.sample_size.map(|latents| latents.saturating_mul(factor));
+    Outline { factor, side, scheduler, defaults, by_angles: false }
+}
+
 impl<B: Backend> Stable<B> {
     /// Loads a folder with `model_index.json`. All files are opened before a weight is read.
     ///
     /// # Errors
     /// `Config` for a class of pipeline or component that is not known, naming it; `Format` for a component
     /// that is absent; what its parts raise.
-    pub fn load(backend: &Arc<B>, folder: &Folder, options: &PipelineOptions) -> Result<Self> {
+    pub fn load(
+        backend: &Arc<B>,
+        folder: &Folder,
+        options: &PipelineOptions,
+        ahead: Ahead<'_>,
+    ) -> Result<Self> {
         let (access, dtype) = (options.access, options.dtype);
         let texts = encoders_of(folder)?;
         let scheduler = folder.scheduler()?;
@@ -134,11 +160,16 @@ impl<B: Backend> Stable<B> {
         }
         loras.iter().try_for_each(Read::check_all_taken)?;
         let known = Unet::check(backend, &unet, dtype)?;
-        options.check_tiles(&Vae::check(backend, &vae, dtype)?.spec)?;
+        let vae_spec = Vae::check(backend, &vae, dtype)?.spec;
+        options.check_tiles(&vae_spec)?;
+        check_channels(&known.spec, &vae_spec)?;
         if let Some(files) = &control {
             check_fits(&known, &ControlNet::check(backend, files, dtype)?)?;
         }
         check_texts_fit(&known.spec, &opened)?;
+        opened.iter().try_for_each(|(files, _)| text::check(backend, files, dtype))?;
+        let outline = outline(&known.spec, &vae_spec, scheduler, texts.len() > 1);
+        ahead(&outline)?;
         let encoders = opened.into_iter();
         let encoders =
             encoders.map(|(files, tokenizer)| TextEncoder::load(backend, &files, tokenizer, dtype));
@@ -151,7 +182,7 @@ impl<B: Backend> Stable<B> {
         let vae = options.vae(backend, &vae)?;
         let penultimate = texts.len() > 1;
         let zeros = penultimate && folder.flag("force_zeros_for_empty_prompt").unwrap_or(true);
-        Ok(Self { encoders, unet, control, vae, scheduler, reading: Reading { penultimate, zeros } })
+        Ok(Self { encoders, unet, control, vae, outline, reading: Reading { penultimate, zeros } })
     }
 
     /// What became of the steps of both models.
@@ -160,28 +191,9 @@ impl<B: Backend> Stable<B> {
         self.unet.step_counts().clone().and(of_control.unwrap_or_default())
     }
 
-    /// The folder's scheduler.
-    pub fn scheduler(&self) -> &SchedulerConfig {
-        &self.scheduler
-    }
-
-    /// Pixels of a picture for every latent, along a line.
-    pub fn factor(&self) -> usize {
-        self.vae.spec().factor()
-    }
-
-    /// The side of the pictures that it was trained with, where that is known.
-    pub fn side(&self) -> Option<usize> {
-        self.unet.spec().sample_size.map(|latents| latents * self.factor())
-    }
-
-    /// What it takes where a request does not say.
-    pub fn defaults(&self) -> Defaults {
-        let guided_by = match self.unet.spec().time_cond_proj_dim {
-            Some(_) => GuidedBy::Nothing,
-            None => GuidedBy::Guidance,
-        };
-        Defaults { steps: 50, guidance: if self.reading.penultimate { 5.0 } else { 7.5 }, guided_by }
+    /// What its files say of it.
+    pub fn outline(&self) -> &Outline {
+        &self.outline
     }
 
     /// Whether it can run such a request, and then whether the UNet reads a mask and a picture next to its
@@ -190,8 +202,7 @@ impl<B: Backend> Stable<B> {
     /// # Errors
     /// `Config`, naming the field.
     pub fn check(&self, request: &ImageRequest) -> Result<bool> {
-        request.check(self.factor())?;
-        check_scheduler(request.scheduler.as_ref().unwrap_or(&self.scheduler), false)?;
+        self.outline.check(request)?;
         self.check_texts(request)?;
         control::check(self.control.as_ref(), request)?;
         self.reads_masks(request)
@@ -209,9 +220,9 @@ impl<B: Backend> Stable<B> {
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Option<Images>> {
         let reads = if self.check(request)? { MaskInput::Latents } else { MaskInput::Absent };
-        let steps = request.steps.unwrap_or(self.defaults().steps);
+        let steps = request.steps.unwrap_or(self.outline.defaults.steps);
         let (mut run, size) = self.begin(request)?;
-        let config = request.scheduler.as_ref().unwrap_or(&self.scheduler);
+        let config = request.scheduler.as_ref().unwrap_or(&self.outline.scheduler);
         // LCM chooses its steps by it; the others begin later.
         let strength = request.init.as_ref().map(|init| init.strength);
         let strength = strength.filter(|_| config.class() == Class::Lcm).unwrap_or(1.0);
@@ -231,7 +242,8 @@ impl<B: Backend> Stable<B> {
             let output = self.output(&run, &scheduler, &latents, (*time, at)).await?;
             let added = scheduler
                 .needs_noise()
-                .then(|| unit_noise(noise, Purpose::Step(i - skipped), run.items, run.each));
+                .then(|| unit_noise(noise, Purpose::Step(i - skipped), run.items, run.each))
+                .transpose()?;
             scheduler.step(&output, &mut latents, added.as_deref()).map_err(of_image)?;
             if let Some(kept) = &kept {
                 kept.blend(&scheduler, i + 1 == calls.len(), &mut latents)?;
@@ -265,22 +277,21 @@ impl<B: Backend> Stable<B> {
     /// Whether the UNet reads a mask and a picture next to its sample.
     ///
     /// # Errors
-    /// `Config` where it does and there is no mask, and for channels that mean something else.
+    /// `Config` where it does and there is no mask.
     fn reads_masks(&self, request: &ImageRequest) -> Result<bool> {
         let (got, own) = (self.unet.spec().in_channels, self.vae.spec().latent_channels);
         let masked = request.init.as_ref().is_some_and(|init| init.mask.is_some());
-        match (got == own, got == 2 * own + 1, masked) {
-            (true, ..) => Ok(false),
-            (false, true, true) => Ok(true),
-            (false, true, false) => Err(Error::config("mask", "none", "one: this model fills in pictures")),
-            (false, false, _) => Err(Error::config("in_channels", got, format!("{own} or {}", 2 * own + 1))),
+        match (got == own, masked) {
+            (true, _) => Ok(false),
+            (false, true) => Ok(true),
+            (false, false) => Err(Error::config("mask", "none", "one: this model fills in pictures")),
         }
     }
 
     /// Encodes the prompts and gives the UNet what stays the same from step to step.
     fn begin(&mut self, request: &ImageRequest) -> Result<(Run, Grid)> {
         let items = request.prompts.len();
-        let own = self.defaults();
+        let own = self.outline.defaults;
         let scale = own.scale(request);
         let guided = scale.is_some();
         let prompts = prompts::encode(&mut self.encoders, request, self.reading, guided)?;
@@ -289,7 +300,7 @@ impl<B: Backend> Stable<B> {
         let embedded = self.unet.spec().time_cond_proj_dim;
         let guidance = embedded.map(|width| sinusoids(&vec![read; texts], width, false, 1.0));
         let added = self.added(&prompts, request, texts)?;
-        let factor = self.factor();
+        let factor = self.outline.factor;
         let size = Grid { height: request.height / factor, width: request.width / factor };
         let input = UnetInput {
             text: &prompts.rows,

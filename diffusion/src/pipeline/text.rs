@@ -4,9 +4,10 @@ use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{ModelFiles, TensorInfo};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, EncoderInput, Engine, ForwardWant, Layers, Pick};
-use engraft_core::inject::inject;
+use engraft_core::inject::{self, inject};
 use engraft_core::mem::Float;
-use engraft_core::policy::{Part, Registry};
+use engraft_core::ops::Signature;
+use engraft_core::policy::{Catalog, Part, Registry, resolve};
 use engraft_core::text::Tokenizer;
 use engraft_core::weights::{HostMatrix, LoadOptions};
 use engraft_core::{Error, Result};
@@ -94,6 +95,25 @@ fn final_norm<'f>(files: &'f ModelFiles, part: &str) -> Result<&'f TensorInfo> {
     found.ok_or_else(|| Error::tensor(&name[0], format!("is not in {}", files.source.file())))
 }
 
+/// Refuses an encoder whose tensors are others than its configuration asks for, and one that the backend
+/// cannot run, before a weight is read.
+///
+/// # Errors
+/// What recognising it raises; `Unsupported`, naming op, operand and reason.
+pub(super) fn check<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float) -> Result<()> {
+    let (spec, policy, config) = inject::describe(files, &Registry::default())?;
+    let catalog = Catalog::new(files.source.tensors());
+    let resolved = resolve(policy.as_ref(), &spec, &config, catalog)?;
+    let coverage = |signature: &Signature| backend.coverage(signature);
+    let (source, options) = (files.source.as_ref(), options(dtype));
+    inject::check(backend.name(), &coverage, source, &spec, &resolved, options).map(drop)
+}
+
+/// How encoders are loaded.
+fn options(dtype: Float) -> LoadOptions {
+    LoadOptions { dtype: Some(dtype), ..LoadOptions::default() }
+}
+
 /// What an encoder says of a text.
 pub(super) struct Encoded {
     /// `[length, width]`.
@@ -175,15 +195,14 @@ impl<B: Backend> TextEncoder<B> {
             // A text is read once: nothing is found again.
             prefix_cache: false,
             dtype,
-            kv_dtype: dtype,
+            kv_dtype: dtype.into(),
             max_context: length,
             max_step_tokens: (length * 2).max(1),
             max_seqs: 2,
             ..EngineConfig::default()
         };
         let final_norm = (reader == Reader::Clip).then(|| FinalNorm::read(files)).transpose()?;
-        let options = LoadOptions { dtype: Some(dtype), ..LoadOptions::default() };
-        let model = inject(backend, files, &Registry::default(), length, options, &mut |_, _| {})?;
+        let model = inject(backend, files, &Registry::default(), length, options(dtype), &mut |_, _| {})?;
         let engine = Engine::new(backend.clone(), model, engine)?;
         let width = engine.model().spec.hidden;
         Ok(Self { engine, tokenizer, length, pad, width, final_norm })

@@ -10,12 +10,13 @@ use super::latents::{First, MaskInput, decoded, first, joined, skipped, unit_noi
 use super::lora::{Read, fuse};
 use super::noise::{Noise, Purpose};
 use super::options::PipelineOptions;
+use super::outline::{Ahead, Outline};
 use super::packed::unpacked;
 use super::request::{ImageRequest, Images, Progress, refuse_unread};
-use super::text::TextEncoder;
+use super::text::{self, TextEncoder};
 use super::texts::{Sides, Texts, of_flux, of_pixart, of_sana, of_sd3};
 use crate::graph::Grid;
-use crate::nets::{Conditions, TransformerSpec};
+use crate::nets::{Conditions, TransformerSpec, VaeSpec};
 use crate::run::StepCounts;
 use crate::transformer::{Transformer, TransformerInput};
 use crate::vae::Vae;
@@ -39,7 +40,7 @@ pub(super) struct Transformed<B: Backend> {
     encoders: Vec<TextEncoder<B>>,
     transformer: Transformer<B>,
     vae: Vae<B>,
-    scheduler: SchedulerConfig,
+    outline: Outline,
 }
 
 /// A run on its way.
@@ -59,12 +60,68 @@ struct Run {
     shortened: Vec<(String, usize)>,
 }
 
+/// Refuses a transformer that reads other texts and samples than there are; `texts` are the columns of its
+/// last text encoder, where there is one.
+fn check_channels(
+    kind: Kind,
+    (transformer, vae): (&TransformerSpec, &VaeSpec),
+    texts: Option<usize>,
+) -> Result<()> {
+    let (channels, made) = transformer.channels();
+    let (own, extra) = kind.columns(vae.latent_channels, vae.factor());
+    let allowed = match kind {
+        Kind::PixArt(_) | Kind::Sana => vec![own, 2 * own],
+        _ => vec![own],
+    };
+    if channels != own + extra {
+        let allowed = match extra {
+            0 => format!("{own}, of the autoencoder"),
+            _ => format!("{}: {own} of the autoencoder, {extra} of mask and picture", own + extra),
+        };
+        return Err(Error::config("in_channels", channels, allowed));
+    }
+    if !allowed.contains(&made) {
+        return Err(Error::config("out_channels", made, format!("one of {allowed:?}")));
+    }
+    let reads = transformer.reads_guidance();
+    if kind.is_sana() && reads != (kind == Kind::SanaSprint) {
+        let allowed = format!("{}, which this class of pipelines needs", !reads);
+        return Err(Error::config("guidance_embeds", reads, allowed));
+    }
+    let width = transformer.text_width();
+    if let Some(got) = texts.filter(|got| *got != width) {
+        let allowed = format!("{got}, which the text encoder gives");
+        return Err(Error::config("joint_attention_dim", width, allowed));
+    }
+    Ok(())
+}
+
+/// What files say of such a pipeline.
+fn outline(
+    kind: Kind,
+    (transformer, vae): (&TransformerSpec, &VaeSpec),
+    scheduler: SchedulerConfig,
+) -> Outline {
+    let (steps, guidance, _) = kind.defaults();
+    let defaults = Defaults { steps, guidance, guided_by: kind.guided_by() };
+    let latents = transformer.sample_size().or(kind.is_packed().then_some(FLUX_SAMPLE));
+    let side = latents.map(|latents| latents.saturating_mul(vae.factor()));
+    let patch = if kind.is_packed() { 2 } else { transformer.patch() };
+    let factor = vae.factor() * patch;
+    Outline { factor, side, scheduler, defaults, by_angles: kind == Kind::SanaSprint }
+}
+
 impl<B: Backend> Transformed<B> {
     /// Loads a folder.
     ///
     /// # Errors
     /// As [`super::Pipeline::load`].
-    pub fn load(backend: &Arc<B>, folder: &Folder, kind: Kind, options: &PipelineOptions) -> Result<Self> {
+    pub fn load(
+        backend: &Arc<B>,
+        (folder, kind): (&Folder, Kind),
+        options: &PipelineOptions,
+        ahead: Ahead<'_>,
+    ) -> Result<Self> {
         if let Some(folder) = &options.controlnet {
             return Err(Error::config("controlnet", folder.display(), "none: they are read for UNets alone"));
         }
@@ -89,8 +146,18 @@ impl<B: Backend> Transformed<B> {
         if class != kind.transformer() {
             return Err(Error::config("_class_name", class, kind.transformer()));
         }
-        Transformer::check(backend, &transformer, dtype)?;
-        options.check_tiles(&Vae::check(backend, &vae, dtype)?.spec)?;
+        let spec = Transformer::check(backend, &transformer, dtype)?.spec;
+        let vae_spec = Vae::check(backend, &vae, dtype)?.spec;
+        options.check_tiles(&vae_spec)?;
+        let widest = opened.get(count - 1).map(|(files, (_, config))| text::Sizes::of(files, config));
+        check_channels(
+            kind,
+            (&spec, &vae_spec),
+            widest.transpose()?.map(|sizes| sizes.width).filter(|width| *width > 0),
+        )?;
+        opened.iter().try_for_each(|(files, _)| text::check(backend, files, dtype))?;
+        let outline = outline(kind, (&spec, &vae_spec), scheduler);
+        ahead(&outline)?;
         let encoders = opened.into_iter();
         let encoders =
             encoders.map(|(files, tokenizer)| TextEncoder::load(backend, &files, tokenizer, dtype));
@@ -98,44 +165,7 @@ impl<B: Backend> Transformed<B> {
         let mut transformer = Transformer::load(backend.clone(), &transformer, dtype)?;
         transformer.set_graphs(options.graphs);
         let vae = options.vae(backend, &vae)?;
-        let model = Self { kind, encoders, transformer, vae, scheduler };
-        model.check_channels()?;
-        Ok(model)
-    }
-
-    /// Whether texts and samples are those that the transformer reads.
-    fn check_channels(&self) -> Result<()> {
-        let (vae, (channels, made)) = (self.vae.spec(), self.transformer.spec().channels());
-        let (own, extra) = self.kind.columns(vae.latent_channels, vae.factor());
-        let allowed = match self.kind {
-            Kind::PixArt(_) | Kind::Sana => vec![own, 2 * own],
-            _ => vec![own],
-        };
-        if channels != own + extra {
-            let allowed = match extra {
-                0 => format!("{own}, of the autoencoder"),
-                _ => format!("{}: {own} of the autoencoder, {extra} of mask and picture", own + extra),
-            };
-            return Err(Error::config("in_channels", channels, allowed));
-        }
-        if !allowed.contains(&made) {
-            return Err(Error::config("out_channels", made, format!("one of {allowed:?}")));
-        }
-        let reads = self.transformer.spec().reads_guidance();
-        if self.kind.is_sana() && reads != (self.kind == Kind::SanaSprint) {
-            let allowed = format!("{}, which this class of pipelines needs", !reads);
-            return Err(Error::config("guidance_embeds", reads, allowed));
-        }
-        let width = self.transformer.spec().text_width();
-        let t5 = self.encoders.get(self.kind.encoders().0 - 1);
-        if let Some(got) = t5.map(TextEncoder::width).filter(|got| *got != width) {
-            return Err(Error::config(
-                "joint_attention_dim",
-                width,
-                format!("{got}, which the text encoder gives"),
-            ));
-        }
-        Ok(())
+        Ok(Self { kind, encoders, transformer, vae, outline })
     }
 
     /// What became of the transformer's steps.
@@ -143,33 +173,14 @@ impl<B: Backend> Transformed<B> {
         self.transformer.step_counts().clone()
     }
 
-    /// The folder's scheduler.
-    pub fn scheduler(&self) -> &SchedulerConfig {
-        &self.scheduler
-    }
-
-    /// Pixels of a token along a line.
-    pub fn factor(&self) -> usize {
-        let patch = if self.kind.is_packed() { 2 } else { self.transformer.spec().patch() };
-        self.vae.spec().factor() * patch
-    }
-
-    /// The side of the pictures that it was trained with.
-    pub fn side(&self) -> Option<usize> {
-        let latents = self.transformer.spec().sample_size();
-        let latents = latents.or(self.kind.is_packed().then_some(FLUX_SAMPLE));
-        latents.map(|latents| latents.saturating_mul(self.vae.spec().factor()))
+    /// What its files say of it.
+    pub fn outline(&self) -> &Outline {
+        &self.outline
     }
 
     /// The scheduler of a run.
     fn scheduler_of<'a>(&'a self, request: &'a ImageRequest) -> &'a SchedulerConfig {
-        request.scheduler.as_ref().unwrap_or(&self.scheduler)
-    }
-
-    /// What it takes where a request does not say.
-    pub fn defaults(&self) -> Defaults {
-        let (steps, guidance, _) = self.kind.defaults();
-        Defaults { steps, guidance, guided_by: self.kind.guided_by() }
+        request.scheduler.as_ref().unwrap_or(&self.outline.scheduler)
     }
 
     /// Whether it can run such a request.
@@ -177,8 +188,7 @@ impl<B: Backend> Transformed<B> {
     /// # Errors
     /// `Config`, naming the field.
     pub fn check(&self, request: &ImageRequest) -> Result<()> {
-        request.check(self.factor())?;
-        check_scheduler(self.scheduler_of(request), self.kind == Kind::SanaSprint)?;
+        self.outline.check(request)?;
         self.check_request(request)
     }
 
@@ -202,7 +212,8 @@ impl<B: Backend> Transformed<B> {
             let output = self.output(&run, &scheduler, &latents, *time).await?;
             let added = scheduler
                 .needs_noise()
-                .then(|| unit_noise(noise, Purpose::Step(i - skipped), run.items, run.each));
+                .then(|| unit_noise(noise, Purpose::Step(i - skipped), run.items, run.each))
+                .transpose()?;
             scheduler.step(&output, &mut latents, added.as_deref()).map_err(of_image)?;
             if let Some(kept) = &kept {
                 kept.blend(&scheduler, i + 1 == calls.len(), &mut latents)?;
@@ -279,7 +290,7 @@ impl<B: Backend> Transformed<B> {
     fn begin(&mut self, request: &ImageRequest) -> Result<Run> {
         let items = request.prompts.len();
         let own = request.guidance.unwrap_or(self.kind.defaults().1);
-        let scale = self.defaults().scale(request);
+        let scale = self.outline.defaults.scale(request);
         let mut texts = Texts::default();
         if scale.is_some() {
             texts = self.texts(&Sides::negative(request)?, "", request)?;

@@ -50,7 +50,7 @@ impl<B: Backend> Crossed<B> {
             kv_heads: kept.heads,
             k_dim: kept.width,
             v_dim: kept.width,
-            dtype,
+            format: dtype.into(),
         };
         let (k, v) = Slab::<Mem<B>>::bytes::<B::Device>(&layout)?;
         let slab = Slab::new::<B::Device>(backend.alloc(k)?, backend.alloc(v)?, layout)?;

@@ -9,11 +9,15 @@ use crate::graph::{Graph, Tensors};
 use crate::load::{Loaded, described};
 use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, Stream};
 use engraft_core::checkpoint::Source;
-use engraft_core::mem::{BufMut, BufRef, DryDevice, DryMem, DryWeight, Float, HostWeight, StepShape};
+use engraft_core::inject::{InjectionPlan, PlanRow};
+use engraft_core::mem::{
+    BufMut, BufRef, DryDevice, DryMem, DryWeight, Float, HostWeight, StepShape, WeightInfo,
+};
 use engraft_core::numerics::Numerics;
 use engraft_core::ops::{Checked, Operand, Run, Signature};
 use engraft_core::weights::Uses;
 use engraft_core::{Error, Result};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 /// How an op of this signature would run.
@@ -51,8 +55,55 @@ struct Dry {
     asked: Asked,
     /// The model, for messages.
     class: String,
+    seen: Mutex<Seen>,
+}
+
+/// What ran so far.
+#[derive(Default)]
+struct Seen {
     /// The ops that read each operand.
-    uses: Mutex<Uses>,
+    uses: Uses,
+    rows: Vec<PlanRow>,
+    parts: BTreeSet<String>,
+    /// How many composed ops it is in.
+    depth: usize,
+}
+
+impl Seen {
+    /// An op as a row of the plan, or as a part of the composed one that it is in.
+    fn note(&mut self, signature: Signature, weight: Option<&WeightInfo>, coverage: Coverage<String>) {
+        let mut row = PlanRow::default();
+        let name = signature.op.name();
+        (row.op, row.slot) = (name, weight.map_or(name.into(), |info| info.name.clone()));
+        if let Some(info) = weight {
+            row.shape = Some([info.rows, info.cols]);
+            row.format = Some(info.format.to_string());
+            row.bytes = info.bytes();
+        }
+        match coverage {
+            Coverage::Native(kernel) if self.depth > 0 => {
+                self.parts.insert(kernel);
+                return;
+            }
+            Coverage::Native(kernel) => row.kernel = Some(kernel),
+            Coverage::Composed(reason) => row.composed = Some(reason),
+            Coverage::Missing(reason) => row.missing = Some(reason),
+        }
+        if self.depth == 0 {
+            self.rows.push(row);
+        }
+    }
+}
+
+/// How a model of pictures runs on a backend: a dry run of its own graph of ops, every op with the kernel
+/// that the backend has for it, at any size of pictures.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Plan {
+    /// Ops in the order in which they run; nothing of keys, values and pages counts there.
+    pub ops: InjectionPlan,
+    /// Kernels of what composed ops consist of.
+    pub parts: Vec<String>,
 }
 
 /// Its stream.
@@ -103,26 +154,31 @@ impl Backend for Dry {
 
 impl Run<DryDevice> for DryStream {
     fn run(&mut self, op: Checked<'_, DryDevice>) -> Result<()> {
-        let Dry { asked, class, uses } = &*self.0;
+        let Dry { asked, class, seen } = &*self.0;
         let mut op = op.into_op();
         let signature = op.signature();
         let weight = op.operands().into_iter().find_map(|(_, operand)| match operand {
-            Operand::Weight(weight) => Some(weight.0.name.clone()),
+            Operand::Weight(weight) => Some(&weight.0),
             _ => None,
         });
         let weight = weight.filter(|_| signature.weight.is_some());
-        match ((asked.coverage)(&signature), weight) {
-            (Coverage::Missing(reason), weight) => {
-                let place = weight.map_or_else(|| class.clone(), |name| format!("`{name}` of {class}"));
-                Err(asked.lacks(format!("{} in {} of {place}", signature.op, signature.x), reason))
-            }
-            (Coverage::Composed(_), _) => Checked::new(op)?.compose(self),
-            (Coverage::Native(_), Some(name)) => {
-                uses.lock().map_err(ended)?.add(&name, signature);
-                Ok(())
-            }
-            (Coverage::Native(_), None) => Ok(()),
+        let coverage = (asked.coverage)(&signature);
+        if let Coverage::Missing(reason) = coverage {
+            let place = weight.map_or_else(|| class.clone(), |info| format!("`{}` of {class}", info.name));
+            return Err(asked.lacks(format!("{} in {} of {place}", signature.op, signature.x), reason));
         }
+        let composed = matches!(coverage, Coverage::Composed(_));
+        if let Some(info) = weight.filter(|_| !composed) {
+            let name = info.name.clone();
+            seen.lock().map_err(ended)?.uses.add(&name, signature);
+        }
+        seen.lock().map_err(ended)?.note(signature, weight, coverage);
+        if composed {
+            seen.lock().map_err(ended)?.depth += 1;
+            Checked::new(op)?.compose(self)?;
+            self.0.seen.lock().map_err(ended)?.depth -= 1;
+        }
+        Ok(())
     }
 }
 
@@ -165,7 +221,8 @@ impl Stream<Dry> for DryStream {
     }
 }
 
-/// Refuses graphs of a model that the backend has no kernels for, and gives the ops that read each operand.
+/// Refuses graphs of a model that the backend has no kernels for, and gives the ops that read each operand,
+/// and all of them.
 ///
 /// # Errors
 /// `Unsupported`, naming op, operand, model, backend and reason; what describing the operands raises.
@@ -175,11 +232,12 @@ pub(crate) fn check(
     tensors: &Tensors,
     (class, graphs): (&str, Vec<Graph>),
     dtype: Float,
-) -> Result<Uses> {
+) -> Result<(Uses, Plan)> {
     if !asked.caps.dtypes.contains(&dtype) {
         return Err(asked.lacks(format!("activations of {class} in {dtype}"), "the device has no such type"));
     }
-    let dry = Arc::new(Dry { asked, class: class.to_string(), uses: Mutex::default() });
+    let mut ops = InjectionPlan::empty(class, &asked.name, dtype);
+    let dry = Arc::new(Dry { asked, class: class.to_string(), seen: Mutex::default() });
     let operands = described(source, tensors)?.into_iter().map(DryWeight);
     let loaded = Loaded::of(dry.clone(), operands.collect());
     for graph in graphs {
@@ -191,15 +249,17 @@ pub(crate) fn check(
         run.prepare(&loaded)?;
         run.step(&loaded)?;
     }
-    let uses = dry.uses.lock().map_err(ended)?;
-    Ok(uses.clone())
+    let mut seen = dry.seen.lock().map_err(ended)?;
+    let Seen { uses, rows, parts, .. } = std::mem::take(&mut *seen);
+    ops.rows = rows;
+    Ok((uses, Plan { ops, parts: parts.into_iter().collect() }))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
-    use crate::graph::Builder;
+    use crate::graph::{Builder, Grid, Picture};
     use engraft_core::checkpoint::TensorInfo;
     use engraft_core::mem::Stored;
     use engraft_core::numerics::{Madd, Mode};
@@ -226,13 +286,17 @@ mod tests {
 
     /// A backend that lacks attention beyond so many columns of a head.
     fn asked(most: usize) -> Asked {
-        let coverage = move |signature: &Signature| match signature.heads {
+        asked_by(move |signature| match signature.heads {
             Some(heads) if heads.k_dim > most => Coverage::Missing(format!("at most {most} columns")),
             _ => Coverage::Native("some".to_string()),
-        };
+        })
+    }
+
+    fn asked_by(coverage: impl Fn(&Signature) -> Coverage<String> + Send + Sync + 'static) -> Asked {
         let caps = Caps {
             device: "none".into(),
-            dtypes: vec![Float::F32],
+            dtypes: vec![Float::F32, Float::F16],
+            kv_formats: vec![Float::F32.into(), Float::F16.into()],
             graphs: false,
             asynchronous: false,
             memory_bytes: None,
@@ -242,12 +306,11 @@ mod tests {
         Asked { name: "test".into(), caps, numerics, coverage: Box::new(coverage) }
     }
 
+    fn info(name: &str, shape: &[usize]) -> TensorInfo {
+        TensorInfo { name: name.into(), shape: shape.to_vec(), stored: Stored::F16 }
+    }
+
     fn checked(most: usize, dtype: Float) -> Result<Uses> {
-        let info = |name: &str, shape: &[usize]| TensorInfo {
-            name: name.into(),
-            shape: shape.to_vec(),
-            stored: Stored::F16,
-        };
         let source = Headers(vec![info("qkv.weight", &[24, 5])]);
         let mut tensors = Tensors::new("headers", source.tensors());
         let mut builder = Builder::new(&mut tensors, 2);
@@ -255,7 +318,7 @@ mod tests {
         let qkv = builder.linear(x, "qkv", None)?;
         let mixed = builder.attend(qkv, 1, "heads")?;
         let graph = builder.finish(&[mixed]);
-        check(asked(most), &source, &tensors, ("Model", vec![graph]), dtype)
+        check(asked(most), &source, &tensors, ("Model", vec![graph]), dtype).map(|(uses, _)| uses)
     }
 
     #[test]
@@ -269,5 +332,31 @@ mod tests {
         }
         let error = checked(8, Float::Bf16).unwrap_err().to_string();
         assert!(error.contains("Model in bf16") && error.contains("no such type"), "{error}");
+    }
+
+    #[test]
+    fn a_plan_has_every_op_and_apart_the_kernels_of_composed_ones() {
+        let source = Headers(vec![info("conv.weight", &[6, 5, 3, 3]), info("to.weight", &[4, 6])]);
+        let mut tensors = Tensors::new("headers", source.tensors());
+        let mut builder = Builder::new(&mut tensors, 1);
+        let (value, grid) = (builder.input("x", 4, 5, false), Grid { height: 2, width: 2 });
+        let picture = builder.same(Picture { value, grid }, "conv", 3).unwrap();
+        let out = builder.linear(picture.value, "to", None).unwrap();
+        let graph = builder.finish(&[out]);
+        let asked = asked_by(|signature| match signature.op.name() {
+            "conv" => Coverage::Composed("of others".into()),
+            other => Coverage::Native(format!("{other}_kernel")),
+        });
+        let (uses, plan) = check(asked, &source, &tensors, ("Model", vec![graph]), Float::F16).unwrap();
+        assert!(uses.of("conv.weight").len() == 1 && uses.of("to.weight").len() == 1, "{uses:?}");
+        let named = |slot: &str| plan.ops.rows.iter().filter(|row| row.slot == slot).collect::<Vec<_>>();
+        let (convs, linears) = (named("conv.weight"), named("to.weight"));
+        assert_eq!((convs.len(), linears.len()), (1, 1), "{plan:?}");
+        let (conv, linear) = (convs[0], linears[0]);
+        assert_eq!((conv.op, conv.composed.as_deref(), &conv.kernel), ("conv", Some("of others"), &None));
+        assert_eq!((linear.op, linear.kernel.as_deref()), ("linear", Some("linear_kernel")));
+        assert_eq!((linear.shape, linear.format.as_deref(), linear.bytes), (Some([4, 6]), Some("f16"), 48));
+        assert!(plan.parts.iter().any(|part| part == "linear_kernel") && plan.parts.len() > 1, "{plan:?}");
+        assert_eq!((plan.ops.arch.as_str(), plan.ops.backend.as_str()), ("Model", "test"));
     }
 }

@@ -15,6 +15,7 @@ mod values;
 
 pub(crate) use captured::Graphs;
 pub use captured::StepCounts;
+pub use dry::Plan;
 pub(crate) use dry::{Asked, check};
 
 use crate::graph::{Graph, Step, Value};

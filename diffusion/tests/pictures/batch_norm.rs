@@ -21,7 +21,7 @@ const SIZE: Grid = Grid { height: 2, width: 3 };
 
 fn values(seed: u64, count: usize) -> Vec<f32> {
     let mut all = vec![0.0; count];
-    Seeded(seed).fill(Purpose::Latents, 0, &mut all);
+    Seeded(seed).fill(Purpose::Latents, 0, &mut all).unwrap();
     all
 }
 

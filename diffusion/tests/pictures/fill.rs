@@ -92,11 +92,12 @@ fn request(prompts: &[&str], init: Option<Init>) -> ImageRequest {
 struct Given(Option<Vec<f32>>);
 
 impl Noise for Given {
-    fn fill(&mut self, what: Purpose, item: usize, into: &mut [f32]) {
+    fn fill(&mut self, what: Purpose, item: usize, into: &mut [f32]) -> Result<(), Error> {
         match (&self.0, what) {
             (Some(first), Purpose::Latents) => into.copy_from_slice(first),
-            _ => Seeded(3).fill(what, item, into),
+            _ => Seeded(3).fill(what, item, into)?,
         }
+        Ok(())
     }
 }
 
@@ -108,7 +109,7 @@ fn run(pipeline: &mut Pipeline<Cpu>, request: &ImageRequest, noise: &mut dyn Noi
 /// Noise of the seed for all latents.
 fn unit(what: Purpose) -> Vec<f64> {
     let mut values = vec![0.0f32; LATENTS.pixels() * CHANNELS];
-    Seeded(3).fill(what, 0, &mut values);
+    Seeded(3).fill(what, 0, &mut values).unwrap();
     values.into_iter().map(f64::from).collect()
 }
 

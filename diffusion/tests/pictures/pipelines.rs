@@ -214,6 +214,24 @@ fn loras_of_transformers_mean_the_same_by_either_name() {
     assert!(differ(&kohya) < 1e-4 && differ(&plain) > 0.1, "{} {}", differ(&kohya), differ(&plain));
 }
 
+/// A shape without values has any rank: what the rank is multiplied by would overflow.
+#[test]
+fn loras_without_values_are_refused() {
+    let (cpu, temporary) = (Cpu::new(CpuConfig::default()).unwrap(), tempfile::tempdir().unwrap());
+    let file = temporary.path().join("empty.safetensors");
+    let (module, most) = ("unet.down_blocks.0.attentions.0.proj_in", i64::MAX);
+    let tensor = |end: &str, shape: [i64; 2]| {
+        let shape = serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [0, 0]});
+        format!("\"{module}.{end}.weight\": {shape}")
+    };
+    let header = format!("{{{}, {}}}", tensor("lora_A", [most, 0]), tensor("lora_B", [0, most]));
+    std::fs::write(&file, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()).unwrap();
+    let options = PipelineOptions { loras: vec![Lora { file, scale: 1.0 }], ..PipelineOptions::default() };
+    let error = Pipeline::load(&cpu, &folder("pipelines").join("sd1_lora"), &options).map(drop).unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains(module) && said.contains("has no values"), "{said}");
+}
+
 /// A LoRA file of a case with this JSON in its header, where diffusers has the fields of PEFT.
 fn with_fields(folder: &std::path::Path, fields: &str) -> PipelineOptions {
     let bytes = std::fs::read(image_goldens::folder("pipelines").join("sd3/lora_peft.safetensors")).unwrap();
@@ -260,7 +278,7 @@ fn the_alpha_of_a_header_counts() {
 fn transformers_keep_what_a_mask_hides() {
     let cpu = Cpu::new(CpuConfig::default()).unwrap();
     let mut rgb = vec![0.0; 24 * 16 * 3];
-    Seeded(4).fill(Purpose::Latents, 0, &mut rgb);
+    Seeded(4).fill(Purpose::Latents, 0, &mut rgb).unwrap();
     let mask: Vec<f32> = (0..16 * 24).map(|at| if at % 24 < 8 { 1.0 } else { 0.0 }).collect();
     for case in ["sd35", "flux"] {
         let path = folder("pipelines").join(case);

@@ -178,7 +178,7 @@ fn a_picture_is_what_its_parts_make_by_hand() {
     let config = SchedulerConfig::from_json(&said).unwrap();
     let mut scheduler = Scheduler::new(&config, Steps::Count(2), Settings::default()).unwrap();
     let mut latents = vec![0.0; size.pixels() * 8];
-    Seeded(3).fill(Purpose::Latents, 0, &mut latents);
+    Seeded(3).fill(Purpose::Latents, 0, &mut latents).unwrap();
     for time in scheduler.timesteps().to_vec() {
         let made = block_on(transformer.step(&latents.repeat(2), &[time; 2])).unwrap();
         let (without, with) = made.split_at(made.len() / 2);

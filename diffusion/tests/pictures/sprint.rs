@@ -158,7 +158,7 @@ fn a_picture_is_what_its_parts_make_by_hand() {
     transformer.begin(Conditions { items: 1, size, tokens: TOKENS }, &input).unwrap();
     let noise = |what: Purpose| {
         let mut values = vec![0.0f32; size.pixels() * 8];
-        Seeded(3).fill(what, 0, &mut values);
+        Seeded(3).fill(what, 0, &mut values).unwrap();
         values.into_iter().map(|x| 0.4 * f64::from(x)).collect::<Vec<f64>>()
     };
     let mut latents = noise(Purpose::Latents);

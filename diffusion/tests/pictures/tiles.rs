@@ -25,7 +25,7 @@ fn component(name: &str) -> Vae<Cpu> {
 
 fn noise(count: usize, seed: u64) -> Vec<f32> {
     let mut values = vec![0.0; count];
-    Seeded(seed).fill(Purpose::Latents, 0, &mut values);
+    Seeded(seed).fill(Purpose::Latents, 0, &mut values).unwrap();
     values
 }
 

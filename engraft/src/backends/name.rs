@@ -31,7 +31,8 @@ pub enum BackendName {
     Cpu,
     /// `cuda` or `cuda:1`.
     Cuda(CudaOptions),
-    /// `wgpu`, or `wgpu:` and a part of an adapter's name, an API, or both (`wgpu:vulkan:radeon`).
+    /// `wgpu`, or `wgpu:` and a part of an adapter's name, an API, or both (`wgpu:vulkan:radeon`);
+    /// `#1` behind it is the second of those that fit.
     Wgpu(WgpuOptions),
 }
 
@@ -254,7 +255,8 @@ impl From<WgpuOptions> for BackendName {
 
 /// The names that exist, for messages.
 pub const KNOWN: &str = "cpu, cuda, cuda:<index>, wgpu, wgpu:<part of an adapter's name>, \
-                         wgpu:<vulkan, metal or dx12>[:<part of an adapter's name>]";
+                         wgpu:<vulkan, metal or dx12>[:<part of an adapter's name>]; #<index> behind \
+                         it for one of several adapters that fit";
 
 impl FromStr for BackendName {
     type Err = Error;

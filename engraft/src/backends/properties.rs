@@ -11,6 +11,7 @@ pub fn common<B: Backend>(backend: &B) -> Map<String, Value> {
         ("name", json!(backend.name())),
         ("device", json!(caps.device)),
         ("element_types", json!(caps.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>())),
+        ("key_value_types", json!(caps.kv_formats)),
         ("graphs", json!(caps.graphs)),
         ("asynchronous", json!(caps.asynchronous)),
         ("memory_known", json!(caps.memory_bytes.is_some() || backend.free_bytes().is_some())),

@@ -117,6 +117,8 @@ pub struct EngineStats {
     pub restored_pages: u64,
     /// How often a request has given its pages up, to go on later.
     pub preemptions: u64,
+    /// Requests that ended because none of their logits was a number above -infinity.
+    pub corrupted: u64,
 }
 
 /// Something that happened to a request; [`EngineHandle::submit`](crate::EngineHandle::submit) has an
@@ -139,17 +141,35 @@ pub(super) struct Limits {
     pub config: EngineConfig,
 }
 
-/// Where the engine's thread leaves its [`EngineStats`].
+/// Where the engine's thread leaves its [`EngineStats`], and whether it serves no request any more.
 #[derive(Debug, Clone, Default)]
-pub(super) struct SharedStats(Arc<Mutex<EngineStats>>);
+pub(super) struct SharedStats(Arc<(Mutex<EngineStats>, AtomicBool)>);
 
 impl SharedStats {
     pub fn get(&self) -> EngineStats {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn set(&self, stats: EngineStats) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+    }
+
+    /// No request can be served any more; said before the errors that follow from it.
+    pub fn end(&self) {
+        self.0.1.store(true, Ordering::Release);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.0.1.load(Ordering::Acquire)
+    }
+}
+
+/// Says that a thread serves no request, however it ends.
+pub(super) struct Ending(pub SharedStats);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

@@ -4,8 +4,8 @@
 //! An engine or a backend that panics is never touched again: whoever waits is told, and so is whoever comes.
 
 use super::message::{
-    Begin, Begun, CancelToken, Command, EngineStats, Event, Limits, ModelInfo, Opened, Post, Ready, Reply,
-    SharedStats, TimedEvent,
+    Begin, Begun, CancelToken, Command, Ending, EngineStats, Event, Limits, ModelInfo, Opened, Post, Ready,
+    Reply, SharedStats, TimedEvent,
 };
 use super::protocol::{Clients, Message, Work, serve};
 use super::reason::{Reason, numbered};
@@ -22,7 +22,7 @@ use engraft_core::config::{EngineConfig, element_types};
 use engraft_core::engine::{Caller, Engine, Finish, Output, Pooling, Texts, Want};
 use engraft_core::inject::{GroupPlan, InjectionPlan, describe};
 use engraft_core::kv::HostPages;
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, KvFormat};
 use engraft_core::policy::{Family, ModelSpec, Registry, StemSpec};
 use engraft_core::weights::LoadOptions;
 use engraft_core::{Error, Result};
@@ -42,7 +42,7 @@ pub(super) struct Job {
     pub files: ModelFiles,
     pub engine: EngineConfig,
     /// Element types of activations and of keys and values that were asked for.
-    pub asked: [Option<Float>; 2],
+    pub asked: (Option<Float>, Option<KvFormat>),
     /// Whether activations take the element type of most weights where none was asked for.
     pub stored_dtype: bool,
     /// Whether the context was asked for by name.
@@ -67,7 +67,7 @@ impl Visitor for Job {
         let types = element_types(self.asked, stored, self.stored_dtype);
         (self.engine.dtype, self.engine.kv_dtype) = types;
         // Before anything is read.
-        self.engine.possible(backend.name(), &backend.caps().dtypes)?;
+        self.engine.possible(backend.name(), &backend.caps().dtypes, &backend.caps().kv_formats)?;
         self.load.dtype = Some(self.engine.dtype);
         let name = self.files.path.display().to_string();
         let parameters = self.files.source.tensors().iter().map(|t| t.elements() as u64).sum();
@@ -208,6 +208,8 @@ pub(super) struct Worker<B: Backend> {
     broken: Option<String>,
     /// Steps so far.
     steps: u64,
+    /// Requests that ended without a number among their logits.
+    corrupted: u64,
     stats: SharedStats,
 }
 
@@ -225,6 +227,8 @@ impl<B: Backend> Work for Worker<B> {
                 if let Some(id) = self.clients.cancel(key) {
                     let _ = self.guarded(|worker| {
                         worker.cancel(id);
+                        // The next step may take long.
+                        worker.publish();
                         Ok(())
                     });
                 }
@@ -283,6 +287,7 @@ impl<B: Backend> Worker<B> {
             calls,
             broken: None,
             steps: 0,
+            corrupted: 0,
             stats: SharedStats::default(),
         }
     }
@@ -292,6 +297,7 @@ impl<B: Backend> Worker<B> {
         let engine = &self.engine;
         let limits = Limits { spec: engine.model().spec.clone(), config: engine.config().clone() };
         self.publish();
+        let _ending = Ending(self.stats.clone());
         if ready.send(Ok((info, limits, self.stats.clone()))).is_ok() {
             serve(&mut self, inbox);
         }
@@ -316,6 +322,7 @@ impl<B: Backend> Worker<B> {
             stored_pages: prefix.stored,
             restored_pages: prefix.restored,
             preemptions: self.engine.preemptions(),
+            corrupted: self.corrupted,
         });
     }
 
@@ -330,9 +337,15 @@ impl<B: Backend> Worker<B> {
         })
     }
 
+    /// The engine serves no request any more; whoever hears of an error that follows finds that said.
+    fn break_off(&mut self, what: &str) {
+        self.broken.get_or_insert(what.into());
+        self.stats.end();
+    }
+
     /// Ends every request and every call without the engine.
     fn end_all(&mut self, what: &str) {
-        self.broken.get_or_insert(what.into());
+        self.break_off(what);
         let numbers: Vec<u64> = self.clients.numbers().collect();
         for client in numbers.into_iter().filter_map(|id| self.clients.take(id)) {
             client.end(TimedEvent::now(Err(Error::internal(what))));
@@ -455,7 +468,7 @@ impl<B: Backend> Worker<B> {
         while let Some(at) = self.calls.iter().position(|call| call.cancel.is_cancelled()) {
             let Call { texts, reply, .. } = self.calls.swap_remove(at);
             if let Err(error) = self.engine.cancel_texts(&texts) {
-                self.broken.get_or_insert(error.to_string());
+                self.break_off(&error.to_string());
             }
             reply(&mut self.engine, Err(Error::Request { id: 0, what: "the call was cancelled".into() }));
         }
@@ -487,6 +500,8 @@ impl<B: Backend> Worker<B> {
         let kept = self.engine.take_kept(output.id);
         let Some(client) = self.clients.take(output.id) else { return };
         if finish == Finish::NoToken {
+            self.corrupted += 1;
+            self.publish();
             let what = "none of the logits is above -infinity: the model's numbers overflowed".into();
             let error = Error::Request { id: client.key(), what };
             return client.end(TimedEvent::now(Err(error)));
@@ -501,7 +516,7 @@ impl<B: Backend> Worker<B> {
     /// Ends a request in the engine; failing at that means that its bookkeeping is inconsistent.
     fn cancel(&mut self, id: u64) {
         if let Err(error) = self.engine.cancel(id) {
-            self.broken.get_or_insert(error.to_string());
+            self.break_off(&error.to_string());
         }
     }
 
@@ -529,7 +544,7 @@ impl<B: Backend> Worker<B> {
         // Whoever learns of its end finds it in the counts.
         self.publish();
         if broken {
-            self.broken.get_or_insert(text.clone());
+            self.break_off(&text);
             failed = self.clients.numbers().collect();
             failed.extend(self.calls.iter().flat_map(|call| call.texts.ids()));
         }

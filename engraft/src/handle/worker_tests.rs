@@ -54,11 +54,15 @@ fn config() -> EngineConfig {
 
 /// The same with the model's own blocks alone, without which no request is saved.
 fn plain() -> Worker<Cpu> {
+    plain_with(config())
+}
+
+fn plain_with(config: EngineConfig) -> Worker<Cpu> {
     let backend = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
     let (files, registry) = (crate::demo_files().unwrap(), Registry::default());
     let load = LoadOptions::default();
     let model = engraft_core::inject::inject(&backend, &files, &registry, 32, load, &mut |_, _| {}).unwrap();
-    Worker::new(Engine::new(backend, model, config()).unwrap())
+    Worker::new(Engine::new(backend, model, config).unwrap())
 }
 
 /// What became of everybody after an error in the first step: a request and a call for scores that were in
@@ -93,7 +97,7 @@ fn after_bad(bad: Bad) -> Seen {
     while !worker.is_idle() {
         worker.step();
     }
-    assert!(worker.clients.numbers().count() + worker.calls.len() == 0, "someone waits for ever");
+    assert_eq!((worker.clients.numbers().count(), worker.calls.len()), (0, 0), "someone waits for ever");
     drop(worker);
     let [a, b, c] = first;
     Seen { requests: [a, b, c, later].map(events), scores: scores.recv().unwrap() }
@@ -178,10 +182,17 @@ fn a_handle_says_that_its_engine_panicked() {
         Ok(worker.engine)
     };
     let handle = crate::EngineHandle::over("planted", make).unwrap();
-    // The plan of the model runs the block, too: not before it is made.
-    *plant.recv().unwrap().lock().unwrap() = Some(Bad::Panic);
-    assert!(handle.info().parameters > 1_000_000, "{}", handle.info().parameters);
     let request = || Request { prompt: vec![5, 6, 7], max_new_tokens: 2, ..Request::default() };
+    // An error of a step alone is no end of the engine, and one that waits in its queue sees none.
+    assert!(handle.is_alive());
+    let refused = || Error::Unsupported { op: "a".into(), backend: "cpu".into(), reason: "planted".into() };
+    let planted = plant.recv().unwrap();
+    *planted.lock().unwrap() = Some(Bad::Error(refused()));
+    assert!(handle.submit(request()).unwrap().any(|event| event.is_err()));
+    assert!(handle.is_alive());
+    // The plan of the model runs the block, too: not before it is made.
+    *planted.lock().unwrap() = Some(Bad::Panic);
+    assert!(handle.info().parameters > 1_000_000, "{}", handle.info().parameters);
     for _ in 0..3 {
         let events: Vec<Result<Event>> = handle.submit(request()).unwrap().collect();
         assert!(
@@ -191,6 +202,7 @@ fn a_handle_says_that_its_engine_panicked() {
     }
     let said = handle.score([vec![1, 2, 3]]).unwrap_err().to_string();
     assert!(said.contains("a planted panic"), "{said}");
+    assert!(!handle.is_alive());
     let none = crate::EngineHandle::over::<Cpu>("none", || std::panic::resume_unwind(Box::new(1)));
     assert!(matches!(none, Err(Error::Internal { .. })), "{none:?}");
 }
@@ -302,4 +314,31 @@ fn a_fork_does_not_go_before_those_that_wait_and_continuations_are_saved_before_
     let mut restored = begin_one(&mut worker, 4, Begin::Restore(sibling.bytes));
     finish(&mut worker);
     assert_eq!(tokens(&mut restored), (whole, true));
+}
+
+/// A step that is in flight holds its requests' pages; nothing else does, and the counts say so at once.
+#[test]
+fn pages_of_who_is_cancelled_are_free_at_once_or_one_collect_later() {
+    for ahead in [0, 1] {
+        let mut worker = plain_with(EngineConfig { steps_ahead: Some(ahead), ..config() });
+        worker.publish();
+        let whole = worker.stats.get().free_pages;
+        let mut running = begin_one(&mut worker, 0, Begin::Put(long()));
+        while tokens(&mut running).0.is_empty() {
+            worker.step();
+        }
+        let before = worker.stats.get();
+        assert!(before.free_pages < whole && before.running == 1, "{before:?}");
+        worker.take(Message::Cancel { key: 0 });
+        let (cancelled, mut steps) = (worker.stats.get(), 0);
+        // Before any step: the next one may take long.
+        assert_eq!((cancelled.running, cancelled.waiting), (0, 0), "{ahead} ahead");
+        while worker.stats.get().free_pages < whole {
+            assert!(steps < ahead, "{ahead} ahead: {:?} after {steps} steps", worker.stats.get());
+            worker.step();
+            steps += 1;
+        }
+        assert_eq!(steps, ahead);
+        assert_eq!(worker.stats.get().steps, before.steps + steps as u64);
+    }
 }

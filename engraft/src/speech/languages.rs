@@ -27,9 +27,11 @@ impl Defaults {
         let (mut found, mut unknown) = (Self::default(), Vec::new());
         let files = &model.speech;
         if let Some(said) = &files.language {
-            let known = said.as_str().filter(|name| words.multilingual || code(name) == "en");
+            let english = said.as_str().is_some_and(|name| code(name) == "en");
+            let known = said.as_str().filter(|_| words.multilingual || english);
             found.language = known.and_then(|name| language(model, words, name));
-            if found.language.is_none() {
+            // A model of English alone need not have a token for it.
+            if found.language.is_none() && (words.multilingual || !english) {
                 unknown.push(Error::config("language", said, "a language that the model knows"));
             }
         }

@@ -90,7 +90,7 @@ impl Whisper {
     pub fn check(&self, model: &TextGenerator, options: &SpeechOptions) -> Result<Before> {
         options.decoding.check()?;
         let named = options.language.as_deref().map(|name| self.language(model, name)).transpose()?;
-        let language = named.or(self.defaults.language);
+        let language = named.flatten().or(self.defaults.language);
         if !self.words.multilingual && self.task(options) == Task::Translate {
             return Err(Error::text("the model knows English alone: it translates nothing"));
         }
@@ -116,12 +116,17 @@ impl Whisper {
         }
     }
 
-    /// The token of a language.
-    fn language(&self, model: &TextGenerator, name: &str) -> Result<u32> {
-        match language(model, &self.words, name) {
-            Some(id) if self.words.multilingual || code(name) == "en" => Ok(id),
-            Some(_) => Err(Error::text(format!("the language is \"{name}\"; the model knows English alone"))),
-            None => Err(Error::text(format!("the language \"{name}\" is not in the model's vocabulary"))),
+    /// The token of a language; a model of English alone may have none.
+    fn language(&self, model: &TextGenerator, name: &str) -> Result<Option<u32>> {
+        match (language(model, &self.words, name), self.words.multilingual) {
+            (Some(id), true) => Ok(Some(id)),
+            (id, false) if code(name) == "en" => Ok(id),
+            (id, false) if id.is_some() || self.words.languages().is_empty() => {
+                Err(Error::text(format!("the language is \"{name}\"; the model knows English alone")))
+            }
+            (None, _) | (Some(_), false) => {
+                Err(Error::text(format!("the language \"{name}\" is not in the model's vocabulary")))
+            }
         }
     }
 

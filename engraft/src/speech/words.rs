@@ -27,6 +27,7 @@ pub(super) struct Words {
     /// Ends a text; everything below it is text.
     pub end: u32,
     pub times: Timestamps,
+    /// Whether a text says its language and task. What a model's files do not say, its vocabulary does.
     pub multilingual: bool,
     /// Rules of texts with timestamps, and of those without.
     pub rules: [Arc<Rules>; 2],
@@ -56,9 +57,10 @@ impl Words {
             no_speech: no_speech.unwrap_or(no_timestamps.saturating_sub(1)),
             end: id("<|endoftext|>")?,
             times: Timestamps { first, step: window / positions, window },
-            multilingual: model.speech.multilingual.unwrap_or(true),
+            multilingual: true,
             rules: Default::default(),
         };
+        words.multilingual = model.speech.multilingual.unwrap_or(!words.languages().is_empty());
         words.rules = words.rules(model)?.map(Arc::new);
         Ok(words)
     }
@@ -74,7 +76,7 @@ impl Words {
         };
         let suppress = list("suppress_tokens", suppress.as_ref(), vocab)?.unwrap_or_else(own);
         let begin = list("begin_suppress_tokens", begin_suppress.as_ref(), vocab)?.unwrap_or_default();
-        let plain = Rules { suppress, begin_suppress: begin, times: None };
+        let plain = Rules { suppress, begin_suppress: begin, ..Rules::default() };
         let max_initial = match &model.speech.max_initial {
             None => Some((MAX_INITIAL / self.times.step).round() as u32),
             Some(Value::Null) => None,

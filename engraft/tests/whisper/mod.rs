@@ -7,11 +7,21 @@ use std::path::{Path, PathBuf};
 /// Sizes: a window of 1 s is 40 frames of 16 bands and 20 rows of the encoder.
 pub const RATE: usize = 1600;
 const HIDDEN: usize = 32;
-const VOCAB: usize = 2228;
+/// Timestamps that a vocabulary has behind its other tokens.
+const TIMESTAMPS: usize = 1501;
 pub const ROWS: usize = 20;
 
-pub fn golden(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../audio/tests/golden/whisper_tokenizer").join(file)
+/// Vocabularies: of many languages, as older files have it without timestamps, of English alone.
+pub const VOCABULARIES: [&str; 3] =
+    ["whisper_tokenizer", "whisper_tokenizer_no_timestamps", "whisper_tokenizer_en"];
+
+pub fn golden_of(vocabulary: &str, file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../audio/tests/golden").join(vocabulary).join(file)
+}
+
+/// What the reference says of a vocabulary.
+pub fn goldens(vocabulary: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(golden_of(vocabulary, "golden.json")).unwrap()).unwrap()
 }
 
 /// Random numbers that are the same for ever.
@@ -24,8 +34,15 @@ pub fn numbers(count: usize, seed: u64, scale: f32) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// A folder with a model.
+/// A folder with a model of many languages.
 pub fn whisper(name: &str, generation: &Value) -> PathBuf {
+    whisper_of(VOCABULARIES[0], name, generation)
+}
+
+/// A folder with a model of a vocabulary.
+pub fn whisper_of(vocabulary: &str, name: &str, generation: &Value) -> PathBuf {
+    let first_time = goldens(vocabulary)["begin"].as_u64().unwrap() as usize;
+    let vocab = first_time + TIMESTAMPS;
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("speech-{name}"));
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
@@ -36,7 +53,7 @@ pub fn whisper(name: &str, generation: &Value) -> PathBuf {
             "architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "is_encoder_decoder": true,
             "d_model": HIDDEN, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
             "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "num_mel_bins": 16,
-            "max_source_positions": ROWS, "max_target_positions": 24, "vocab_size": VOCAB, "activation_function": "gelu",
+            "max_source_positions": ROWS, "max_target_positions": 24, "vocab_size": vocab, "activation_function": "gelu",
             "decoder_start_token_id": 621, "eos_token_id": 620, "bos_token_id": 620, "pad_token_id": 620,
         }),
     );
@@ -49,7 +66,7 @@ pub fn whisper(name: &str, generation: &Value) -> PathBuf {
         }),
     );
     for file in ["tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(golden(file), path.join(file)).unwrap();
+        std::fs::copy(golden_of(vocabulary, file), path.join(file)).unwrap();
     }
     let mut shapes: Vec<(String, Vec<usize>)> = vec![
         ("model.encoder.conv1.weight".into(), vec![HIDDEN, 16, 3]),
@@ -58,7 +75,7 @@ pub fn whisper(name: &str, generation: &Value) -> PathBuf {
         ("model.encoder.conv2.bias".into(), vec![HIDDEN]),
         ("model.encoder.embed_positions.weight".into(), vec![ROWS, HIDDEN]),
         ("model.decoder.embed_positions.weight".into(), vec![24, HIDDEN]),
-        ("model.decoder.embed_tokens.weight".into(), vec![VOCAB, HIDDEN]),
+        ("model.decoder.embed_tokens.weight".into(), vec![vocab, HIDDEN]),
     ];
     let mut linear = |name: String, [rows, cols]: [usize; 2], bias: bool| {
         shapes.push((format!("{name}.weight"), if cols > 0 { vec![rows, cols] } else { vec![rows] }));
@@ -87,7 +104,7 @@ pub fn whisper(name: &str, generation: &Value) -> PathBuf {
             let mut values = numbers(shape.iter().product(), i as u64 + 3, 0.4);
             if name.ends_with("embed_tokens.weight") {
                 // Mostly text, now and then a timestamp.
-                let by = |id: usize| [1.0, 0.1, 0.7][usize::from(id >= 600) + usize::from(id > 726)];
+                let by = |id: usize| [1.0, 0.1, 0.7][usize::from(id >= 600) + usize::from(id >= first_time)];
                 values.iter_mut().enumerate().for_each(|(i, x)| *x *= by(i / HIDDEN));
             }
             (name, shape, values.iter().flat_map(|x| x.to_le_bytes()).collect())

@@ -18,7 +18,9 @@ const OF_HEAD: u32 = (CHUNK + 4) * 4;
 fn staged(elem: Elem) -> u32 {
     /// Columns of a key or value that are staged at a time.
     const SLICE: u32 = 64;
-    CHUNK * (SLICE * elem.bytes() + 16) + CHUNK * 4
+    // Codes are widened on their way there.
+    let bytes = if elem.is_coded() { Elem::F32.bytes() } else { elem.bytes() };
+    CHUNK * (SLICE * bytes + 16) + CHUNK * 4
 }
 
 /// Shared memory that a block of these kernels has at most for keys of this type and width, in bytes.
@@ -154,15 +156,19 @@ impl Paged {
     /// The entries for keys and values of this type and values of this width: whole walks, split ones, their
     /// merge.
     pub fn entries(kv_elem: Elem, v_dim: u32) -> [&'static str; 3] {
-        const WHOLE: [[&str; 2]; 3] = [
+        const WHOLE: [[&str; 2]; 5] = [
             ["attention_paged_whole_f32_128", "attention_paged_whole_f32_512"],
             ["attention_paged_whole_f16_128", "attention_paged_whole_f16_512"],
             ["attention_paged_whole_bf16_128", "attention_paged_whole_bf16_512"],
+            ["attention_paged_whole_int8_128", "attention_paged_whole_int8_512"],
+            ["attention_paged_whole_fp8_128", "attention_paged_whole_fp8_512"],
         ];
-        const SPLIT: [[&str; 2]; 3] = [
+        const SPLIT: [[&str; 2]; 5] = [
             ["attention_paged_split_f32_128", "attention_paged_split_f32_512"],
             ["attention_paged_split_f16_128", "attention_paged_split_f16_512"],
             ["attention_paged_split_bf16_128", "attention_paged_split_bf16_512"],
+            ["attention_paged_split_int8_128", "attention_paged_split_int8_512"],
+            ["attention_paged_split_fp8_128", "attention_paged_split_fp8_512"],
         ];
         const MERGE: [&str; 2] = ["attention_merge_128", "attention_merge_512"];
         let (elem, columns) = (kv_elem.index(), columns(v_dim));

@@ -50,10 +50,18 @@ pub fn name(encoding: Encoding, elem: Elem) -> String {
 
 impl Grouped {
     /// The launch for this number of slots. What it gives does not depend on which kernel it takes.
-    ///
+    pub fn launch(&self) -> Launch {
+        self.launch_by(&self.tiling())
+    }
+
+    /// Slots of a block of that launch, at most.
+    pub fn tile_rows(&self) -> u32 {
+        self.tiling().rows
+    }
+
     /// Tiles are as wide as half as many slots again as an expert has on average: few experts then take a
     /// second one, which reads their weight again.
-    pub fn launch(&self) -> Launch {
+    fn tiling(&self) -> Tiling {
         let slots = u64::from(self.gemm.out.rows);
         let usual = (slots * 3).div_ceil(u64::from(self.count.max(1)) * 2);
         let large = u64::from(self.gemm.n.div_ceil(128)) * slots.div_ceil(128) >= 96;
@@ -67,7 +75,7 @@ impl Grouped {
             (true, _) => "wide",
         };
         let all = self.gemm.tilings();
-        self.launch_by(all.iter().find(|tiling| tiling.name == name).unwrap_or(&all[0]))
+        *all.iter().find(|tiling| tiling.name == name).unwrap_or(&all[0])
     }
 
     /// The launches of all kernels that this matmul can take: all give the same bits, at different speed.

@@ -4,7 +4,13 @@ use super::{Elem, MOST_BLOCKS, MatView, by_elem, launch, over_rows};
 use crate::Launch;
 use bytemuck::{Pod, Zeroable};
 
-/// One layer's slabs, both `[page, kv_head, position, d]`.
+/// Bytes of a scale.
+const SCALE: u64 = 4;
+/// Warps of a block where one takes a head.
+const WARPS: u32 = 4;
+
+/// One layer's slabs, both `[page, kv_head, position, d]`; of codes the scales, f32
+/// `[page, kv_head, position]`, behind all codes, from the next multiple of 16 bytes on.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
 pub struct KvView {
@@ -22,16 +28,25 @@ pub struct KvView {
     pub k_dim: u32,
     /// Width of a value head.
     pub v_dim: u32,
-    /// Element type of both.
+    /// Element type of both, or codes.
     pub elem: Elem,
 }
 
 impl KvView {
+    /// Bytes of codes or elements, and of scales, of all keys or values of a width.
+    fn parts(&self, width: u32) -> [u64; 2] {
+        let rows = u64::from(self.pages) * u64::from(self.page_size) * u64::from(self.kv_heads);
+        let scale = if self.elem.is_coded() && width > 0 { SCALE } else { 0 };
+        [rows * u64::from(width) * u64::from(self.elem.bytes()), rows * scale]
+    }
+
     /// Bytes of the key and the value slab.
     pub fn slab_bytes(&self) -> (u64, u64) {
-        let positions = u64::from(self.pages) * u64::from(self.page_size) * u64::from(self.kv_heads);
-        let one = positions * u64::from(self.elem.bytes());
-        (one * u64::from(self.k_dim), one * u64::from(self.v_dim))
+        let slab = |width| match self.parts(width) {
+            [elements, 0] => elements,
+            [codes, scales] => codes.next_multiple_of(16) + scales,
+        };
+        (slab(self.k_dim), slab(self.v_dim))
     }
 
     /// Elements that a thread moves.
@@ -94,12 +109,21 @@ pub struct Append {
 }
 
 impl Append {
-    /// The entry.
-    pub const ENTRY: &str = "kv_append";
+    /// The entry for slabs of this type.
+    pub fn entry(kv_elem: Elem) -> &'static str {
+        if kv_elem.is_coded() { "kv_append_codes" } else { "kv_append" }
+    }
 
     /// One launch.
     pub fn launch(&self) -> Launch {
-        over_rows(Self::ENTRY, self.k.rows, self.kv.columns(), self.kv.unit())
+        let entry = Self::entry(self.kv.elem);
+        match self.kv.elem.is_coded() {
+            false => over_rows(entry, self.k.rows, self.kv.columns(), self.kv.unit()),
+            true => {
+                let grid = [(2 * self.kv.kv_heads).div_ceil(WARPS), self.k.rows.min(MOST_BLOCKS), 1];
+                launch(entry, grid, [WARPS * 32, 1, 1])
+            }
+        }
     }
 }
 
@@ -146,16 +170,25 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// The entries: by 16 bytes where pages allow that, else by 2.
-    pub const ENTRIES: [&str; 2] = ["kv_copy_wide", "kv_copy_narrow"];
+    /// The entries: by 16 bytes where pages allow that, else by 4, 2 or 1.
+    pub const ENTRIES: [&str; 4] = ["kv_copy_wide", "kv_copy_words", "kv_copy_narrow", "kv_copy_bytes"];
 
     /// One launch.
     pub fn launch(&self) -> Launch {
         let one = KvView { pages: 1, ..self.kv };
-        let (k, v) = one.slab_bytes();
-        let wide = (k | v | self.kv.keys | self.kv.values).is_multiple_of(16);
-        let (entry, bytes) = if wide { (Self::ENTRIES[0], 16) } else { (Self::ENTRIES[1], 2) };
-        let units = if self.count == 0 { 0 } else { (k + v) / bytes };
+        // What a page has in each slab, and where slabs begin; scales begin a multiple of 16 behind that.
+        let parts = [one.parts(one.k_dim), one.parts(one.v_dim)];
+        let all = parts.as_flattened().iter().fold(self.kv.keys | self.kv.values, |all, part| all | part);
+        let (entry, bytes) = match all {
+            _ if all.is_multiple_of(16) => (Self::ENTRIES[0], 16),
+            _ if all.is_multiple_of(4) => (Self::ENTRIES[1], 4),
+            _ if all.is_multiple_of(2) => (Self::ENTRIES[2], 2),
+            _ => (Self::ENTRIES[3], 1),
+        };
+        let units = match self.count {
+            0 => 0,
+            _ => parts.as_flattened().iter().sum::<u64>() / bytes,
+        };
         launch(entry, [units.div_ceil(256) as u32, 1, 1], [256, 1, 1])
     }
 }
@@ -226,7 +259,6 @@ impl RotateAppend {
 
     /// One launch.
     pub fn launch(&self) -> Launch {
-        const WARPS: u32 = 4;
         let entry = Self::entry(self.elem);
         let heads = self.heads + 2 * self.kv.kv_heads;
         let grid = [heads.div_ceil(WARPS), self.qkv.rows.min(MOST_BLOCKS), 1];

@@ -98,7 +98,7 @@ impl Leaves {
     }
 }
 
-/// Element type of activations and KV.
+/// Element type of activations and of keys and values; these may be codes with scales, too.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Pod, Zeroable)]
 pub struct Elem(u32);
@@ -110,29 +110,48 @@ impl Elem {
     pub const F16: Elem = Elem(1);
     /// bfloat16.
     pub const BF16: Elem = Elem(2);
-    /// Every element type.
+    /// Signed bytes, a scale for each head's row: keys and values alone.
+    pub const INT8: Elem = Elem(3);
+    /// e4m3, likewise.
+    pub const FP8: Elem = Elem(4);
+    /// Every element type of activations.
     pub const ALL: [Elem; 3] = [Elem::F32, Elem::F16, Elem::BF16];
+    /// Every type of keys and values.
+    pub const KEPT: [Elem; 5] = [Elem::F32, Elem::F16, Elem::BF16, Elem::INT8, Elem::FP8];
 
-    /// Bytes of an element.
-    pub const fn bytes(self) -> u32 {
-        if self.0 == 0 { 4 } else { 2 }
+    /// Whether keys and values of it are codes with scales.
+    pub const fn is_coded(self) -> bool {
+        self.0 >= Self::INT8.0
     }
 
-    /// Its place in [`Elem::ALL`].
+    /// Bytes of an element or a code.
+    pub const fn bytes(self) -> u32 {
+        match self.0 {
+            0 => 4,
+            1 | 2 => 2,
+            _ => 1,
+        }
+    }
+
+    /// Its place in [`Elem::KEPT`], which begins with [`Elem::ALL`].
     pub const fn index(self) -> usize {
         match self.0 {
             0 => 0,
             1 => 1,
-            _ => 2,
+            2 => 2,
+            3 => 3,
+            _ => 4,
         }
     }
 
-    /// `f32`, `f16` or `bf16`.
+    /// `f32`, `f16`, `bf16`, `int8` or `fp8`.
     pub const fn name(self) -> &'static str {
         match self.0 {
             0 => "f32",
             1 => "f16",
-            _ => "bf16",
+            2 => "bf16",
+            3 => "int8",
+            _ => "fp8",
         }
     }
 }

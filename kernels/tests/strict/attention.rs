@@ -1,5 +1,6 @@
 //! Attention.
 
+use crate::codes::{kept, slab_of};
 use crate::kv::slabs;
 use crate::machine::{Machine, Runs, encode, numbers, rounded, same};
 use bytemuck::Zeroable;
@@ -179,8 +180,8 @@ fn check_paged_on(
                 let (k, v) = (head_of(&k, kv_heads, k_dim, kv_head), head_of(&v, kv_heads, v_dim, kv_head));
                 let o = model(
                     &query,
-                    &rounded(&k, held),
-                    &rounded(&v, held),
+                    &kept(&k, k_dim, held),
+                    &kept(&v, v_dim, held),
                     v_dim,
                     len - queries + r,
                     scores,
@@ -206,7 +207,7 @@ fn check_paged_on(
                 }
             }
         }
-        encode(&slab, held)
+        if held.is_coded() { slab_of(&slab, dim, held) } else { encode(&slab, held) }
     };
     let (k_slab, v_slab) = (fill(&keys, k_dim), fill(&values, v_dim));
     let lens: Vec<u32> = seqs.iter().map(|s| s.1 as u32).collect();
@@ -266,6 +267,27 @@ fn pages_splits_and_batch_mates_change_no_bit() {
     check_paged(&odd, &[(2, 131)], &rules()[0], Elem::F32, Elem::F32, 5);
     let broad = Shape { heads: 1, kv_heads: 1, k_dim: 8, v_dim: 200 };
     check_paged(&broad, &[(1, 66)], &rules()[1], Elem::F32, Elem::F32, 32);
+}
+
+/// Over codes: the bits of attention over f32 with their values. Rows of 16 columns are read 16 bytes at a
+/// time, others one by one; keys of 80 and values of 200 columns take several slices.
+#[test]
+fn codes_are_read_as_the_values_that_they_stand_for() {
+    let shapes = [(6, 2, 16, 8), (4, 1, 80, 64), (5, 1, 7, 70), (1, 1, 32, 200)];
+    for (i, (heads, kv_heads, k_dim, v_dim)) in shapes.into_iter().enumerate() {
+        let shape = Shape { heads, kv_heads, k_dim, v_dim };
+        for (j, held) in [Elem::INT8, Elem::FP8].into_iter().enumerate() {
+            let scores = &rules()[(3 * i + j) % 7];
+            check_paged(
+                &shape,
+                &[(1, 150), (3, 67), (2, 2)],
+                scores,
+                Elem::ALL[(i + j) % 3],
+                held,
+                [16, 5][i % 2],
+            );
+        }
+    }
 }
 
 /// 32 heads of 128 over 8, a context of 17 chunks whose last has one key.

@@ -105,7 +105,9 @@ impl Machine {
         let arch = if self.schedule == Schedule::Reverse { HOPPER } else { "compute_80" };
         let module = parsed(launch.stem(), arch);
         let options = Options { schedule: self.schedule, ..options };
-        self.outcome(&module, arch, params, launch, &options).unwrap_or_else(|fault| panic!("{fault}"));
+        self.outcome(&module, arch, params, launch, &options).unwrap_or_else(|fault| {
+            panic!("{} for {arch}, schedule {}: {fault}", launch.entry, self.schedule)
+        });
     }
 
     /// Launches a kernel of a text, on Hopper behind a launch that has not ended.

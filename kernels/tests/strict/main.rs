@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod attention;
+mod codes;
 mod elementwise;
 mod embed;
 mod kv;

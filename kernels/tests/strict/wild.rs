@@ -53,7 +53,8 @@ fn attention_over_pages() {
     for seed in 0..24 {
         Machine::once(&mut |gpu| {
             // Without pages there is nothing to see.
-            let kv = slabs(gpu, if seed == 0 { 0 } else { 4 }, 16, kv_heads, dim, dim, Elem::BF16);
+            let held = [Elem::BF16, Elem::INT8, Elem::FP8][seed as usize % 3];
+            let kv = slabs(gpu, if seed == 0 { 0 } else { 4 }, 16, kv_heads, dim, dim, held);
             let rows = 2;
             // Scratch for less than a row of the table.
             let chunks = 1;
@@ -152,7 +153,8 @@ fn keys_and_values() {
     let (tokens, kv_heads, dim, page_size) = (9usize, 2u32, 8u32, 4u32);
     for seed in 0..16 {
         Machine::once(&mut |gpu| {
-            let kv = slabs(gpu, 3, page_size, kv_heads, dim, dim, Elem::F16);
+            let held = [Elem::F16, Elem::INT8, Elem::FP8][seed as usize % 3];
+            let kv = slabs(gpu, 3, page_size, kv_heads, dim, dim, held);
             let cols = (kv_heads * dim) as usize;
             let [k, v] = [1, 2].map(|s| gpu.dense(&numbers(tokens * cols, s), cols, Elem::F32));
             let slots = gpu.put(&wild(tokens, seed));

@@ -89,7 +89,7 @@ impl Device {
             job.pending = self.unfinished();
         }
         if let Err(fault) = ptx_vm::launch(&instance, &launch.entry, &job, &mut self.memory, options) {
-            panic!("{} {:?}: {fault}", launch.entry, options.schedule);
+            panic!("{} for {arch}, schedule {}: {fault}", launch.entry, options.schedule);
         }
         instance.unload(&mut self.memory).unwrap();
     }

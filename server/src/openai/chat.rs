@@ -25,7 +25,8 @@ pub async fn create(
     let (served, shield) = (call.served.clone(), state.config.no_special_in_user_text);
     // The template writes the special tokens itself.
     let special = generation.add_special.unwrap_or(false);
-    let ids = blocking(move || conversation.tokens(&served, shield, special)).await?;
+    let most = generation.most_prompt(&served);
+    let ids = blocking(move || conversation.tokens(&served, shield, special, most)).await?;
     let prompts = Prompts { ids: vec![generation.truncated(ids)], ..Prompts::default() };
     run(&state, call, generation, prompts, Kind::Chat).await
 }

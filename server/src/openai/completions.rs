@@ -84,8 +84,7 @@ fn prompts_of(
     echo: bool,
     shield: bool,
 ) -> Result<Prompts, ApiError> {
-    // A prompt that is truncated may be longer than the context.
-    let most = if generation.truncate.is_some() { usize::MAX } else { served.generator.info().max_context };
+    let most = generation.most_prompt(served);
     let special = generation.add_special.unwrap_or(true);
     let mut prompts = Prompts { continues: true, ..Prompts::default() };
     for input in inputs {

@@ -92,6 +92,13 @@ pub struct Generation {
     pub request_id: Option<String>,
 }
 
+/// Bytes of all stop strings of a request: every continuation has a matcher of them, of some hundred bytes
+/// for each.
+const MOST_STOP_BYTES: usize = 2048;
+/// Token ids that end a text: each sampled token is looked up among them.
+const MOST_STOP_IDS: usize = 1024;
+/// Bytes of a salt, which every sequence carries.
+const MOST_SALT_BYTES: usize = 1024;
 /// The largest whole number that JSON carries exactly everywhere.
 const MOST: i64 = (1 << 53) - 1;
 
@@ -127,6 +134,7 @@ impl Generation {
         let truncate =
             truncate.map(|n| usize::try_from(n).unwrap_or(served.generator.info().max_context - 1));
         let salt = fields.text("cache_salt")?.unwrap_or_default();
+        within("cache_salt", "bytes", salt.len(), MOST_SALT_BYTES)?;
         let of_key = if config.share_prefixes { "" } else { key };
         let request_id = fields.text("request_id")?.map(str::to_owned);
         let possible =
@@ -160,6 +168,11 @@ impl Generation {
         })
     }
 
+    /// Tokens that a prompt may have: one that is truncated may be longer than the context.
+    pub fn most_prompt(&self, served: &Served) -> usize {
+        if self.truncate.is_some() { usize::MAX } else { served.generator.info().max_context }
+    }
+
     /// The end of a prompt, where it is to be truncated.
     pub fn truncated(&self, mut ids: Vec<u32>) -> Vec<u32> {
         if let Some(most) = self.truncate.filter(|most| ids.len() > *most) {
@@ -169,12 +182,18 @@ impl Generation {
     }
 }
 
+/// Refuses more of something than a request may have.
+fn within(name: &str, of: &str, found: usize, most: usize) -> Result<(), ApiError> {
+    match found > most {
+        true => Err(ApiError::field(name, format!("has {found} {of}; this server allows {most}"))),
+        false => Ok(()),
+    }
+}
+
 fn stops(fields: &Fields, served: &Served, config: &ServerConfig) -> Result<Stops, ApiError> {
     let strings = fields.texts("stop")?;
-    if strings.len() > config.max_stop {
-        let found = format!("has {} strings; this server allows {}", strings.len(), config.max_stop);
-        return Err(ApiError::field("stop", found));
-    }
+    within("stop", "strings", strings.len(), config.max_stop)?;
+    within("stop", "bytes", strings.iter().map(String::len).sum(), MOST_STOP_BYTES)?;
     if strings.iter().any(String::is_empty) {
         return Err(ApiError::field("stop", "has an empty string, which would end every text at once"));
     }
@@ -184,6 +203,7 @@ fn stops(fields: &Fields, served: &Served, config: &ServerConfig) -> Result<Stop
     };
     let keep = fields.flag("include_stop_str_in_output", false)?;
     let ids = fields.ids_below("stop_token_ids", served.generator.info().vocab)?;
+    within("stop_token_ids", "ids", ids.len(), MOST_STOP_IDS)?;
     Ok(Stops { strings, keep, ids, own_ids })
 }
 

@@ -4,7 +4,7 @@ use crate::fields::Shape::{
     Any, Bool, Ids, List, Messages, Number, Object, OneOf, Prompt, Text, Texts, Whole,
 };
 use crate::fields::{
-    Field, honoured, is_empty, is_false, is_one, is_true, is_zero, no_effect, only, refused,
+    Field, honoured, is_empty, is_false, is_one, is_true, is_zero, no_effect, of_template, only, refused,
 };
 use serde_json::{Value, json};
 
@@ -119,8 +119,8 @@ pub const CHAT: &[Field] = &[
     honoured("max_completion_tokens", Whole(0, MOST)),
     honoured("add_generation_prompt", Bool),
     honoured("continue_final_message", Bool),
-    honoured("documents", List),
-    honoured("chat_template_kwargs", Object),
+    of_template("documents", List),
+    of_template("chat_template_kwargs", Object),
     no_effect("metadata", Object),
     no_effect("safety_identifier", Text),
     no_effect("prompt_cache_key", Text),

@@ -202,6 +202,8 @@ fn statuses_are_those_of_the_protocol() {
     server.get("/v1/nothing").error(404);
     server.get("/v1/completions").error(405);
     server.post_text("/v1/completions", "Content-Type: text/plain\r\n", "{}").error(415);
+    let error = server.post_text("/v1/completions", "", "{}").error(415);
+    assert!(error["message"].as_str().unwrap().contains("missing"), "{error}");
     for body in ["", "{", "[1]", "{\"prompt\": \"\\ud800\"}", &"[".repeat(100_000)] {
         server.post_text("/v1/completions", json_type, body).error(400);
     }
@@ -219,7 +221,7 @@ fn statuses_are_those_of_the_protocol() {
     let large = format!("{{\"prompt\": \"{}\"}}", "x".repeat(1000));
     small.post_text("/v1/completions", json_type, &large).error(413);
     let chunked = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{json_type}Transfer-Encoding: chunked\r\n\r\n\
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{json_type}Transfer-Encoding: chunked\r\n\r\n\
          {:x}\r\n{large}\r\n0\r\n\r\n",
         large.len()
     );
@@ -233,10 +235,96 @@ fn the_document_lists_the_fields_that_are_there() {
     let schema = &document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]
         ["schema"];
     assert_eq!(schema["additionalProperties"], json!(false));
-    for (name, said) in
-        [("messages", "Honoured"), ("user", "without effect"), ("tools", "Neutral"), ("audio", "Refused")]
-    {
+    for (name, said) in [
+        ("documents", "template"),
+        ("messages", "Honoured"),
+        ("user", "without effect"),
+        ("tools", "Neutral"),
+        ("audio", "Refused"),
+    ] {
         let text = schema["properties"][name]["description"].as_str().unwrap();
         assert!(text.contains(said), "{name}: {text}");
     }
+}
+
+/// Of a server that listens for its own machine and has no keys.
+#[test]
+fn pages_of_other_sites_ask_nothing() {
+    let server = start(config());
+    let body = json!({"prompt": "This", "max_tokens": 1}).to_string();
+    let post = |headers: &str| {
+        server.post_text("/v1/completions", &format!("Content-Type: application/json\r\n{headers}"), &body)
+    };
+    assert_eq!(post("").status, 200);
+    assert_eq!(post("Sec-Fetch-Site: same-origin\r\nOrigin: http://localhost\r\n").status, 200);
+    let refused = post("Sec-Fetch-Site: cross-site\r\nOrigin: https://evil.example\r\n");
+    assert!(refused.error(403)["message"].as_str().unwrap().contains("--allowed-host evil.example"));
+    let rebound = |line: &str, config: engraft_server::ServerConfig| {
+        let bytes = format!("{line} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
+        start(config).raw(bytes.as_bytes())
+    };
+    assert_eq!(rebound("GET /v1/models", config()).error(403)["type"], "permission_error");
+    for path in ["/health", "/live", "/ready", "/metrics"] {
+        assert_eq!(rebound(&format!("GET {path}"), config()).status, 200, "{path}");
+    }
+    let named = ServerConfig { allowed_hosts: vec!["evil.example".into()], ..config() };
+    assert_eq!(rebound("GET /v1/models", named).status, 200);
+    let everywhere = ServerConfig { host: "0.0.0.0".into(), ..config() };
+    assert_eq!(rebound("GET /v1/models", everywhere).status, 200);
+}
+
+/// Also where the prompt is made by a template.
+#[test]
+fn a_long_conversation_is_truncated() {
+    let server = start(config());
+    let mut body = json!({"messages": [{"role": "user", "content": "This package provides ".repeat(9000)}],
+        "max_tokens": 1});
+    let error = server.post("/v1/chat/completions", &body).error(400);
+    assert_eq!(error["code"], "context_length_exceeded");
+    body["truncate_prompt_tokens"] = json!(100);
+    let answer = server.post("/v1/chat/completions", &body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["usage"]["prompt_tokens"], 100);
+}
+
+#[test]
+fn errors_name_their_fields_and_every_response_its_request() {
+    let server = start(config());
+    let ids = vec![5; 1 << 16];
+    let error = server.post("/v1/embeddings", &json!({"input": [ids]})).error(400);
+    assert_eq!(
+        (&error["param"], &error["code"]),
+        (&json!("input"), &json!("context_length_exceeded")),
+        "{error}"
+    );
+    let error = server.post("/v1/embeddings", &json!({"input": [[4_000_000]]})).error(400);
+    assert_eq!(error["param"], "input", "{error}");
+    let error = server.post("/v1/completions", &json!({"prompt": [4_000_000], "max_tokens": 1})).error(400);
+    assert_eq!(error["param"], "prompt", "{error}");
+    let long = "This package provides ".repeat(9000);
+    for (path, body, param) in [
+        ("/v1/embeddings", json!({"input": &long}), "input"),
+        ("/score", json!({"text_1": "x", "text_2": &long}), "text_2"),
+        ("/rerank", json!({"query": "x", "documents": [&long]}), "documents"),
+    ] {
+        let error = server.post(path, &body).error(400);
+        assert_eq!(
+            (&error["param"], &error["code"]),
+            (&json!(param), &json!("context_length_exceeded")),
+            "{error}"
+        );
+    }
+    let mut names = std::collections::BTreeSet::new();
+    for answer in [
+        server.get("/health"),
+        server.get("/nothing"),
+        server.post("/v1/embeddings", &json!({"input": "x"})),
+        server.post("/score", &json!({"text_1": "x", "text_2": "y"})),
+        server.post("/tokenize", &json!({"prompt": "x"})),
+        server.post("/v1/completions", &json!({"prompt": 7})),
+        server.post("/v1/completions", &json!({"prompt": "x", "max_tokens": 1, "request_id": "own"})),
+    ] {
+        names.insert(answer.header("x-request-id").unwrap_or_else(|| panic!("no name: {}", answer.head)));
+    }
+    assert!(names.len() == 7 && names.contains("own"), "{names:?}");
 }

@@ -1,7 +1,7 @@
 //! `/v1/images/generations`: held against the library's own pictures of the same seeds.
 
 use crate::common::{Running, config, demo, eventually, metric, request, start, start_with};
-use crate::pictures::{files, library, made, own, pipeline, serving};
+use crate::pictures::{alike, files, library, made, own, pipeline, serving};
 use engraft::engraft_diffusion::ImageRequest;
 use engraft::{Error, ImageHandle, ImageOptions, named_scheduler};
 use engraft_server::{Model, Server, ServerConfig};
@@ -62,7 +62,7 @@ fn pictures_are_those_of_the_library() {
     };
     for server in &servers {
         let answer = server.post(PATH, &body(6.3));
-        assert!(made(&answer) == want, "other pictures than the library's");
+        alike(&made(&answer), &want, "other pictures than the library's");
         let said = answer.json();
         assert_eq!((&said["size"], &said["output_format"]), (&json!("40x32"), &json!("png")));
         assert!(said["created"].as_u64().unwrap() > 1_600_000_000, "{}", said["created"]);
@@ -90,7 +90,7 @@ fn pictures_are_those_of_the_library() {
     let mut asked = body(9.0);
     (asked["guidance_rescale"], asked["clip_skip"], asked["scheduler"]) =
         (json!(0.5), json!(1), json!("ddim"));
-    assert!(made(&server.post(PATH, &asked)) == files(&mut model, &other, seed), "other fields");
+    alike(&made(&server.post(PATH, &asked)), &files(&mut model, &other, seed), "other fields");
 }
 
 #[test]
@@ -388,7 +388,7 @@ fn requests_at_once_have_their_own_pictures() {
             let server = &server;
             scope.spawn(move || {
                 let answer = server.post(PATH, &body(seed as u64));
-                assert!(made(&answer) == *want, "seed {seed}: other pictures");
+                alike(&made(&answer), want, &format!("seed {seed}"));
             });
         }
     });

@@ -171,7 +171,7 @@ fn heads_and_bodies_have_their_time() {
     let mut slow = server.connect();
     let began = Instant::now();
     let mut ended = false;
-    for byte in b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n".iter().cycle() {
+    for byte in b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n".iter().cycle() {
         if slow.write_all(&[*byte]).is_err() {
             ended = true;
             break;
@@ -186,13 +186,14 @@ fn heads_and_bodies_have_their_time() {
     let mut stuck = server.connect();
     stuck
         .write_all(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{",
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+            Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
         )
         .unwrap();
     let answer = read(stuck);
     answer.error(408);
     assert_eq!(answer.header("x-should-retry").unwrap(), "false");
-    let huge = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(1_000_000));
+    let huge = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "y".repeat(1_000_000));
     let mut large = server.connect();
     let _ = large.write_all(huge.as_bytes());
     let mut line = String::new();
@@ -256,7 +257,8 @@ fn salts_and_keys_keep_prompts_apart() {
         };
         post("ka", &Value::Null);
         post(second, &salt);
-        let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nx-api-key: ka\r\n\r\n";
+        let request =
+            "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nx-api-key: ka\r\n\r\n";
         let text = server.raw(request.as_bytes()).text();
         let line = text.lines().find(|l| l.starts_with("vllm:prefix_cache_hits_total")).unwrap().to_owned();
         line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
@@ -386,13 +388,118 @@ fn metrics_are_those_that_routers_read() {
     }
 }
 
+/// Of vLLM's and our own; the labels of some are there once something was counted.
+#[test]
+fn metrics_have_their_names_and_types() {
+    let server = start(config());
+    let body = json!({"prompt": "This package", "max_tokens": 2, "ignore_eos": true});
+    assert_eq!(server.post("/v1/completions", &body).status, 200);
+    let text = server.get("/metrics").text();
+    let found: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    let want = [
+        "engraft:http_responses_total counter",
+        "engraft:steps_total counter",
+        "vllm:cache_config_info gauge",
+        "vllm:corrupted_requests_total counter",
+        "vllm:e2e_request_latency_seconds histogram",
+        "vllm:generation_tokens_total counter",
+        "vllm:inter_token_latency_seconds histogram",
+        "vllm:iteration_tokens_total histogram",
+        "vllm:kv_cache_usage_perc gauge",
+        "vllm:num_preemptions_total counter",
+        "vllm:num_requests_running gauge",
+        "vllm:num_requests_waiting gauge",
+        "vllm:prefix_cache_hits_total counter",
+        "vllm:prefix_cache_queries_total counter",
+        "vllm:prompt_tokens_total counter",
+        "vllm:request_decode_time_seconds histogram",
+        "vllm:request_generation_tokens histogram",
+        "vllm:request_inference_time_seconds histogram",
+        "vllm:request_params_max_tokens histogram",
+        "vllm:request_params_n histogram",
+        "vllm:request_prefill_time_seconds histogram",
+        "vllm:request_prompt_tokens histogram",
+        "vllm:request_queue_time_seconds histogram",
+        "vllm:request_success_total counter",
+        "vllm:request_time_per_output_token_seconds histogram",
+        "vllm:time_to_first_token_seconds histogram",
+    ];
+    assert_eq!(found, want);
+}
+
+/// As vLLM's: from admission on.
+#[test]
+fn times_of_prefill_and_inference_are_without_the_queue() {
+    let one = || engraft::Options::new().max_seqs(1).open(engraft::ModelSource::Demo);
+    let server = start_with(ServerConfig { max_num_seqs: 1, ..config() }, one);
+    let first = server.open("/v1/completions", &long(1));
+    let short = json!({"prompt": "This", "max_tokens": 2, "ignore_eos": true});
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| server.post("/v1/completions", &short).status);
+        eventually("a queue", || metric(&server, "vllm:num_requests_waiting") == 1.0);
+        std::thread::sleep(Duration::from_millis(100));
+        drop(first);
+        assert_eq!(second.join().unwrap(), 200);
+    });
+    eventually("both ends", || metric(&server, "vllm:request_inference_time_seconds_count") == 2.0);
+    let sum = |name: &str| metric(&server, &format!("vllm:{name}_sum"));
+    let (queue, first, prefill) = (
+        sum("request_queue_time_seconds"),
+        sum("time_to_first_token_seconds"),
+        sum("request_prefill_time_seconds"),
+    );
+    assert!(queue > 0.1 && (first - queue - prefill).abs() < 0.005, "{queue} {first} {prefill}");
+    let (whole, inference) = (sum("e2e_request_latency_seconds"), sum("request_inference_time_seconds"));
+    assert!(prefill < inference && inference <= whole - queue + 0.001, "{inference} {whole} {queue}");
+}
+
+#[test]
+fn who_serves_in_order_refuses_priorities() {
+    let server = start(ServerConfig { priorities: false, ..config() });
+    for (path, mut body) in [
+        ("/v1/completions", json!({"prompt": "x", "max_tokens": 1})),
+        ("/v1/embeddings", json!({"input": "x"})),
+    ] {
+        body["priority"] = json!(0);
+        assert_eq!(server.post(path, &body).status, 200);
+        body["priority"] = json!(-1);
+        let error = server.post(path, &body).error(400);
+        assert_eq!((&error["param"], &error["code"]), (&json!("priority"), &json!("unsupported_parameter")));
+        assert!(error["message"].as_str().unwrap().contains("--scheduling-policy"), "{error}");
+    }
+}
+
+/// Calls that wait for the engine leave threads to others.
+#[test]
+fn many_calls_for_vectors_leave_threads_to_others() {
+    let server = start(ServerConfig { max_queued_tokens: usize::MAX, ..config() });
+    let texts: Vec<String> = (0..500).map(|i| format!("{i} {}", "a package of texts ".repeat(12))).collect();
+    let bytes =
+        request("/v1/embeddings", "Content-Type: application/json\r\n", &json!({"input": texts}).to_string());
+    let calls: Vec<_> = (0..100)
+        .map(|_| {
+            let mut connection = server.connect();
+            connection.write_all(bytes.as_bytes()).unwrap();
+            connection
+        })
+        .collect();
+    let load = || server.get("/load").json()["server_load"].as_u64().unwrap();
+    // Most of them, before the first ones have ended.
+    eventually("many calls", || load() >= 70);
+    assert_eq!(server.post("/tokenize", &json!({"prompt": "This package"})).status, 200);
+    assert!(load() > 64, "it waited for calls: {} are left", load());
+    drop(calls);
+    eventually("an empty server", || load() == 0);
+}
+
 #[test]
 fn bodies_have_room_together() {
     let most = 200 << 20;
     let server = start(ServerConfig { max_body_bytes: most, ..config() });
     let head = |length: usize| {
         format!(
-            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
         )
     };
     // One that promises much and sends little has the room until its time is over.
@@ -407,4 +514,47 @@ fn bodies_have_room_together() {
         second.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         second.read(&mut [0; 16]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
     });
+}
+
+/// What a few bytes of a request could make of the server's memory.
+#[cfg(target_os = "linux")]
+#[test]
+fn small_bodies_ask_for_no_large_memory() {
+    let server = start(config());
+    let before = peak_kib();
+    let long = "x".repeat(3 << 20);
+    let many = vec!["a"; 1 << 20];
+    for (path, body, param) in [
+        ("/v1/completions", json!({"prompt": "x", "n": 128, "stop": [&long]}), "stop"),
+        (
+            "/v1/completions",
+            json!({"prompt": "x", "n": 128, "stop_token_ids": vec![5; 2 << 20]}),
+            "stop_token_ids",
+        ),
+        ("/v1/completions", json!({"prompt": "x", "n": 128, "cache_salt": &long}), "cache_salt"),
+        ("/rerank", json!({"query": &long, "documents": &many}), "documents"),
+        ("/score", json!({"text_1": &long, "text_2": &many}), "text_2"),
+        ("/score", json!({"text_1": &many[..1 << 19], "text_2": &many[..1 << 19]}), "text_2"),
+        ("/v1/embeddings", json!({"input": &many}), "input"),
+    ] {
+        let error = server.post(path, &body).error(400);
+        assert_eq!(error["param"], json!(param), "{path}: {error}");
+    }
+    // The query is there once, however many documents there are.
+    let error = server.post("/rerank", &json!({"query": &long, "documents": vec!["a"; 2048]})).error(400);
+    assert!(error["message"].as_str().unwrap().contains("token"), "{error}");
+    let grown = peak_kib() - before;
+    assert!(grown < 700 << 10, "{grown} KiB");
+    for (stop, status) in [("x".repeat(2048), 200), ("x".repeat(2049), 400)] {
+        let body = json!({"prompt": "This package", "max_tokens": 1, "stop": stop});
+        assert_eq!(server.post("/v1/completions", &body).status, status);
+    }
+}
+
+/// The most memory that this process had.
+#[cfg(target_os = "linux")]
+fn peak_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }

@@ -12,6 +12,8 @@ mod images;
 mod limits;
 #[cfg(feature = "images")]
 mod pictures;
+#[cfg(unix)]
+mod readers;
 mod routes;
 #[cfg(all(feature = "images", unix))]
 mod unsent;

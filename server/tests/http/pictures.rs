@@ -33,6 +33,20 @@ pub fn files(model: &mut ImageGenerator, request: &ImageRequest, seed: u64) -> V
     images.rgb.iter().map(|rgb| encode_png(rgb, request.width, request.height).unwrap()).collect()
 }
 
+/// Whether files are those that are wanted; it names the first byte that is not.
+pub fn alike(got: &[Vec<u8>], want: &[Vec<u8>], what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}: files");
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        let at = got.iter().zip(want).position(|(got, want)| got != want);
+        let values = at.map(|at| (at, got[at], want[at]));
+        let sizes = [got.len(), want.len()];
+        assert!(
+            got == want,
+            "{what}: file {i} of {sizes:?} bytes, first other byte (at, got, want) {values:?}"
+        );
+    }
+}
+
 /// The files of an answer.
 pub fn made(answer: &Answer) -> Vec<Vec<u8>> {
     assert_eq!(answer.status, 200, "{}", answer.text());

@@ -165,20 +165,14 @@ fn tokenize_reads_conversations_as_chat_does() {
 }
 
 #[test]
-fn hostile_templates_end_their_request_alone() {
-    for source in [
-        "{% for i in range(100000000) %}{{ i }}{% endfor %}",
-        "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}",
-        "{{ 'x' * 1000000000 }}",
-        "{{ raise_exception('no such conversation') }}",
-    ] {
-        let server = start(ServerConfig { chat_template: Some(source.into()), ..config() });
-        let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1});
-        let error = server.post("/v1/chat/completions", &body).error(400);
-        assert!(error["message"].as_str().unwrap().contains("chat template"), "{source}: {error}");
-        assert_eq!(server.get("/health").status, 200);
-        assert_eq!(server.post("/v1/completions", &json!({"prompt": "x", "max_tokens": 1})).status, 200);
-    }
+fn a_template_that_raises_ends_its_request_alone() {
+    // Those that ask for too much: `bounded.rs`.
+    let source = "{{ raise_exception('no such conversation') }}";
+    let server = start(ServerConfig { chat_template: Some(source.into()), ..config() });
+    let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1});
+    let error = server.post("/v1/chat/completions", &body).error(400);
+    assert!(error["message"].as_str().unwrap().contains("no such conversation"), "{error}");
+    assert_eq!(server.post("/v1/completions", &json!({"prompt": "x", "max_tokens": 1})).status, 200);
     let broken = ServerConfig { chat_template: Some("{% for".into()), ..config() };
     assert!(Server::bind(broken, demo).map(drop).unwrap_err().to_string().contains("template"));
     let none = start(ServerConfig { chat_template: None, ..config() });
@@ -302,7 +296,7 @@ fn a_unix_socket_serves_and_is_gone_afterwards() {
     let stop = server.stop();
     let running = std::thread::spawn(move || server.run());
     let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
-    stream.write_all(b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    stream.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");

@@ -52,7 +52,7 @@ impl Serving {
     }
 
     fn get(&self, path: &str) -> String {
-        let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         read(self.sent(head.as_bytes())).text()
     }
 
@@ -136,7 +136,7 @@ fn chunked() -> Vec<u8> {
     write!(body, "--line\r\n{file}\r\nContent-Type: image/png\r\n\r\n").unwrap();
     body.extend(image);
     body.extend(b"\r\n--line--\r\n");
-    let head = "POST /v1/images/edits HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+    let head = "POST /v1/images/edits HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
         Content-Type: multipart/form-data; boundary=line\r\nTransfer-Encoding: chunked\r\n\r\n";
     [format!("{head}{:x}\r\n", body.len()).as_bytes(), &body, b"\r\n0\r\n\r\n"].concat()
 }

@@ -89,8 +89,8 @@ fn a_guarded_sum_is_one_or() {
         (tile(Packing::Q4K, 1), 9),
         (tile(Packing::Q4K, 8), 72),
         (Kernel::Experts { weight: Packing::F32, x, out, rows: 8, vector, grouped: true }, 40),
-        (Kernel::Attention(how, x, x), 3),
-        (Kernel::AttentionTile(1, false, x, x), 12),
+        (Kernel::Attention(how, x, x.into()), 3),
+        (Kernel::AttentionTile(1, false, x, x.into()), 12),
     ];
     for (kernel, sums) in all {
         let [bare, strict] = [false, true].map(|strict| of(&kernel, strict));

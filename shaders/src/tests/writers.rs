@@ -2,13 +2,15 @@
 //! modules of this backend: checked, workgroup memory left as it is, one entry point.
 //!
 //! Each API is written twice: for the oldest devices that the writer knows, loops counted as in builds with
-//! debug assertions, and for the newest ones, loops as they are, as in optimised builds. SPIR-V
-//! goes through `spirv-val` where it is installed. `ENGRAFT_REQUIRE=spirv-val`, which the wgpu lane sets,
-//! makes its absence a failure and writes every variant; elsewhere one of 32 is, by `ENGRAFT_SEED`. To
-//! validate takes far longer than all else: there one of eight is, and all of them under `ENGRAFT_FULL`.
+//! debug assertions, and for the newest ones, loops as they are, as in optimised builds. SPIR-V is marked
+//! `NoContraction` as devices get it, for the newest with all modes of floats, and goes through `spirv-val`
+//! where it is installed. `ENGRAFT_REQUIRE=spirv-val`, which the wgpu lane sets, makes its absence a failure
+//! and writes every variant; elsewhere one of 32 is, by `ENGRAFT_SEED`. To validate takes far longer than all
+//! else: there one of eight is, and all of them under `ENGRAFT_FULL`. Of texts in mode `Fast`, which have
+//! fewer guards and are the same else, one of eight is written where all others are.
 
-use super::{COLUMNS, dialects, module};
-use crate::{Access, Carrier, Dialect, Kernel, Source, source};
+use super::{COLUMNS, dialects, fast, module};
+use crate::{Access, Carrier, Dialect, Kernel, Source, Strictness, source, uncontracted};
 use naga::back::spv::Capability;
 use naga::back::{hlsl, msl, spv};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
@@ -23,6 +25,7 @@ use std::time::{Duration, Instant};
 mod com;
 mod dxc;
 mod dxil;
+mod exact;
 
 /// What a variant is written for.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,13 +89,22 @@ impl Variant {
     /// Writes the variant; words of SPIR-V come back.
     fn written(&self, target: Target) -> Result<Vec<u32>, String> {
         match target {
-            Target::Spirv13 => self.spirv(false),
-            Target::Spirv16 => self.spirv(true),
+            Target::Spirv13 => self.exact(false),
+            Target::Spirv16 => self.exact(true),
             Target::Msl21 => self.msl((2, 1)),
             Target::Msl40 => self.msl(NEWEST_MSL),
             Target::Hlsl51 => self.hlsl(hlsl::ShaderModel::V5_1).map(|_| Vec::new()),
             Target::Hlsl66 => self.hlsl(NEWEST_HLSL).map(|_| Vec::new()),
         }
+    }
+
+    /// As devices get it where an order of sums is promised.
+    fn exact(&self, newest: bool) -> Result<Vec<u32>, String> {
+        let bare = self.spirv(newest)?;
+        // A device of Vulkan 1.1 is asked for nothing besides, one of 1.3 for all that there is.
+        let strict = if newest { exact::ALL } else { Strictness::default() };
+        let exact = uncontracted(&bare, strict).ok_or("no module of SPIR-V")?;
+        exact::marked(&bare, &exact, strict).map(|_| exact)
     }
 
     fn spirv(&self, newest: bool) -> Result<Vec<u32>, String> {
@@ -104,7 +116,7 @@ impl Variant {
         };
         let options = spv::Options {
             lang_version: if newest { (1, 6) } else { (1, 3) },
-            flags: spv::WriterFlags::LABEL_VARYINGS | spv::WriterFlags::FORCE_POINT_SIZE,
+            flags: spv::WriterFlags::empty(),
             fake_missing_bindings: false,
             binding_map: all.map(|from| (from, to(from))).collect(),
             capabilities: Some(self.capabilities(newest).collect()),
@@ -268,6 +280,8 @@ fn validated(target: Target, words: &[u32]) -> Result<(), String> {
 struct Done {
     variants: usize,
     validated: usize,
+    /// Instructions of SPIR-V that may not be contracted.
+    marked: usize,
     writing: Duration,
     validating: Duration,
 }
@@ -281,6 +295,7 @@ fn write(variant: &Variant, validate: bool, done: &mut [Done; TARGETS.len()]) ->
         let start = Instant::now();
         let words = variant.written(target).map_err(|why| refused("naga's writer", why))?;
         done.writing += start.elapsed();
+        done.marked += exact::count(&words);
         if validate && !words.is_empty() {
             let start = Instant::now();
             validated(target, &words).map_err(|why| refused("spirv-val", why))?;
@@ -292,15 +307,28 @@ fn write(variant: &Variant, validate: bool, done: &mut [Done; TARGETS.len()]) ->
     Ok(())
 }
 
+/// Every variant, and behind as many as come back those of mode `Fast`, one of `every` by the seed.
+fn texts(seed: usize, every: usize) -> (Vec<(Kernel, Dialect)>, usize) {
+    let kernels = Kernel::all(COLUMNS);
+    let in_all = |kernel: &Kernel| dialects(kernel).into_iter().map(|d| (*kernel, d)).collect::<Vec<_>>();
+    let mut all: Vec<_> = kernels.iter().flat_map(in_all).collect();
+    let strict = all.len();
+    let some = kernels.iter().skip(seed % every).step_by(every);
+    all.extend(some.filter_map(|kernel| Some((*kernel, fast(kernel)?))));
+    (all, strict)
+}
+
 #[test]
 fn writers_of_all_apis_take_the_variants() {
     let (validator, full) = (validator(), std::env::var_os("ENGRAFT_FULL").is_some());
     let seed = std::env::var("ENGRAFT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0usize);
-    let all: Vec<_> = Kernel::all(COLUMNS)
-        .into_iter()
-        .flat_map(|k| dialects(&k).into_iter().map(move |d| (k, d)))
-        .collect();
     let (whole, next) = (full || required("spirv-val"), AtomicUsize::new(0));
+    let every = match whole {
+        true if full => 1,
+        true => VALIDATED,
+        false => WRITTEN,
+    };
+    let (all, strict) = texts(seed, every);
     let sums = Mutex::new(([Done::default(); TARGETS.len()], Vec::new()));
     let work = || {
         let (mut done, mut refused) = ([Done::default(); TARGETS.len()], Vec::new());
@@ -308,7 +336,7 @@ fn writers_of_all_apis_take_the_variants() {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some((kernel, dialect)) = all.get(at) else { break };
             let one_of = |count: usize| full || at % count == seed % count;
-            if whole || one_of(WRITTEN) {
+            if whole || at >= strict || one_of(WRITTEN) {
                 let validated = validator && (!whole || one_of(VALIDATED));
                 refused.extend(write(&Variant::read(*kernel, *dialect), validated, &mut done).err());
             }
@@ -317,6 +345,7 @@ fn writers_of_all_apis_take_the_variants() {
         for (sum, own) in sums.0.iter_mut().zip(done) {
             sum.variants += own.variants;
             sum.validated += own.validated;
+            sum.marked += own.marked;
             sum.writing += own.writing;
             sum.validating += own.validating;
         }
@@ -328,8 +357,9 @@ fn writers_of_all_apis_take_the_variants() {
     for (target, done) in TARGETS.into_iter().zip(done) {
         let [writing, validating] = [done.writing, done.validating].map(|time| time.as_secs_f64());
         println!(
-            "{target:?}: {} variants written in {writing:.1} s, {} validated in {validating:.1} s",
-            done.variants, done.validated
+            "{target:?}: {} variants written in {writing:.1} s, {} validated in {validating:.1} s, {} instructions \
+             marked NoContraction",
+            done.variants, done.validated, done.marked
         );
     }
     assert!(
@@ -339,9 +369,11 @@ fn writers_of_all_apis_take_the_variants() {
         refused[..refused.len().min(5)].join("\n")
     );
     let least = |every: usize, all: bool| if all { every } else { every / WRITTEN };
-    assert!(done[0].variants >= least(all.len(), whole), "{done:?}");
+    let in_fast = all.len() - strict;
+    assert!(in_fast > 1000 / every, "{in_fast} texts of mode fast");
+    assert!(done[0].variants >= least(strict, whole) + in_fast, "{done:?}");
     assert!(done.iter().all(|done| done.variants > least(3000, whole)), "{done:?}");
-    let validated = |done: &Done| done.validated >= least(all.len(), full);
+    let validated = |done: &Done| done.validated >= least(strict, full);
     assert!(!validator || done[..2].iter().all(validated), "{done:?}");
 }
 

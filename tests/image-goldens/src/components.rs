@@ -6,7 +6,7 @@ use engraft_core::checkpoint::{Access, ModelFiles, open};
 use engraft_core::mem::Float;
 use engraft_diffusion::graph::Grid;
 use engraft_diffusion::nets::{Conditions, TransformerSpec};
-use engraft_diffusion::{StepCounts, Transformer, TransformerInput, Unet, UnetInput, Vae};
+use engraft_diffusion::{Plan, StepCounts, Transformer, TransformerInput, Unet, UnetInput, Vae};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,40 +27,49 @@ fn grid((height, width): (usize, usize)) -> Grid {
     Grid { height, width }
 }
 
+/// What running a model gave.
+#[derive(Debug)]
+pub struct Ran {
+    /// How far its outputs are off.
+    pub verdict: Verdict,
+    /// How it was to run.
+    pub plan: Plan,
+}
+
 /// Runs a model and compares all that it gives.
 ///
 /// # Errors
 /// For a class that is not run here; what loading and the backend raise; outputs that nothing has compared.
-pub fn component<B: Backend>(backend: &Arc<B>, folder: &Path, dtype: Float) -> Result<Verdict> {
+pub fn component<B: Backend>(backend: &Arc<B>, folder: &Path, dtype: Float) -> Result<Ran> {
     let file = folder.join("golden.safetensors");
     let mut golden = Golden::open(&file, json(&folder.join("golden.json"))?, relative(dtype))?;
     let files = open(folder, Access::default()).map_err(said)?;
     let class = files.config["_class_name"].as_str().unwrap_or("none").to_string();
-    match class.as_str() {
+    let plan = match class.as_str() {
         "UNet2DConditionModel" => unet(backend, &files, dtype, &mut golden)?,
         "AutoencoderKL" => autoencoder(backend, &files, dtype, &mut golden)?,
         "AutoencoderTiny" => tiny(backend, &files, dtype, &mut golden)?,
         "AutoencoderDC" => deep(backend, &files, dtype, &mut golden)?,
         class if TransformerSpec::CLASSES.contains(&class) => {
-            transformer(backend, &files, dtype, &mut golden)?;
+            transformer(backend, &files, dtype, &mut golden)?
         }
         other => return Err(format!("components of class {other} are not run yet")),
-    }
+    };
     match &golden.unseen("out.")[..] {
-        [] => Ok(golden.verdict),
+        [] => Ok(Ran { verdict: golden.verdict, plan }),
         left => Err(format!("nothing compares {}", left.join(", "))),
     }
 }
 
 /// Whether a step has the bits of a second one and of one that ran op by op, and was captured where the
-/// backend can.
+/// backend can; `before` it another was.
 fn held_together(
     got: &[f32],
     [again, op_by_op]: [&[f32]; 2],
-    (counts, graphs): (&StepCounts, bool),
+    (counts, graphs, before): (&StepCounts, bool, u64),
 ) -> Result<()> {
-    let (captured, replayed) = if graphs { (1, 2) } else { (0, 0) };
-    let want = StepCounts { captured, replayed, op_by_op: 3 - replayed, refused: None };
+    let (captured, replayed) = if graphs { (1 + before, 2 + before) } else { (0, 0) };
+    let want = StepCounts { captured, replayed, op_by_op: 3 + before - replayed, refused: None };
     match (again == got, op_by_op == got, *counts == want) {
         (true, true, true) => Ok(()),
         (false, ..) => Err("a second step of the same sample has other bits".into()),
@@ -69,7 +78,7 @@ fn held_together(
     }
 }
 
-fn unet<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: &mut Golden) -> Result<()> {
+fn unet<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: &mut Golden) -> Result<Plan> {
     let mut model = Unet::load(backend.clone(), files, dtype).map_err(said)?;
     let (sample, items, size) = golden.get("in.sample")?.pictures();
     let times = golden.get("in.timestep")?.values.clone();
@@ -99,7 +108,28 @@ fn unet<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: 
     let again = block_on(model.step(&sample, &times)).map_err(said)?;
     model.set_graphs(false);
     let op_by_op = block_on(model.step(&sample, &times)).map_err(said)?;
-    held_together(&got, [&again, &op_by_op], (model.step_counts(), backend.caps().graphs))
+    held_together(&got, [&again, &op_by_op], (model.step_counts(), backend.caps().graphs, 0))?;
+    Ok(model.plan().clone())
+}
+
+/// Pictures of latents, and of others by what was captured and op by op; how the model was to run. A picture
+/// was encoded before.
+fn decoded<B: Backend>(
+    (backend, mut model): (&Arc<B>, Vae<B>),
+    (latents, items, size): (Vec<f32>, usize, (usize, usize)),
+    golden: &mut Golden,
+) -> Result<Plan> {
+    let picture = block_on(model.decode(&latents, items, grid(size))).map_err(said)?;
+    golden.compare_rows("out.decode", &picture)?;
+    let others: Vec<f32> = latents.iter().map(|x| x * 0.5).collect();
+    let replayed = block_on(model.decode(&others, items, grid(size))).map_err(said)?;
+    if replayed == picture {
+        return Err("other latents give the same picture".into());
+    }
+    model.set_graphs(false);
+    let op_by_op = block_on(model.decode(&others, items, grid(size))).map_err(said)?;
+    held_together(&replayed, [&replayed, &op_by_op], (model.run_counts(), backend.caps().graphs, 1))?;
+    Ok(model.plan().clone())
 }
 
 fn autoencoder<B: Backend>(
@@ -107,7 +137,7 @@ fn autoencoder<B: Backend>(
     files: &ModelFiles,
     dtype: Float,
     golden: &mut Golden,
-) -> Result<()> {
+) -> Result<Plan> {
     let mut model = Vae::load(backend.clone(), files, dtype).map_err(said)?;
     let (image, items, size) = golden.first_of(&["in.sample", "in.image"])?.pictures();
     let moments = block_on(model.encode(&image, items, grid(size))).map_err(said)?;
@@ -122,12 +152,11 @@ fn autoencoder<B: Backend>(
         let deviations: Vec<f32> = logarithms.iter().map(|x| (f64::from(*x) / 2.0).exp() as f32).collect();
         golden.compare_rows("out.encode.std", &deviations)?;
     }
-    let (latents, items, size) = golden.first_of(&["in.latent", "in.latents"])?.pictures();
-    let picture = block_on(model.decode(&latents, items, grid(size))).map_err(said)?;
-    golden.compare_rows("out.decode", &picture)
+    let latents = golden.first_of(&["in.latent", "in.latents"])?.pictures();
+    decoded((backend, model), latents, golden)
 }
 
-fn tiny<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: &mut Golden) -> Result<()> {
+fn tiny<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: &mut Golden) -> Result<Plan> {
     let mut model = Vae::load(backend.clone(), files, dtype).map_err(said)?;
     let (image, items, size) = golden.get("in.image")?.pictures();
     let encoded = block_on(model.encode(&image, items, grid(size))).map_err(said)?;
@@ -136,19 +165,17 @@ fn tiny<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: 
     golden.compare_rows("out.scaled", &spec.scaled(&encoded))?;
     let stored = golden.get("in.stored")?.pictures().0;
     golden.compare_rows("out.unscaled", &spec.unscaled(&stored))?;
-    let (latents, items, size) = golden.get("in.latents")?.pictures();
-    let picture = block_on(model.decode(&latents, items, grid(size))).map_err(said)?;
-    golden.compare_rows("out.decode", &picture)
+    let latents = golden.get("in.latents")?.pictures();
+    decoded((backend, model), latents, golden)
 }
 
-fn deep<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: &mut Golden) -> Result<()> {
+fn deep<B: Backend>(backend: &Arc<B>, files: &ModelFiles, dtype: Float, golden: &mut Golden) -> Result<Plan> {
     let mut model = Vae::load(backend.clone(), files, dtype).map_err(said)?;
     let (image, items, size) = golden.get("in.image")?.pictures();
     let encoded = block_on(model.encode(&image, items, grid(size))).map_err(said)?;
     golden.compare_rows("out.encode", &encoded)?;
-    let (latents, items, size) = golden.get("in.latents")?.pictures();
-    let picture = block_on(model.decode(&latents, items, grid(size))).map_err(said)?;
-    golden.compare_rows("out.decode", &picture)
+    let latents = golden.get("in.latents")?.pictures();
+    decoded((backend, model), latents, golden)
 }
 
 /// Lines and columns of a picture that is packed into rows: `img_ids` have them.
@@ -172,7 +199,7 @@ fn transformer<B: Backend>(
     files: &ModelFiles,
     dtype: Float,
     golden: &mut Golden,
-) -> Result<()> {
+) -> Result<Plan> {
     let mut model = Transformer::load(backend.clone(), files, dtype).map_err(said)?;
     let sample = golden.get("in.hidden_states")?;
     // FLUX reads rows, the others pictures.
@@ -214,5 +241,6 @@ fn transformer<B: Backend>(
     let again = block_on(model.step(&sample, &times)).map_err(said)?;
     model.set_graphs(false);
     let op_by_op = block_on(model.step(&sample, &times)).map_err(said)?;
-    held_together(&got, [&again, &op_by_op], (model.step_counts(), backend.caps().graphs))
+    held_together(&got, [&again, &op_by_op], (model.step_counts(), backend.caps().graphs, 0))?;
+    Ok(model.plan().clone())
 }

@@ -18,7 +18,9 @@ mod schedulers;
 #[cfg(feature = "models")]
 pub use captured::{Change, captured_steps};
 #[cfg(feature = "models")]
-pub use components::component;
+pub use components::{Ran, component};
+#[cfg(feature = "models")]
+pub use engraft_diffusion::Plan;
 pub use golden::{Golden, Result, Tensor, Verdict, json, rows};
 #[cfg(feature = "models")]
 pub use pipelines::{Runs, tokenizers};

@@ -5,11 +5,11 @@ use engraft_diffusion::engraft_image::SchedulerConfig;
 use engraft_diffusion::{Control, ImageRequest, Init, Noise, Purpose, Sizes};
 use serde_json::Value;
 
-/// The noise of a golden; what it lacks is no number, so that it cannot go unseen.
+/// The noise of a golden; what it lacks is an error.
 pub struct Given<'a>(pub &'a Golden);
 
 impl Noise for Given<'_> {
-    fn fill(&mut self, what: Purpose, item: usize, into: &mut [f32]) {
+    fn fill(&mut self, what: Purpose, item: usize, into: &mut [f32]) -> engraft_core::Result<()> {
         let Given(golden) = self;
         let found = match what {
             Purpose::Latents => {
@@ -20,10 +20,9 @@ impl Noise for Given<'_> {
         };
         let all = found.map(|noise| noise.pictures().0).unwrap_or_default();
         let own = all.get(item * into.len()..(item + 1) * into.len());
-        match own {
-            Some(own) => into.copy_from_slice(own),
-            None => into.fill(f32::NAN),
-        }
+        let own = own.ok_or_else(|| engraft_core::Error::internal(format!("no noise for {what:?}")))?;
+        into.copy_from_slice(own);
+        Ok(())
     }
 }
 

@@ -84,7 +84,25 @@ impl fmt::Display for Instruction {
 /// ```
 pub fn demangled(name: &str) -> String {
     let symbol = name.starts_with("_Z").then(|| cpp_demangle::Symbol::new(name).ok()).flatten();
-    symbol.and_then(|s| s.demangle().ok()).unwrap_or_else(|| name.into())
+    symbol.and_then(|s| s.demangle().ok()).map_or_else(|| name.into(), |text| without_tags(&text))
+}
+
+/// A name without what numba writes into tags of it: a number of its own, and a hundred characters of how it
+/// has compiled the function. `f[abi:v1][abi:cw51cXTLSUwv1sDUaKthqaNgoKmjgMVuW...](int)` is `f(int)`.
+fn without_tags(name: &str) -> String {
+    const LONG: usize = 24;
+    let (mut out, mut rest) = (String::new(), name);
+    while let Some((before, tag)) = rest.split_once("[abi:") {
+        let Some((content, behind)) = tag.split_once(']') else { break };
+        out.push_str(before);
+        let number = |tag: &str| tag.strip_prefix('v').is_some_and(|n| n.parse::<u32>().is_ok());
+        let next = behind.strip_prefix("[abi:").and_then(|next| next.find(']'));
+        if content.len() < LONG && !(number(content) && next.is_some_and(|end| end >= LONG)) {
+            out.push_str(&rest[before.len()..rest.len() - behind.len()]);
+        }
+        rest = behind;
+    }
+    out + rest
 }
 
 /// A fault: what, where in the text, and which thread.

@@ -1,6 +1,8 @@
 //! What a launch is given and what it gives back.
 
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::fault::Instruction;
 use crate::memory::Traffic;
@@ -16,6 +18,16 @@ pub enum Schedule {
     Reverse,
     /// A new pseudo-random order each turn, from this seed.
     Random(u64),
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Schedule::Forward => f.write_str("forward"),
+            Schedule::Reverse => f.write_str("reverse"),
+            Schedule::Random(seed) => write!(f, "random{seed}"),
+        }
+    }
 }
 
 /// How `*.approx` functions round.
@@ -179,7 +191,7 @@ pub struct Touched {
     /// Not before a release to other launches: none of them can be ordered behind it by a flag.
     pub late: bool,
     /// The instruction that did it last, where it is known.
-    pub by: Option<Instruction>,
+    pub by: Option<Arc<Instruction>>,
 }
 
 /// What a finished launch did.

@@ -5,6 +5,9 @@
 //! written once, so an arithmetic instruction is a loop over three rows ([`map1`], [`map2`], [`map3`]) that
 //! the compiler can vectorise. Narrow values are kept zero-extended in their unit.
 
+use std::cell::RefCell;
+use std::thread::AccessError;
+
 use crate::Row;
 
 /// First unit of a register.
@@ -24,6 +27,21 @@ pub(crate) type Lanewise = fn(&mut Registers, &Slots, u32);
 /// What registers hold before anything is written: a value that looks like nothing.
 const UNSET: u64 = 0x7fff_dead_7fff_dead;
 
+/// Units of registers that a thread keeps for its next launches, at most: 8 MB. Small launches would spend an
+/// eighth of their time on pages that the system takes back and clears.
+const KEPT: usize = 1 << 16;
+
+/// What a thread keeps, and how many units that is.
+#[derive(Default)]
+struct Kept {
+    all: Vec<Vec<[u64; 16]>>,
+    units: usize,
+}
+
+thread_local! {
+    static UNITS: RefCell<Kept> = RefCell::default();
+}
+
 /// The registers of one warp.
 #[derive(Debug, Clone)]
 pub(crate) struct Registers {
@@ -37,12 +55,17 @@ pub(crate) struct Registers {
 
 impl Registers {
     pub(crate) fn new(units: u32, preds: u32, worst: bool) -> Self {
-        Registers {
-            units: vec![[UNSET; 16]; units as usize],
-            preds: vec![0; preds as usize],
-            carry: 0,
-            worst,
-        }
+        // A thread that ends has none any more.
+        let kept = UNITS.try_with(|kept| {
+            let mut kept = kept.borrow_mut();
+            let one = kept.all.pop()?;
+            kept.units -= one.capacity();
+            Some(one)
+        });
+        let mut all = kept.ok().flatten().unwrap_or_default();
+        all.clear();
+        all.resize(units as usize, [UNSET; 16]);
+        Registers { units: all, preds: vec![0; preds as usize], carry: 0, worst }
     }
 
     #[inline(always)]
@@ -103,6 +126,21 @@ impl Registers {
     #[inline(always)]
     pub(crate) fn pred(&self, p: Pred) -> u32 {
         self.preds[p.0 as usize]
+    }
+}
+
+impl Drop for Registers {
+    fn drop(&mut self) {
+        let units = std::mem::take(&mut self.units);
+        let keep = |kept: &RefCell<Kept>| {
+            let mut kept = kept.borrow_mut();
+            if units.capacity() != 0 && kept.units + units.capacity() <= KEPT {
+                kept.units += units.capacity();
+                kept.all.push(units);
+            }
+        };
+        // A thread that ends keeps nothing any more.
+        let _: Result<(), AccessError> = UNITS.try_with(keep);
     }
 }
 
@@ -235,3 +273,28 @@ macro_rules! lanes {
     }};
 }
 pub(crate) use lanes;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_that_were_kept_begin_as_new_ones() {
+        let mut used = Registers::new(8, 1, false);
+        used.row_mut(Slot(3)).fill(5);
+        drop(used);
+        let again = Registers::new(6, 1, false);
+        assert!(again.units.capacity() >= 8, "the memory of the first ones");
+        assert_eq!(again.units, [[UNSET; 16]; 6]);
+    }
+
+    #[test]
+    fn a_thread_keeps_no_more_than_its_share() {
+        let many: Vec<Registers> = (0..5).map(|_| Registers::new(KEPT as u32 / 3, 0, false)).collect();
+        drop(many);
+        UNITS.with_borrow(|kept| {
+            assert!(kept.units <= KEPT && kept.all.len() == 3, "{} units", kept.units);
+            assert_eq!(kept.units, kept.all.iter().map(Vec::capacity).sum::<usize>());
+        });
+    }
+}

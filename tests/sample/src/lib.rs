@@ -1,8 +1,14 @@
-//! Which cases of a test a run takes: all, or one of `ENGRAFT_SAMPLE` by the seed `ENGRAFT_SEED`.
+//! Which cases of a test a run takes: all, or one of `ENGRAFT_SAMPLE` by the seed `ENGRAFT_SEED`. And
+//! the random numbers of tests, [`Dice`], and what they say of values that are not equal, [`difference`].
 //!
 //! CI has less time than all cases take. What it leaves out, another seed takes, and `.ci/full` takes all.
 
+mod dice;
+mod unequal;
+
+pub use dice::Dice;
 use std::panic::Location;
+pub use unequal::difference;
 
 /// A part of the cases.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +27,11 @@ impl Sample {
     pub fn of_environment() -> Self {
         let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
         Self::of(number("ENGRAFT_SAMPLE").unwrap_or(1), number("ENGRAFT_SEED").unwrap_or(1))
+    }
+
+    /// One of `count` cases by the seed that the environment says, whatever part of the others is taken.
+    pub fn one_of(count: u64) -> Self {
+        Self::of(count, Self::of_environment().seed)
     }
 
     /// Whether every case is taken.

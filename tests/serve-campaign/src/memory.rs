@@ -4,7 +4,7 @@
 //! from run to run. What is allocated between two rounds does not.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Bytes of a page of Linux on x86-64 and, mostly, on ARM.
 const PAGE: u64 = 4096;
@@ -42,8 +42,16 @@ pub fn allocated() -> u64 {
     LIVE.load(Relaxed) as u64
 }
 
-/// Resident bytes; 0 where the system does not say.
+/// Most pages of files that were resident.
+static OF_FILES: AtomicU64 = AtomicU64::new(0);
+
+/// Resident bytes; 0 where the system does not say. Of the program's own file there are as many as there ever
+/// were: the system takes its pages back and reads them anew as others need room, which says nothing of this
+/// program.
 pub fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * PAGE
+    let mut pages = text.split(' ').skip(1).map(|pages| pages.parse::<u64>().unwrap_or(0));
+    let (all, of_files) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+    let most = OF_FILES.fetch_max(of_files, Relaxed).max(of_files);
+    (all.saturating_sub(of_files) + most) * PAGE
 }

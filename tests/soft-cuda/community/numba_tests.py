@@ -3,11 +3,12 @@
 `numba_tests.py SOFT_CUDA [--jobs N] [--causes] NAME...` runs test modules of `numba.cuda.tests`, each in a process of
 its own under the launcher `SOFT_CUDA`. A name is a module (`cudadrv.test_events`) or a folder (`cudapy`), of which all
 modules are run. Wrong are: a test that fails and is not in `numba_expected.txt`, one that is there and does not fail, a
-fault in a module's kernels that is not there, and one that is there and not reported. Not run is what it leaves out.
+fault in a module's kernels that is not there, one that is there and not reported, and other counts than those that the
+list has for these names: tests that are skipped or gone are none that pass. Not run is what the list leaves out.
 `--causes` prints how long each module took, and what each test said that was skipped or failed.
 
-A line of the list is the name of a test, `fault MODULE KIND`, `left out MODULE` or `left out TEST`; why stands in the
-comment above.
+A line of the list is the name of a test, `fault MODULE KIND`, `left out MODULE`, `left out TEST` or `counts NAME... =`
+and what is printed at the end; why stands in the comment above.
 """
 
 import concurrent.futures
@@ -221,8 +222,11 @@ def main(words):
     for ran in all_ran:
         for how in ran.ended.values():
             counts[how] = counts.get(how, 0) + 1
-    print(f"{len(all_ran)} modules:", ", ".join(f"{count} {how}" for how, count in sorted(counts.items())))
+    text = f"{len(all_ran)} modules: " + ", ".join(f"{count} {how}" for how, count in sorted(counts.items()))
+    print(text)
     wrong = [line for ran in all_ran for line in ran.compare(expected)] + unknown(expected, all_ran)
+    held = f"counts {' '.join(names)} = "
+    wrong += [f"expected are {line.removeprefix(held)}" for line in expected if line.startswith(held) and line != held + text]
     print(*wrong, sep="\n")
     sys.exit(bool(wrong))
 

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 import device_memory as cuda
+import planted
 from device_memory import Buffer
 
 dice = np.random.default_rng(7)
@@ -384,14 +385,7 @@ def expected():
 
 def run_right(schedules):
     listed = expected()
-    for seed in range(schedules):
-        cuda.synchronize()
-        # Orders of warps and blocks inside kernels, and of operations.
-        cuda.call("engraftSoftCudaSetSchedule", 2, c_uint64(seed))
-        cuda.call("engraftSoftCudaSetOrder", 3, c_uint64(seed))
-        for name, run in RIGHT.items():
-            run()
-    cuda.synchronize()
+    planted.under_schedules(schedules, RIGHT)
     print(f"{len(RIGHT)} kernels right under {schedules} schedules")
     for name, run in FAILING.items():
         words = listed["fails"][name][0]
@@ -410,19 +404,11 @@ def run_right(schedules):
             sys.exit(f"{name} runs and is expected to fail: take it off the list")
 
 
-def list_bugs():
-    expected()
-    source = open(os.path.abspath(__file__)).read().splitlines()
-    for name, (_, kind, words) in BUGS.items():
-        marked = [str(at + 1) for at, line in enumerate(source) if re.search(rf"# bug: .*\b{name}\b", line)]
-        assert marked, f"no line is marked for {name}"
-        print(name, kind, "|".join(marked), words, sep="\t")
-
-
 if __name__ == "__main__":
     part = sys.argv[1]
     if part == "list":
-        list_bugs()
+        expected()
+        planted.list_bugs(__file__, BUGS)
     elif part == "right":
         run_right(int(sys.argv[2]))
     else:

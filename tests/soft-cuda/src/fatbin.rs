@@ -20,8 +20,10 @@ const PTX: u16 = 1;
 /// Flags of an entry: compressed as an LZ4 block, as a Zstandard frame.
 const LZ4: u64 = 0x2000;
 const ZSTD: u64 = 0x8000;
-/// No text is larger than this.
-const LARGEST: usize = 1 << 28;
+/// No text is larger than this: a few kilobytes may unfold to any size.
+const LARGEST: usize = 1 << 26;
+/// Bytes that a byte of LZ4 unfolds to at most.
+const LZ4_RATIO: usize = 255;
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
@@ -59,7 +61,7 @@ pub fn text(bytes: &[u8], capability: u32) -> Option<String> {
     let end = size(bytes)?.min(bytes.len());
     let mut at = usize::from(u16::from_le_bytes(*bytes.get(6..)?.first_chunk()?));
     let mut best: Option<(u32, String)> = None;
-    while at + ENTRY <= end {
+    while at.checked_add(ENTRY).is_some_and(|next| next <= end) {
         let entry = bytes.get(at..end)?;
         let kind = u16::from_le_bytes(*entry.first_chunk()?);
         let (head, size) = (word(entry, 4)? as usize, usize::try_from(long(entry, 8)?).ok()?);
@@ -82,17 +84,23 @@ fn content(entry: &[u8], head: usize, size: usize) -> Option<String> {
     let whole = usize::try_from(whole).ok().filter(|&n| n <= LARGEST)?;
     let bytes = match flags & (LZ4 | ZSTD) {
         0 => stored.to_vec(),
-        LZ4 => lz4_flex::block::decompress(stored.get(..packed)?, whole).ok()?,
+        LZ4 => {
+            let block = stored.get(..packed)?;
+            // As much as it says is allocated before it is read.
+            let whole = Some(whole).filter(|&n| n <= block.len().saturating_mul(LZ4_RATIO))?;
+            lz4_flex::block::decompress(block, whole).ok()?
+        }
         ZSTD => {
             let mut out = Vec::new();
             let frame = ruzstd::decoding::StreamingDecoder::new(stored.get(..packed)?).ok()?;
-            frame.take(LARGEST as u64).read_to_end(&mut out).ok()?;
+            frame.take(whole as u64).read_to_end(&mut out).ok()?;
             out
         }
         _ => return None,
     };
-    let text = String::from_utf8(bytes).ok()?;
-    Some(text.trim_end_matches('\0').to_owned())
+    let mut text = String::from_utf8(bytes).ok()?;
+    text.truncate(text.trim_end_matches('\0').len());
+    Some(text)
 }
 
 #[cfg(test)]
@@ -134,6 +142,21 @@ mod tests {
         }
         assert!(begins(MACHINE) && size(MACHINE) == Some(MACHINE.len()));
         assert_eq!(text(MACHINE, 90), None);
+    }
+
+    /// What an entry says of the size of its text is no reason to allocate it, or to unfold more.
+    #[test]
+    fn a_text_is_as_large_as_its_entry_says_and_no_larger_than_its_bytes_can_be() {
+        for (bytes, most) in [(FAST, FAST.len() * LZ4_RATIO), (SMALL, LARGEST)] {
+            let at = usize::from(u16::from_le_bytes([bytes[6], bytes[7]])) + 56;
+            let with = |whole: usize| {
+                let mut changed = bytes.to_vec();
+                changed[at..at + 8].copy_from_slice(&(whole as u64).to_le_bytes());
+                text(&changed, 90)
+            };
+            assert_eq!(with(most + 1), None);
+            assert!(with(16).is_none_or(|text| text.len() <= 16));
+        }
     }
 
     #[test]

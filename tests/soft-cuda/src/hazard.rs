@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use ptx_vm::Standing;
 use ptx_vm::fault::{Instruction, demangled};
@@ -49,7 +50,7 @@ pub struct Access {
     /// Not before a release to other kernels: only the end of the operation orders others behind it.
     pub late: bool,
     /// A kernel's instruction.
-    pub by: Option<Instruction>,
+    pub by: Option<Arc<Instruction>>,
 }
 
 impl Access {
@@ -81,6 +82,9 @@ pub struct Hazards {
     unfinished: BTreeSet<Ticket>,
     /// The last operation of each chain.
     tips: BTreeMap<u64, u64>,
+    /// Chains that everybody is ordered behind, the newest of them: kernels that wait for each other may
+    /// still be held against their operations.
+    over: Arc<BTreeSet<u64>>,
     /// What the host has waited for.
     host: Clock,
     records: Vec<Record>,
@@ -137,7 +141,7 @@ impl Hazards {
     /// An operation's place in the order, for the machine.
     pub fn standing(&self, ticket: Ticket) -> Standing {
         let Some(stamp) = self.stamps.get(&ticket) else { return Standing::default() };
-        Standing { chain: stamp.chain, at: stamp.at, clock: stamp.clock.clone() }
+        Standing { chain: stamp.chain, at: stamp.at, clock: stamp.clock.clone(), over: self.over.clone() }
     }
 
     /// Flags have ordered an operation behind others.
@@ -195,7 +199,7 @@ impl Hazards {
     /// Forgets what everybody is ordered behind: the host, and with it all that is submitted from now on, and
     /// what was submitted before and has yet to run.
     fn forget(&mut self) {
-        let Hazards { host, stamps, records, tips, unfinished, .. } = self;
+        let Hazards { host, stamps, records, tips, unfinished, over: ended, .. } = self;
         if host.is_empty() {
             return;
         }
@@ -213,6 +217,11 @@ impl Hazards {
         let over: Vec<u64> = tips.iter().filter(|&(&c, &at)| past(c, at)).map(|(&c, _)| c).collect();
         for chain in over {
             tips.remove(&chain);
+            let ended = Arc::make_mut(ended);
+            ended.insert(chain);
+            if ended.len() > REMEMBERED {
+                ended.pop_first();
+            }
         }
         host.retain(|chain, _| tips.contains_key(chain));
     }
@@ -384,6 +393,23 @@ mod tests {
         assert!(write(&mut h, 1, 0));
         h.learn(&[1]);
         assert!(!h.open(1) && !h.open(2) && !h.watch(), "nothing is left");
+    }
+
+    /// A kernel that waits knows an operation by a flag, and the host has waited for it: no clock has its
+    /// chain any more, and what comes later is behind it all the same.
+    #[test]
+    fn what_is_submitted_behind_a_chain_that_is_over_says_so() {
+        let mut h = Hazards::default();
+        h.submitted(1, Id(1), &[]);
+        h.submitted(2, Id(2), &[]);
+        let Standing { chain, at, .. } = h.standing(1);
+        h.learned(2, &[(chain, at)].into());
+        h.finished(1);
+        h.learn(&[1]);
+        h.submitted(3, Id(1), &[]);
+        let later = h.standing(3);
+        assert!(!later.clock.contains_key(&chain) && later.over.contains(&chain), "{later:?}");
+        assert!(!h.standing(2).over.contains(&later.chain));
     }
 
     /// A kernel's flag orders what it did before it, and not what it does later.

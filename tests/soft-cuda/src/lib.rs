@@ -32,6 +32,7 @@
 //! `CUDA_ERROR_NOT_SUPPORTED`.
 //!
 //! The only public module is [`preload`], for test programs that want the library; the rest is the library.
+//! (The feature `fuzzing` shows this repository's fuzzer what reads images of code.)
 
 /// The examples of the README compile.
 #[cfg(doctest)]
@@ -50,6 +51,9 @@ mod exit;
 mod fatbin;
 mod fault;
 mod ffi;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod graph;
 mod hazard;
 mod jitlink;

@@ -22,7 +22,7 @@ use ptx_vm::{Aside, Company, Step};
 use crate::called::as_host_function;
 use crate::code::{Code, Result};
 use crate::fault;
-use crate::hazard::Hazards;
+use crate::hazard::{self, Hazards};
 use crate::order::{Coins, Order};
 use crate::print;
 use crate::state::{self, Driver, Held, Id};
@@ -526,7 +526,8 @@ fn went(d: &mut Held, ticket: Ticket, kernel: Box<KernelWork>, step: Step) -> bo
     let context = d.queue.pending.get(&ticket).map(|p| p.context);
     d.queue.hazards.learned(ticket, &learned);
     let (touched, failure) = work::end(d, &kernel, outcome, touched);
-    let races = d.queue.hazards.touched(ticket, crate::hazard::kernel(&kernel.name), touched, company);
+    let name = if touched.is_empty() { String::new() } else { hazard::kernel(&kernel.name) };
+    let races = d.queue.hazards.touched(ticket, name, touched, company);
     if let Some(context) = context {
         if let Some(text) = failure.as_ref().map(|(_, text)| text).or(races.first()) {
             d.queue.failed.get_or_insert_with(|| text.clone());

@@ -41,6 +41,18 @@ pub fn check(text: &str) -> Result<(), String> {
     read(text, &mut Settings::default()).map(|_| ())
 }
 
+/// The variable with which warps, blocks and operations have the same order once more.
+pub(crate) fn again(settings: &Settings) -> String {
+    let order = match settings.order {
+        Order::Eager => ";order=eager".into(),
+        Order::OthersFirst => ";order=others-first".into(),
+        Order::Seeded(seed) => format!(";order=seeded{seed}"),
+        // What a program has that says nothing; a test's own, which no program can ask for.
+        Order::Latest | Order::Never => String::new(),
+    };
+    format!("{VARIABLE}='schedule={}{order}'", settings.machine.schedule)
+}
+
 /// A word with a number behind it: `random7`.
 fn numbered(value: &str, word: &str) -> Option<u64> {
     value.strip_prefix(word)?.parse().ok()
@@ -148,6 +160,15 @@ pub(crate) fn from_environment(driver: &mut Driver) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_repeats_a_fault_is_what_the_variable_takes() {
+        for text in ["schedule=random7;order=seeded3", "schedule=reverse", "schedule=forward;order=eager"] {
+            let mut settings = Settings::default();
+            assert_eq!(read(text, &mut settings), Ok(None));
+            assert_eq!(again(&settings), format!("SOFT_CUDA='{text}'"));
+        }
+    }
 
     #[test]
     fn pairs_are_read_or_refused_by_name() {

@@ -13,6 +13,7 @@ use crate::context;
 use crate::fault;
 use crate::hazard::{self, Access};
 use crate::memory;
+use crate::settings;
 use crate::state::{Driver, Id, Written};
 use crate::stream::Stream;
 
@@ -253,8 +254,10 @@ pub fn end(
             (report.accesses, None)
         }
         Err(mut faults) => {
-            let last = faults.pop().map(|last| (fault::code(last.kind), last.to_string()));
-            faults.iter().for_each(|f| fault::report(d, f.to_string()));
+            let again = settings::again(&d.settings);
+            let said = |fault: &ptx_vm::Fault| format!("{fault}; {again} repeats it");
+            let last = faults.pop().map(|last| (fault::code(last.kind), said(&last)));
+            faults.iter().for_each(|f| fault::report(d, said(f)));
             (touched, Some(last.unwrap_or((Code::UNKNOWN, String::new()))))
         }
     };

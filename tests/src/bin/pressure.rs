@@ -1,115 +1,14 @@
-//! What a small pool of pages costs: requests whose worst case is far from what they come to, on a backend
-//! that computes nothing and counts the time that a device would have taken.
+//! What a small pool of pages costs ([`conformance::pressure`]).
 //!
 //! `cargo run --release -p conformance --bin pressure`
 //!
-//! The pool is what the worst case of all sequences takes, or a share of that. Reservation would run as many
-//! sequences at once as have room for their worst case. Every request has a prompt and may fill the context;
-//! most stop before, as chosen by a seed: lengths are geometric. All come at once: the queue is never empty
-//! until the end, so that the tail is left out of the means. `room for` is what no scheduler exceeds: the
-//! pool by the pages that a running sequence has on average where none lacks any.
+//! `room for` is what no scheduler exceeds: the pool by the pages that a running sequence has on average
+//! where none lacks any. `tests/null` holds the lines of a quarter of the worst case to what they promise.
 
-use conformance::backends::folder;
-use conformance::dice::Dice;
-use conformance::null::{Costs, Null};
-use engraft_core::checkpoint::{self, Access};
-use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Engine, Request};
-use engraft_core::inject::inject;
-use engraft_core::policy::Registry;
-use engraft_core::sample::SamplingParams;
-use engraft_core::weights::LoadOptions;
+use conformance::pressure::{CONTEXT, DEVICES, PAGE, REQUESTS, SEQS, WORST, reserved, run};
 use engraft_core::{Error, Result};
 
-const CONTEXT: usize = 128;
-const PAGE: usize = 4;
-const SEQS: usize = 32;
-const REQUESTS: usize = 2000;
-/// Tokens of a prompt, from and to.
-const PROMPT: [usize; 2] = [4, 28];
-
-/// A kind of device: its step is mostly waiting for memory, or mostly arithmetic.
-const DEVICES: [(&str, Costs); 2] = [
-    ("8 ms a step, 50 us a token", Costs { step: 8_000_000, token: 50_000, key: 100 }),
-    ("2 ms a step, 1 ms a token", Costs { step: 2_000_000, token: 1_000_000, key: 100 }),
-];
-
-/// What a run shows.
-struct Seen {
-    /// Sequences that ran at once, on average over steps while others waited.
-    at_once: f64,
-    /// Tokens a second of simulated time.
-    rate: f64,
-    ended: usize,
-    tokens: usize,
-    preempted: u64,
-    /// Pages of a sequence that runs, on average.
-    held: f64,
-}
-
-fn requests(mean: usize, vocab: usize) -> Vec<Request> {
-    let mut dice = Dice::new(7);
-    let token = |dice: &mut Dice| 3 + dice.below(vocab - 3) as u32;
-    // Of all tokens so many end a text.
-    let stops = vocab / mean;
-    let one = |_| {
-        let len = PROMPT[0] + dice.below(PROMPT[1] - PROMPT[0]);
-        let first = dice.below(vocab - stops) as u32;
-        Request {
-            prompt: (0..len).map(|_| token(&mut dice)).collect(),
-            max_new_tokens: CONTEXT - len,
-            stop_ids: (first..first + stops as u32).collect(),
-            sampling: SamplingParams { seed: Some(dice.bits()), ..SamplingParams::default() },
-            ..Request::default()
-        }
-    };
-    (0..REQUESTS).map(one).collect()
-}
-
-fn run(costs: Costs, pages: usize, mean: usize) -> Result<Seen> {
-    let null = Null::with_costs(costs);
-    let files = checkpoint::open(&folder().join("golden/phi3_longrope"), Access::Map)?;
-    let options = LoadOptions::default();
-    let model = inject(&null, &files, &Registry::default(), CONTEXT, options, &mut |_, _| {})?;
-    let config = EngineConfig {
-        max_context: CONTEXT,
-        max_seqs: SEQS,
-        max_step_tokens: 256,
-        page_size: PAGE,
-        kv_pages: Some(pages),
-        steps_ahead: Some(1),
-        ..EngineConfig::default()
-    };
-    let mut engine = Engine::new(null.clone(), model, config)?;
-    engine.set_auditing(true);
-    let requests = requests(mean, engine.model().spec.vocab);
-    let most = requests.len();
-    for request in requests {
-        engine.put(request)?;
-    }
-    let (mut out, mut ended, mut all) = (Vec::new(), 0, 0);
-    // Of steps while others wait.
-    let (mut at_once, mut steps, mut tokens, mut spent, mut held) = (0, 0usize, 0, 0, [0, 0]);
-    while !engine.is_idle() {
-        engine.step(&mut out)?;
-        let sampled = out.iter().filter(|output| output.token.is_some()).count();
-        ended += out.iter().filter(|output| output.finish.is_some()).count();
-        all += sampled;
-        if ended + 2 * SEQS <= most && !out.is_empty() {
-            (at_once, steps) = (at_once + out.len(), steps + 1);
-            (tokens, spent) = (tokens + sampled, null.spent());
-            let (free, total) = engine.free_pages();
-            held = [held[0] + total - free, held[1] + engine.counts().0];
-        }
-    }
-    let seconds = spent as f64 * 1e-9;
-    let (at_once, rate) = (at_once as f64 / steps as f64, tokens as f64 / seconds);
-    let held = held[0] as f64 / held[1] as f64;
-    Ok(Seen { at_once, rate, ended, tokens: all, preempted: engine.preemptions(), held })
-}
-
 fn main() -> Result<()> {
-    let worst = SEQS * CONTEXT / PAGE;
     for (name, costs) in DEVICES {
         println!(
             "{name}; {REQUESTS} requests, {SEQS} sequences of up to {CONTEXT} tokens, pages of {PAGE}\n"
@@ -121,14 +20,14 @@ fn main() -> Result<()> {
         for mean in [8, 16, 24] {
             let mut full = None;
             for share in [1, 2, 4, 8] {
-                let pages = worst / share;
+                let pages = WORST / share;
                 let seen = run(costs, pages, mean)?;
                 let (tokens, rate, held, at_once) =
                     *full.get_or_insert((seen.tokens, seen.rate, seen.held, seen.at_once));
                 if seen.tokens != tokens {
                     return Err(Error::internal(format!("{} tokens, {tokens} expected", seen.tokens)));
                 }
-                let reserved = (pages / (CONTEXT / PAGE)).min(SEQS) as f64;
+                let reserved = reserved(pages);
                 println!(
                     "| {mean} | {pages} | {} % | {:.1} | {:.1} | {reserved} | {:.1} | {:.0} | {:.2} | {} | {} |",
                     100 / share,
@@ -138,7 +37,7 @@ fn main() -> Result<()> {
                     seen.rate,
                     seen.rate / rate,
                     seen.preempted,
-                    REQUESTS - seen.ended,
+                    seen.lost,
                 );
             }
         }

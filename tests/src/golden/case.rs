@@ -54,6 +54,8 @@ pub struct Case {
     pub unpadded: Vec<Prompt>,
     /// Expected tensors by name.
     pub tensors: BTreeMap<String, Tensor>,
+    /// Samples with images, which are not run.
+    pub with_images: usize,
 }
 
 impl Case {
@@ -70,18 +72,23 @@ impl Case {
             Some(first) => text(Some(first)),
             None => text(config.get("_class_name").or(golden.get("reference_class"))),
         };
-        let tensors = tensors(&dir.join("golden.safetensors"))?;
+        let mut tensors = tensors(&dir.join("golden.safetensors"))?;
         let kind = match text(golden.get("kind")).as_str() {
             // Of pipelines of pictures.
             "component" if architecture.starts_with("CLIPTextModel") => "clip_text".to_string(),
             "component" if architecture.starts_with("T5Encoder") => "t5_text".to_string(),
             other => other.to_string(),
         };
+        let mut with_images = 0;
+        if kind == "vlm" {
+            (tensors, with_images) = super::vlm::of_texts(&tensors)?;
+        }
         let (prompts, unpadded) = match kind.as_str() {
-            "causal" | "quantised" | "encoder" => (prompts(dir, &tensors)?, unpadded(&tensors)),
+            "vlm" if tensors.is_empty() => Default::default(),
+            "causal" | "quantised" | "encoder" | "vlm" => (prompts(dir, &tensors)?, unpadded(&tensors)),
             _ => Default::default(),
         };
-        Ok(Self { name, dir: dir.to_path_buf(), kind, architecture, prompts, unpadded, tensors })
+        Ok(Self { name, dir: dir.to_path_buf(), kind, architecture, prompts, unpadded, tensors, with_images })
     }
 
     /// Whether the weights are a PyTorch pickle.
@@ -128,7 +135,13 @@ fn tensors(path: &Path) -> Result<BTreeMap<String, Tensor>> {
                 .chunks_exact(8)
                 .map(|b| i64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as f32)
                 .collect(),
-            other => return Err(Error::tensor(name, format!("element type {other:?}; allowed: F32, I64"))),
+            Dtype::I32 => {
+                data.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f32).collect()
+            }
+            other => {
+                let what = format!("element type {other:?}; allowed: F32, I32, I64");
+                return Err(Error::tensor(name, what));
+            }
         };
         tensors.insert(name.to_string(), Tensor { shape: view.shape().to_vec(), values });
     }

@@ -5,8 +5,9 @@
 //! more share the model. Whatever is skipped must stand here, and what stands here must not pass.
 //!
 //! `"close_calls": [{"case": "mixtral", "dtype": "bf16", "rows": [4], "reason": "..."}]` names token rows
-//! whose experts are chosen by less than what rounding to `dtype` moves, or that see such rows: they are
-//! judged apart, with `"greedy": true` what the first prompt is continued with, too; all others as always.
+//! whose experts, or keys by an index, are chosen by less than what rounding to `dtype` moves, whose small
+//! sums a norm enlarges, or that see such rows: they are judged apart, with `"greedy": true` what the first
+//! prompt is continued with, too; all others as always.
 
 use super::case::Case;
 use engraft_core::mem::Float;

@@ -9,7 +9,7 @@ pub type Launches = BTreeMap<String, u64>;
 
 /// Beginnings of entries whose every launch belongs to a slot of the plan; others also serve in between
 /// (gathering rows, converting logits, sorting slots by expert).
-const PLANNED: [&str; 14] = [
+const PLANNED: [&str; 15] = [
     "attention_paged_",
     "attention_dense_",
     "attention_disentangled_",
@@ -24,6 +24,7 @@ const PLANNED: [&str; 14] = [
     "groupedq_",
     "linear_",
     "moe_linear_",
+    "picture_",
 ];
 
 /// The same for what other families run in slots of other names, too (norms of heads, sums next to experts,

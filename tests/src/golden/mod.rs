@@ -15,6 +15,7 @@ mod run;
 mod seq2seq;
 mod sound;
 mod t5;
+mod vlm;
 
 pub use case::{Case, Prompt, Tensor, find};
 pub use expect::{Close, Expectations};

@@ -4,7 +4,8 @@ use super::judge::weigh;
 use super::{Expectations, Outcome, Report, Types, Verdict};
 use engraft_core::backend::Backend;
 use engraft_core::mem::Float;
-use image_goldens::{Kind, Runs, class, component, kind, name, scheduler, tokenizers};
+
+use image_goldens::{Kind, Plan, Runs, class, component, kind, name, scheduler, tokenizers};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,12 +21,14 @@ pub struct Pictures<'a, B: Backend> {
     types: Types,
     /// Of a pipeline that could be opened.
     runs: Option<Runs<'a, B>>,
+    /// Of a single model that ran.
+    plan: Option<Plan>,
 }
 
 impl<'a, B: Backend> Pictures<'a, B> {
     /// Those of a folder; none where it is no case of text-to-image.
     pub fn open(backend: &'a Arc<B>, folder: &'a Path, types: Types) -> Option<Self> {
-        Some(Self { backend, folder, kind: kind(folder)?, types, runs: None })
+        Some(Self { backend, folder, kind: kind(folder)?, types, runs: None, plan: None })
     }
 
     /// Their names below the folder's; one without a name where it is all one case.
@@ -51,6 +54,7 @@ impl<'a, B: Backend> Pictures<'a, B> {
         let models = self.kind != Kind::Scheduler && row != Some(TOKENIZERS);
         match self.types {
             Types { tp: 2.., .. } if models => Some("models of pictures are not shared by ranks"),
+            Types { kv: Some(_), .. } if models => Some("models of pictures keep no keys and values"),
             Types { weights: Some(_), .. } if models => Some("weights of pictures stay as they are stored"),
             Types { dtype: Float::F16 | Float::Bf16, .. } if models && self.kind == Kind::Pipeline => {
                 Some("errors of a pipeline's steps add up: compared in f32 alone")
@@ -72,7 +76,10 @@ impl<'a, B: Backend> Pictures<'a, B> {
         let dtype = self.types.dtype;
         let result = match (self.kind, row) {
             (Kind::Scheduler, _) => scheduler(self.folder),
-            (Kind::Component, _) => component(self.backend, self.folder, dtype),
+            (Kind::Component, _) => component(self.backend, self.folder, dtype).map(|ran| {
+                self.plan = Some(ran.plan);
+                ran.verdict
+            }),
             (Kind::Pipeline, Some(TOKENIZERS)) => tokenizers(self.folder).map(|texts| {
                 let tensor = format!("{texts} texts");
                 image_goldens::Verdict { worst: 0.0, tensor }
@@ -85,6 +92,11 @@ impl<'a, B: Backend> Pictures<'a, B> {
         let listed = expect.reason_of_picture(&class, &case);
         let (outcome, verdict, reason) = weigh(verdict, listed, dtype);
         report(outcome, verdict, reason)
+    }
+
+    /// How the model that ran last was to run; none of pipelines and schedulers.
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref()
     }
 
     fn run(&mut self, run: &str) -> image_goldens::Result<image_goldens::Verdict> {

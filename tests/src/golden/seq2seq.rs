@@ -76,7 +76,8 @@ pub(super) fn run<B: Backend>(
     dtype: Float,
     close: Close<'_>,
 ) -> Result<Verdict> {
-    let (mut verdict, texts) = (Verdict::new(dtype).apart(close), texts(case)?);
+    let verdict = Verdict::new(dtype).apart(close).cached_in(engine.config().kv_dtype);
+    let (mut verdict, texts) = (verdict, texts(case)?);
     let order: Vec<usize> = (0..texts.len()).collect();
     for i in &order {
         batch(&mut engine, case, &texts, &[*i], &mut verdict)?;

@@ -1,7 +1,7 @@
 //! Slabs as flat rows: slot after slot.
 
 use crate::compare::Want;
-use crate::dice::round;
+use crate::oracle::kv_row;
 use crate::spec::kv::{AppendCase, CopyCase, ReadCase};
 
 /// `kv_append`: keys and values of every slot.
@@ -11,10 +11,9 @@ pub fn append(case: &AppendCase) -> Vec<Want> {
     let mut v = case.slab.values();
     for (t, slot) in case.slots.iter().enumerate() {
         let Some(slot) = case.slab.slot(*slot) else { continue };
-        for (to, from) in [(&mut k, &case.k), (&mut v, &case.v)] {
-            for (i, x) in from.row(t).iter().enumerate() {
-                to[slot * from.cols + i] = round(*x, layout.dtype);
-            }
+        for (to, from, width) in [(&mut k, &case.k, layout.k_dim), (&mut v, &case.v, layout.v_dim)] {
+            let row = kv_row::rounded(layout.format, width, from.row(t));
+            to[slot * from.cols..][..from.cols].copy_from_slice(&row);
         }
     }
     vec![Want::Exact(k), Want::Exact(v)]

@@ -8,6 +8,7 @@ pub mod embed;
 pub mod index;
 pub mod int8;
 pub mod kv;
+pub mod kv_row;
 pub mod linear;
 pub mod moe;
 pub mod norm;

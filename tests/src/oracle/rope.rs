@@ -92,7 +92,7 @@ pub fn qkv(case: &QkvCase) -> Vec<Want> {
                 k_off[slot * h.k_cols() + i] = slack[at] + budget::half_ulp(case.qkv.dtype, values[at]);
             }
             for i in 0..h.v_cols() {
-                v[slot * h.v_cols() + i] = round(row[k_end + i], case.slab.layout.dtype);
+                v[slot * h.v_cols() + i] = round(row[k_end + i], case.slab.layout.format.widened());
             }
         }
     }

@@ -10,14 +10,14 @@ pub fn values(m: &Matrix) -> Vec<f32> {
         WeightFormat::Plain(dtype) => {
             (0..m.rows * m.cols).map(|i| from_bytes(&m.bytes, i * dtype.bytes(), dtype)).collect()
         }
-        WeightFormat::Block(block) => {
-            m.bytes.chunks(block.bytes()).flat_map(|raw| decode(block, raw)).collect()
-        }
         WeightFormat::Group(format) => {
             let row = m.bytes.len() / m.rows.max(1);
             m.bytes.chunks(row.max(1)).flat_map(|raw| groups(format, m.cols, raw)).collect()
         }
-        _ => Vec::new(),
+        blocks => {
+            let block = blocks.block().unwrap_or(Block::Q8_0);
+            m.bytes.chunks(block.bytes()).flat_map(|raw| decode(block, raw)).collect()
+        }
     }
 }
 

@@ -4,23 +4,21 @@
 //! requests must not leak in, not even multiplied by zero. Rows of `out` beyond the last sequence must stay
 //! untouched.
 
+pub use super::attention_bugs::BUGS;
 use super::kv::SlabCase;
-use crate::bug::{Bug, Strike};
 use crate::compare::{Output, Want};
 use crate::device::Device;
 use crate::dice::Dice;
 use crate::lawful::{Field, Lawful};
-use crate::laws::{ALONE, ORACLE, UNSEEN};
 use crate::oracle::attention as oracle;
 use crate::poison::{Grid, Lay};
 use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
 use engraft_core::backend::{Backend, Mem, Stream};
-use engraft_core::mem::{Buf, Float, KvLayout, SKIP, Slab, StepShape, StepView, StepWords, Table};
+use engraft_core::mem::{Buf, Float, KvFormat, KvLayout, SKIP, Slab, StepShape, StepView, StepWords, Table};
 use engraft_core::numerics::Madd;
-use engraft_core::ops::{self, AttentionOp, AttentionOpKind, Op, OpKind, Sequences};
+use engraft_core::ops::{self, AttentionOpKind, OpKind, Sequences};
 use engraft_core::params::{Heads, Relative, Scores};
-use engraft_cpu::Cpu;
 use std::sync::Arc;
 
 /// Shows the ops of this stem.
@@ -58,7 +56,8 @@ pub struct Case {
     /// The sequences.
     pub seqs: Vec<Seq>,
     dtype: Float,
-    kv_dtype: Float,
+    /// What the cache is.
+    pub kv_format: KvFormat,
     page_size: usize,
     page_seed: u64,
     padding: usize,
@@ -187,7 +186,7 @@ fn generate(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
         bias,
         seqs,
         dtype,
-        kv_dtype,
+        kv_format: kv_dtype.into(),
         page_size: dice.pick(&[1, 3, 16, 64]),
         page_seed: dice.bits(),
         padding: dice.pick(&[0, 0, 1, 3]),
@@ -199,17 +198,54 @@ fn generate(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
 /// text.
 fn large(dtype: Float, dice: &mut Dice, dense: bool) -> Case {
     let lengths: &[(usize, usize)] = if dense { &[(257, 257)] } else { &[(1, 4097), (1, 4096), (17, 4095)] };
-    of_lengths(dtype, dice, dense, 128, lengths)
+    of_lengths(dtype, dice, dense, grouped(128), lengths)
+}
+
+/// Four queries of a width to a key.
+fn grouped(dim: usize) -> Heads {
+    Heads { heads: 8, kv_heads: 2, k_dim: dim, v_dim: dim }
+}
+
+/// Thousands of keys with the heads of models, latent ones too; a window that ends among them.
+const SIZES: usize = 6;
+
+fn sized(dtype: Float, dice: &mut Dice, at: usize) -> Case {
+    let latent = Heads { heads: 4, kv_heads: 1, k_dim: 576, v_dim: 512 };
+    let pair = Heads { heads: 2, kv_heads: 2, k_dim: 96, v_dim: 96 };
+    let (heads, lengths): (Heads, &[(usize, usize)]) = match at {
+        0 => (grouped(64), &[(1, 4097), (5, 4096)]),
+        1 => (Heads { heads: 4, ..grouped(256) }, &[(1, 4097), (3, 4095)]),
+        2 => (latent, &[(1, 4097), (2, 4096)]),
+        3 => (pair, &[(1, 4096), (3, 4098)]),
+        // A column less than wgpu's kernels have room for.
+        4 => (Heads { heads: 1, kv_heads: 1, k_dim: 33, v_dim: 511 }, &[(2, 4095)]),
+        _ => (grouped(80), &[(2, 4097)]),
+    };
+    let mut case = of_lengths(dtype, dice, false, heads, lengths);
+    case.scores.window = (at == 3).then_some(4095);
+    case.scores.chunk = (at == 5).then_some(4096);
+    case
+}
+
+/// Texts of thousands of tokens, which see all before them or some: few columns, since every token is a
+/// query.
+const DENSE_SIZES: usize = 2;
+
+fn sized_dense(dtype: Float, dice: &mut Dice, at: usize) -> Case {
+    let (count, dim, window) = [(1, 8, None), (2, 64, Some(65))][at % DENSE_SIZES];
+    let heads = Heads { heads: count, kv_heads: 1, k_dim: dim, v_dim: dim };
+    let mut case = of_lengths(dtype, dice, true, heads, &[(4097, 4097)]);
+    (case.scores.causal, case.scores.window) = (true, window);
+    case
 }
 
 /// Prompts of hundreds of tokens: several tiles of queries, keys that go round a ring.
 fn prompts(dtype: Float, dice: &mut Dice, dense: bool) -> Vec<Case> {
     let lengths: &[(usize, usize)] = if dense { &[(700, 700)] } else { &[(700, 700), (129, 900)] };
-    [64, 128].map(|dim| of_lengths(dtype, dice, dense, dim, lengths)).into()
+    [64, 128].map(|dim| of_lengths(dtype, dice, dense, grouped(dim), lengths)).into()
 }
 
-fn of_lengths(dtype: Float, dice: &mut Dice, dense: bool, dim: usize, lengths: &[(usize, usize)]) -> Case {
-    let heads = Heads { heads: 8, kv_heads: 2, k_dim: dim, v_dim: dim };
+fn of_lengths(dtype: Float, dice: &mut Dice, dense: bool, heads: Heads, lengths: &[(usize, usize)]) -> Case {
     let seqs = lengths.iter().map(|&(queries, len)| Seq {
         queries,
         len,
@@ -219,7 +255,7 @@ fn of_lengths(dtype: Float, dice: &mut Dice, dense: bool, dim: usize, lengths: &
     });
     let seqs = seqs.collect();
     // T5's reach, next to heads without biases by distance.
-    let relative = (dim == 128).then_some(Relative { behind: 128, ahead: 128 });
+    let relative = (heads.k_dim == 128).then_some(Relative { behind: 128, ahead: 128 });
     let scores = Scores { causal: !dense, relative, ..Scores::causal(0.088_388_346) };
     let (page_size, page_seed, padding) = (16, dice.bits(), 0);
     let sinks = Some(dice.values(heads.heads, 4.0, Float::F32));
@@ -231,7 +267,7 @@ fn of_lengths(dtype: Float, dice: &mut Dice, dense: bool, dim: usize, lengths: &
         bias,
         seqs,
         dtype,
-        kv_dtype: dtype,
+        kv_format: dtype.into(),
         page_size,
         page_seed,
         padding,
@@ -284,7 +320,7 @@ impl Case {
         let stride = self.seqs.iter().map(|s| s.len.div_ceil(size)).max().unwrap_or(0).max(1);
         let pages = self.seqs.iter().map(|s| s.len.div_ceil(size)).sum::<usize>() + 2;
         let Heads { kv_heads, k_dim, v_dim, .. } = self.heads;
-        let layout = KvLayout { pages, page_size: size, kv_heads, k_dim, v_dim, dtype: self.kv_dtype };
+        let layout = KvLayout { pages, page_size: size, kv_heads, k_dim, v_dim, format: self.kv_format };
         let slab = SlabCase { layout };
         let mut free = Dice::new(self.page_seed).shuffled(pages).into_iter();
         let (k_cols, v_cols) = (self.heads.k_cols(), self.heads.v_cols());
@@ -362,6 +398,12 @@ impl OpSpec for Attend {
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         vec![large(dtype, dice, false)]
     }
+    fn sizes(&self) -> usize {
+        SIZES
+    }
+    fn sized(&self, dtype: Float, dice: &mut Dice, at: usize) -> Case {
+        sized(dtype, dice, at)
+    }
     fn wide(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         prompts(dtype, dice, false)
     }
@@ -425,6 +467,12 @@ impl OpSpec for AttendDense {
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         vec![large(dtype, dice, true)]
     }
+    fn sizes(&self) -> usize {
+        DENSE_SIZES
+    }
+    fn sized(&self, dtype: Float, dice: &mut Dice, at: usize) -> Case {
+        sized_dense(dtype, dice, at)
+    }
     fn wide(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         prompts(dtype, dice, true)
     }
@@ -473,111 +521,6 @@ impl OpSpec for AttendDense {
     fn relaid(&self, case: &Case, dice: &mut Dice) -> Option<Case> {
         Some(Case { lays: lays(dice), ..case.clone() })
     }
-}
-
-/// Planted in attention.
-pub const BUGS: &[Bug] = &[
-    Bug::new("AttendScaleOnePercent", "attend", ORACLE, scale_one_percent),
-    Bug::new("AttendIgnoresChunks", "attend", ORACLE, ignores_chunks),
-    Bug::new("AttendIgnoresWindow", "attend", ORACLE, ignores_window),
-    Bug::new("AttendNotCausal", "attend", ORACLE, not_causal),
-    Bug::new("AttendIgnoresSlopes", "attend", ORACLE, ignores_slopes),
-    Bug::new("AttendIgnoresCap", "attend", ORACLE, ignores_cap),
-    Bug::new("AttendIgnoresSinks", "attend", ORACLE, ignores_sinks),
-    Bug::new("AttendIgnoresBias", "attend", ORACLE, ignores_bias),
-    Bug::new("AttendBitsDependOnBatch", "attend", ALONE, bits_depend_on_batch),
-    Bug::new("DenseUnseenValuesCount", "attend_dense", UNSEEN, unseen_values_count),
-    Bug::new("DenseWindowOneWider", "attend_dense", ORACLE, window_one_wider),
-    Bug::new("DenseSeesAllAhead", "attend_dense", ORACLE, sees_all_ahead),
-    Bug::new("DenseBiasOneFurther", "attend_dense", ORACLE, bias_one_further),
-];
-
-/// Attention over pages with other scores.
-fn scored(s: &mut Strike<'_>, op: Op<'_, Cpu>, wrong: impl Fn(&mut Scores)) -> Result<()> {
-    let Op::Attention(AttentionOp::Attend(op)) = op else { return s.run(op) };
-    let mut scores = op.scores.clone();
-    wrong(&mut scores);
-    s.run(ops::Attend { scores: &scores, ..op })
-}
-
-fn scale_one_percent(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    scored(s, op, |scores| scores.scale *= 1.01)
-}
-
-fn ignores_chunks(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    scored(s, op, |scores| scores.chunk = None)
-}
-
-fn ignores_window(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    scored(s, op, |scores| scores.window = None)
-}
-
-fn not_causal(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    scored(s, op, |scores| scores.causal = false)
-}
-
-fn ignores_slopes(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    scored(s, op, |scores| scores.alibi = None)
-}
-
-fn ignores_cap(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    scored(s, op, |scores| scores.soft_cap = None)
-}
-
-fn ignores_sinks(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    let Op::Attention(AttentionOp::Attend(op)) = op else { return s.run(op) };
-    s.run(ops::Attend { sinks: None, ..op })
-}
-
-fn ignores_bias(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    let Op::Attention(AttentionOp::Attend(op)) = op else { return s.run(op) };
-    let scores = Scores { relative: None, ..op.scores.clone() };
-    s.run(ops::Attend { scores: &scores, bias: None, ..op })
-}
-
-fn bits_depend_on_batch(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    let Op::Attention(AttentionOp::Attend(op)) = op else { return s.run(op) };
-    let (mut out, bounds) = (s.spot(op.out.as_ref())?, s.words(op.seqs.bounds)?);
-    s.run(op)?;
-    // More than one sequence; the rows behind the last bound belong to none.
-    match bounds.last() {
-        Some(live) if bounds.len() > 2 => s.nudge(&mut out, *live as usize),
-        _ => Ok(()),
-    }
-}
-
-/// As where values are multiplied by the weight 0: NaN in the first row.
-fn unseen_values_count(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    let Op::Attention(AttentionOp::AttendDense(op)) = op else { return s.run(op) };
-    let (v, mut out) = (s.spot(op.v)?, s.spot(op.out.as_ref())?);
-    s.run(op)?;
-    match s.values(&v)?.iter().all(|v| v.is_finite()) {
-        true => Ok(()),
-        false => s.set(&mut out, 0, 0, f32::NAN),
-    }
-}
-
-fn window_one_wider(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    let Op::Attention(AttentionOp::AttendDense(op)) = op else { return s.run(op) };
-    let mut scores = op.scores.clone();
-    scores.window = scores.window.map(|w| w + 1);
-    s.run(ops::AttendDense { scores: &scores, ..op })
-}
-
-fn sees_all_ahead(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    let Op::Attention(AttentionOp::AttendDense(op)) = op else { return s.run(op) };
-    let scores = Scores { ahead: None, ..op.scores.clone() };
-    s.run(ops::AttendDense { scores: &scores, ..op })
-}
-
-/// As many biases, a position further ahead.
-fn bias_one_further(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
-    let Op::Attention(AttentionOp::AttendDense(op)) = op else { return s.run(op) };
-    let mut scores = op.scores.clone();
-    if let Some(Relative { behind, ahead }) = scores.relative.as_mut().filter(|r| r.ahead > 0) {
-        (*behind, *ahead) = (*behind + 1, *ahead - 1);
-    }
-    s.run(ops::AttendDense { scores: &scores, ..op })
 }
 
 /// Sequences and pages are named by data, which may be anything.

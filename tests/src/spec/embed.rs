@@ -38,7 +38,8 @@ pub struct Case {
 
 impl Case {
     fn generate(dtype: Float, dice: &mut Dice) -> Self {
-        let format = dice.pick(&FORMATS);
+        // A head that shares the table may multiply bytes; what is looked up are its rows all the same.
+        let format = if dice.once_in(9) { WeightFormat::W8A8 } else { dice.pick(&FORMATS) };
         let cols = weight::columns(format, dice.size());
         Self::of(dtype, dice, format, cols)
     }
@@ -46,8 +47,13 @@ impl Case {
     fn of(dtype: Float, dice: &mut Dice, format: WeightFormat, cols: usize) -> Self {
         let rows = dice.size();
         let table = weight::random(dice, rows, cols, format, 1.0);
-        // Some ids lie beyond the table: they give zeros.
         let tokens = dice.rows();
+        Self::of_table(dtype, dice, table, tokens)
+    }
+
+    fn of_table(dtype: Float, dice: &mut Dice, table: Matrix, tokens: usize) -> Self {
+        let (rows, cols) = (table.rows, table.cols);
+        // Some ids lie beyond the table: they give zeros.
         let ids =
             (0..tokens)
                 .map(|_| {
@@ -108,6 +114,11 @@ impl PackedCases for Embed {
     const NAME: &'static str = "embed_packed";
     fn generate(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, cols: usize) -> Case {
         Case::of(dtype, dice, format, cols)
+    }
+    fn of_size(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, size: [usize; 3]) -> Case {
+        let [tokens, rows, cols] = size;
+        let table = weight::random(dice, rows, cols, format, 1.0);
+        Case::of_table(dtype, dice, table, tokens)
     }
 }
 

@@ -82,6 +82,41 @@ fn weight(dice: &mut Dice, rows: usize, cols: usize) -> Matrix {
     Matrix { rows, cols, format: WeightFormat::W8A8, bytes }
 }
 
+/// Sizes `[rows, n, k]` of models, a block more and a block less: rows around those that wgpu's lanes serve,
+/// and more than a tile has.
+const SIZED: [[usize; 3]; 8] = [
+    [1, 4097, 4096 + 32],
+    [3, 65, 4096],
+    [4, 66, 4096 - 32],
+    [5, 65, 4096 + 32],
+    [9, 33, 4096 + 32],
+    [2, 1041, 4096],
+    [1, 4098, 4096],
+    [17, 31, 4096 - 32],
+];
+
+/// A matmul of this size, and what follows it.
+fn of_size(dtype: Float, dice: &mut Dice, (then, scale): (Then, f32), [rows, n, k]: [usize; 3]) -> Case {
+    let mut x = Grid::random(dice, rows, k, dtype, scale);
+    if dice.once_in(3) {
+        // A block of zeros has no scale.
+        let at = dice.below(rows * k / 32) * 32;
+        x.values[at..at + 32].fill(0.0);
+    }
+    let w = weight(dice, n, k);
+    Case {
+        bias: dice.once_in(2).then(|| dice.values(n, scale, Float::F32)),
+        residual: dice.values(rows * n, scale, dtype),
+        grain: dice.pick(&[1, 1, 8, 48, 64]),
+        out: if then == Then::Nothing && dice.once_in(3) { Float::F32 } else { dtype },
+        lay: Lay::random(dice),
+        parts: 1 + dice.below(2),
+        then,
+        x,
+        w,
+    }
+}
+
 impl OpSpec for LinearW8A8 {
     type Case = Case;
     fn kind(&self) -> OpKind {
@@ -104,24 +139,15 @@ impl OpSpec for LinearW8A8 {
         let k = 32 * dice.pick(&[1, 2, 3, 5, 8, 17, 31]);
         let n = if matches!(then, Then::Gate(_)) { 2 * dice.size() } else { dice.size() };
         let rows = dice.rows();
-        let mut x = Grid::random(dice, rows, k, dtype, scale);
-        if dice.once_in(3) {
-            // A block of zeros has no scale.
-            let at = dice.below(rows * k / 32) * 32;
-            x.values[at..at + 32].fill(0.0);
-        }
-        let w = weight(dice, n, k);
-        Case {
-            bias: dice.once_in(2).then(|| dice.values(n, scale, Float::F32)),
-            residual: dice.values(rows * n, scale, dtype),
-            grain: dice.pick(&[1, 1, 8, 48, 64]),
-            out: if then == Then::Nothing && dice.once_in(3) { Float::F32 } else { dtype },
-            lay: Lay::random(dice),
-            parts: 1 + dice.below(2),
-            then,
-            x,
-            w,
-        }
+        of_size(dtype, dice, (then, scale), [rows, n, k])
+    }
+    fn sizes(&self) -> usize {
+        SIZED.len()
+    }
+    fn sized(&self, dtype: Float, dice: &mut Dice, at: usize) -> Case {
+        let act = dice.pick(&Act::ALL);
+        let thens = [Then::Nothing, Then::Activate(act), Then::Gate(act), Then::Add];
+        of_size(dtype, dice, (thens[at % thens.len()], 0.1), SIZED[at])
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let grain = case.grain;

@@ -6,15 +6,15 @@
 use crate::bug::{Bug, Strike};
 use crate::compare::{Output, Want};
 use crate::device::Device;
-use crate::dice::{Dice, round};
+use crate::dice::Dice;
 use crate::lawful::{Field, Lawful};
 use crate::laws::ORACLE;
-use crate::oracle::kv as oracle;
+use crate::oracle::{kv as oracle, kv_row};
 use crate::poison::{Grid, Lay};
 use crate::registry::{OpSpec, Part, Visitor};
 use engraft_core::Result;
 use engraft_core::backend::{Backend, Mem};
-use engraft_core::mem::{Float, KvLayout, SKIP, Slab, Table};
+use engraft_core::mem::{Float, KvFormat, KvLayout, SKIP, Slab, Table};
 use engraft_core::numerics::Madd;
 use engraft_core::ops::{self, KvOp, KvOpKind, Op, OpKind};
 use engraft_core::params::Heads;
@@ -36,11 +36,12 @@ pub struct SlabCase {
 
 impl SlabCase {
     /// Room for `tokens` slots and some more.
-    pub fn random(dice: &mut Dice, heads: Heads, tokens: usize, dtype: Float) -> Self {
+    pub fn random(dice: &mut Dice, heads: Heads, tokens: usize, format: impl Into<KvFormat>) -> Self {
         let page_size = dice.pick(&[1, 3, 16, 64]);
         let pages = (tokens + dice.below(20)).div_ceil(page_size) + 1;
         let Heads { kv_heads, k_dim, v_dim, .. } = heads;
-        Self { layout: KvLayout { pages, page_size, kv_heads, k_dim, v_dim, dtype } }
+        let format = format.into();
+        Self { layout: KvLayout { pages, page_size, kv_heads, k_dim, v_dim, format } }
     }
 
     /// Slots.
@@ -53,9 +54,11 @@ impl SlabCase {
         usize::try_from(word).ok().filter(|slot| *slot < self.slots())
     }
 
-    fn pattern(&self, cols: usize, salt: usize) -> Vec<f32> {
+    /// What the format makes of these values.
+    fn pattern(&self, width: usize, salt: usize) -> Vec<f32> {
         let value = |i: usize| ((i * 37 + salt) % 1021) as f32 / 8.0 - 64.0;
-        (0..self.slots() * cols).map(|i| round(value(i), self.layout.dtype)).collect()
+        let values: Vec<f32> = (0..self.slots() * self.layout.kv_heads * width).map(value).collect();
+        kv_row::rounded(self.layout.format, width, &values)
     }
 
     /// Keys of all slots at first.
@@ -64,12 +67,12 @@ impl SlabCase {
     }
 
     fn key_pattern(&self) -> Vec<f32> {
-        self.pattern(self.layout.kv_heads * self.layout.k_dim, 5)
+        self.pattern(self.layout.k_dim, 5)
     }
 
     /// Values of all slots at first.
     pub fn values(&self) -> Vec<f32> {
-        self.pattern(self.layout.kv_heads * self.layout.v_dim, 600)
+        self.pattern(self.layout.v_dim, 600)
     }
 
     /// Allocates it and writes the pattern.
@@ -89,7 +92,8 @@ impl SlabCase {
         let (k_mem, v_mem) = (dev.backend.alloc(k_bytes)?, dev.backend.alloc(v_bytes)?);
         let mut slab = Slab::new::<B::Device>(k_mem, v_mem, layout)?;
         let rows = self.slots();
-        let grid = |cols, values| Grid { rows, cols, dtype: layout.dtype, values, lay: Lay::default() };
+        let dtype = layout.format.widened();
+        let grid = |cols, values| Grid { rows, cols, dtype, values, lay: Lay::default() };
         let k = dev.grid(&grid(layout.kv_heads * layout.k_dim, k))?;
         let v = dev.grid(&grid(layout.kv_heads * layout.v_dim, v))?;
         let slots: Vec<i32> = (0..rows as i32).collect();
@@ -101,7 +105,8 @@ impl SlabCase {
 
 /// Keys and values of every slot, through a table that lists all pages in order.
 pub fn read_all<B: Backend>(dev: &mut Device<B>, slab: &Slab<Mem<B>>) -> Result<[Output; 2]> {
-    let KvLayout { pages, page_size, kv_heads, k_dim, v_dim, dtype } = slab.view().layout();
+    let KvLayout { pages, page_size, kv_heads, k_dim, v_dim, format } = slab.view().layout();
+    let dtype = format.widened();
     // Row 1 of the table, so that a row that is mixed up shows.
     let mut table = vec![0; pages];
     table.extend(0..pages as u32);
@@ -159,7 +164,8 @@ pub struct AppendCase {
 impl AppendCase {
     /// Whether the slab is plain rows: one head, one position per page.
     fn is_rows(&self) -> bool {
-        (self.slab.layout.kv_heads, self.slab.layout.page_size) == (1, 1)
+        let layout = self.slab.layout;
+        (layout.kv_heads, layout.page_size) == (1, 1) && layout.format.float().is_some()
     }
 }
 
@@ -299,7 +305,8 @@ impl OpSpec for KvRead {
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &ReadCase) -> Result<Vec<Output>> {
         let (slab, table) = (case.slab.place(dev)?, dev.buffer(&case.table)?);
-        let KvLayout { kv_heads, k_dim, v_dim, dtype, .. } = case.slab.layout;
+        let KvLayout { kv_heads, k_dim, v_dim, format, .. } = case.slab.layout;
+        let dtype = format.widened();
         let mut k = dev.output(case.positions, kv_heads * k_dim, dtype, case.lays[0])?;
         let mut v = dev.output(case.positions, kv_heads * v_dim, dtype, case.lays[1])?;
         dev.launch(|to| {
@@ -346,7 +353,7 @@ fn to_slots(s: &mut Strike<'_>, op: Op<'_, Cpu>, other: impl Fn(i32, i32) -> i32
     s.run(ops::KvAppend { slots: slots.view(), ..op })
 }
 
-fn next_slot(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+pub(super) fn next_slot(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     to_slots(s, op, |slot, count| if slot < 0 { slot } else { (slot + 1) % count })
 }
 
@@ -354,7 +361,7 @@ fn writes_skipped(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     to_slots(s, op, |slot, count| if slot == SKIP { count - 1 } else { slot })
 }
 
-fn copies_backwards(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+pub(super) fn copies_backwards(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Kv(KvOp::KvCopyPages(op)) = op else { return s.run(op) };
     let words = s.words(op.pairs)?;
     let swapped: Vec<u32> = words.chunks(2).flat_map(|pair| [pair[1], pair[0]]).collect();
@@ -362,7 +369,7 @@ fn copies_backwards(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     s.run(ops::KvCopyPages { pairs: swapped.view(), ..op })
 }
 
-fn first_row_of_table(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
+pub(super) fn first_row_of_table(s: &mut Strike<'_>, op: Op<'_, Cpu>) -> Result<()> {
     let Op::Kv(KvOp::KvRead(op)) = op else { return s.run(op) };
     s.run(ops::KvRead { row: 0, ..op })
 }

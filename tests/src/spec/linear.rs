@@ -104,6 +104,24 @@ fn large(dtype: Float, dice: &mut Dice, shapes: &[(usize, usize, usize)]) -> Vec
     cases.collect()
 }
 
+/// A matmul of this size.
+fn of_size(dtype: Float, dice: &mut Dice, format: WeightFormat, [rows, n, k]: [usize; 3]) -> Case {
+    let generate = case(dtype, dice, true, format, n, k);
+    let x = Grid::random(dice, rows, k, dtype, 1.0);
+    let residual = dice.values(rows * n, 1.0, dtype);
+    Case { x, residual, ..generate }
+}
+
+/// Cases of [`sized`].
+const SIZES: usize = 2 * FORMATS.len();
+
+/// Sums that end a value or a block behind 4,096, of every format.
+fn sized(dtype: Float, dice: &mut Dice, at: usize, even: bool) -> Case {
+    let (turn, [rows, n]) = weight::sized(at, FORMATS.len());
+    let n = if even { n.next_multiple_of(2) } else { n };
+    of_size(dtype, dice, FORMATS[turn], [rows, n, weight::long(FORMATS[turn], turn)])
+}
+
 /// Matmuls of prompts on tensor cores: enough blocks of 128 outputs by 128 rows for the widest tile, and of
 /// 256 rows for Hopper's; sums that go round a ring of stages many times.
 fn wide(dtype: Float, dice: &mut Dice) -> Vec<Case> {
@@ -183,6 +201,12 @@ impl OpSpec for Linear {
         let few = [(3, 96, 160), (4, 96, 160), (5, 96, 160)];
         large(dtype, dice, &[&[(1, 4112, 4096), (40, 512, 5000), (133, 80, 4128)], &few[..]].concat())
     }
+    fn sizes(&self) -> usize {
+        SIZES
+    }
+    fn sized(&self, dtype: Float, dice: &mut Dice, at: usize) -> Case {
+        sized(dtype, dice, at, false)
+    }
     fn wide(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         match dtype {
             // No tensor cores multiply it.
@@ -226,6 +250,12 @@ impl OpSpec for LinearAct {
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         large(dtype, dice, &[(9, 1040, 4096)])
     }
+    fn sizes(&self) -> usize {
+        SIZES
+    }
+    fn sized(&self, dtype: Float, dice: &mut Dice, at: usize) -> Case {
+        sized(dtype, dice, at, false)
+    }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (w, bias) = case.weights(dev)?;
         let x = dev.grid(&case.x)?;
@@ -260,6 +290,12 @@ impl OpSpec for GatedLinear {
     }
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         large(dtype, dice, &[(9, 1040, 4096)])
+    }
+    fn sizes(&self) -> usize {
+        SIZES
+    }
+    fn sized(&self, dtype: Float, dice: &mut Dice, at: usize) -> Case {
+        sized(dtype, dice, at, true)
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (w, bias) = case.packed(dev, WeightUse::GatedLinear { grain: case.grain })?;
@@ -298,6 +334,12 @@ impl OpSpec for LinearAdd {
     fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
         large(dtype, dice, &[(9, 1040, 4096)])
     }
+    fn sizes(&self) -> usize {
+        SIZES
+    }
+    fn sized(&self, dtype: Float, dice: &mut Dice, at: usize) -> Case {
+        sized(dtype, dice, at, false)
+    }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let (w, bias) = case.weights(dev)?;
         let x = dev.grid(&case.x)?;
@@ -332,6 +374,9 @@ impl PackedCases for Linear {
         let n = dice.pick(&[1, 2, 33, 45]);
         case(dtype, dice, false, format, n, k)
     }
+    fn of_size(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, size: [usize; 3]) -> Case {
+        of_size(dtype, dice, format, size)
+    }
 }
 
 impl PackedCases for GatedLinear {
@@ -339,6 +384,9 @@ impl PackedCases for GatedLinear {
     fn generate(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> Case {
         let n = dice.pick(&[2, 34, 48]);
         case(dtype, dice, true, format, n, k)
+    }
+    fn of_size(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, [rows, n, k]: [usize; 3]) -> Case {
+        of_size(dtype, dice, format, [rows, n.next_multiple_of(2), k])
     }
 }
 

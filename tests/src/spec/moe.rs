@@ -90,6 +90,26 @@ impl OpSpec for Route {
         };
         RouteCase { logits, router, choice_bias, lay: Lay::random(dice) }
     }
+    /// The routers of models with hundreds of experts, and a prompt of thousands of tokens.
+    fn large(&self, _: Float, dice: &mut Dice) -> Vec<RouteCase> {
+        let softmax = Router::new(128, 8, RouterScore::Softmax);
+        let many = Router { renormalise: true, ..Router::new(512, 10, RouterScore::Softmax) };
+        // A workgroup of wgpu counts the slots of 1,024 experts; so many are chosen by score at most.
+        let most = Router { choice_bias: true, ..Router::new(Router::MAX_BY_SCORE, 8, RouterScore::Sigmoid) };
+        let more =
+            [-1, 0, 1].map(|by| Router::new(1024usize.saturating_add_signed(by), 64, RouterScore::Softmax));
+        let groups = Some(ExpertGroups { count: 8, chosen: 4, rank: GroupRank::BestTwo });
+        let deepseek =
+            Router { choice_bias: true, groups, scale: 2.5, ..Router::new(256, 8, RouterScore::Sigmoid) };
+        let sizes = [(4097, softmax), (9, many), (33, deepseek), (5, most)];
+        let cases = sizes.into_iter().chain(more.map(|router| (3, router)));
+        let of = |(tokens, router): (usize, Router)| {
+            let mut logits = Grid::random(dice, tokens, router.experts, Float::F32, 8.0);
+            let choice_bias = router.is_by_score().then(|| far_apart(dice, router, &mut logits)).flatten();
+            RouteCase { logits, router, choice_bias, lay: Lay::random(dice) }
+        };
+        cases.map(of).collect()
+    }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &RouteCase) -> Result<Vec<Output>> {
         let (tokens, k) = (case.logits.rows, case.router.top_k);
         let (logits, bias) = (dev.grid(&case.logits)?, dev.vector_opt(case.choice_bias.as_ref())?);
@@ -162,6 +182,24 @@ impl ExpertCase {
         let (count, n) = (dice.pick(&[1, 2, 3, 5, 8]), dice.pick(&[1, 2, 15, 16, 33]));
         let top_k = 1 + dice.below(count.min(3));
         let tokens = dice.rows();
+        Self::of_size(dtype, dice, format, [count, top_k], [tokens, n, k])
+    }
+
+    /// Many experts of few outputs with long sums, or two of thousands of outputs.
+    fn sized(dtype: Float, dice: &mut Dice, format: WeightFormat, [tokens, n, k]: [usize; 3]) -> Self {
+        match n {
+            4096.. => Self::of_size(dtype, dice, format, [2, 1], [tokens, n, weight::columns(format, 289)]),
+            _ => Self::of_size(dtype, dice, format, [9, 3], [tokens, n, k]),
+        }
+    }
+
+    fn of_size(
+        dtype: Float,
+        dice: &mut Dice,
+        format: WeightFormat,
+        [count, top_k]: [usize; 2],
+        [tokens, n, k]: [usize; 3],
+    ) -> Self {
         let experts = experts_of(dice, tokens, top_k, count);
         let rows = if dice.once_in(2) { tokens } else { experts.len() };
         let scale = dice.scale(dtype);
@@ -184,6 +222,9 @@ impl PackedCases for ExpertLinear {
     fn generate(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, k: usize) -> ExpertCase {
         ExpertCase::generate(dtype, dice, format, k)
     }
+    fn of_size(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, size: [usize; 3]) -> ExpertCase {
+        ExpertCase::sized(dtype, dice, format, size)
+    }
 }
 
 /// `expert_linear`.
@@ -199,6 +240,14 @@ impl OpSpec for ExpertLinear {
         let format = dice.pick(&FORMATS);
         let k = weight::columns(format, dice.pick(&[1, 7, 33, 64, 111]));
         ExpertCase::generate(dtype, dice, format, k)
+    }
+    fn sizes(&self) -> usize {
+        2 * FORMATS.len()
+    }
+    fn sized(&self, dtype: Float, dice: &mut Dice, at: usize) -> ExpertCase {
+        let (turn, [rows, n]) = weight::sized(at, FORMATS.len());
+        let format = FORMATS[turn];
+        ExpertCase::sized(dtype, dice, format, [rows, n, weight::long(format, turn)])
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &ExpertCase) -> Result<Vec<Output>> {
         let used_for = WeightUse::Experts { count: case.count, grain: case.grain };
@@ -250,6 +299,29 @@ impl CombineCase {
             |(experts, share): &(Vec<u32>, ExpertShare)| share.experts().contains(&(experts[slot] as usize));
         self.chosen.as_ref().is_none_or(own)
     }
+
+    fn of_size(dtype: Float, dice: &mut Dice, [tokens, top_k, cols]: [usize; 3]) -> Self {
+        let count = top_k + dice.pick(&[0, 1, 5, 56]);
+        let world = dice.pick(&[1, 1, 1, 2, 4, 8]);
+        let share = ExpertShare::of_rank(count, dice.below(world), world);
+        let chosen = share.ok().filter(|share| share.is_part() || !dice.once_in(4));
+        let out = if chosen.is_some_and(|share| share.is_part()) { Float::F32 } else { dtype };
+        let mut case = Self {
+            y: Grid::random(dice, tokens * top_k, cols, dtype, 2.0),
+            weights: Grid::random(dice, tokens, top_k, Float::F32, 1.0),
+            add: out == dtype && dice.once_in(2),
+            out: Grid::random(dice, tokens, cols, out, 2.0),
+            chosen: chosen.map(|share| (experts_of(dice, tokens, top_k, count), share)),
+        };
+        // What other ranks have is not here.
+        for slot in 0..tokens * top_k {
+            if !case.counts(slot) {
+                case.y.values[slot * cols..(slot + 1) * cols].fill(f32::NAN);
+            }
+        }
+        case.add &= !chosen.is_some_and(|share| share.is_part());
+        case
+    }
 }
 
 /// Results of experts on their way to a sum.
@@ -277,27 +349,14 @@ impl OpSpec for Combine {
         MoeOpKind::Combine.into()
     }
     fn sample(&self, dtype: Float, dice: &mut Dice) -> CombineCase {
-        let (tokens, top_k, cols) = (dice.rows(), dice.pick(&[1, 2, 3, 8]), dice.size());
-        let count = top_k + dice.pick(&[0, 1, 5, 56]);
-        let world = dice.pick(&[1, 1, 1, 2, 4, 8]);
-        let share = ExpertShare::of_rank(count, dice.below(world), world);
-        let chosen = share.ok().filter(|share| share.is_part() || !dice.once_in(4));
-        let out = if chosen.is_some_and(|share| share.is_part()) { Float::F32 } else { dtype };
-        let mut case = CombineCase {
-            y: Grid::random(dice, tokens * top_k, cols, dtype, 2.0),
-            weights: Grid::random(dice, tokens, top_k, Float::F32, 1.0),
-            add: out == dtype && dice.once_in(2),
-            out: Grid::random(dice, tokens, cols, out, 2.0),
-            chosen: chosen.map(|share| (experts_of(dice, tokens, top_k, count), share)),
-        };
-        // What other ranks have is not here.
-        for slot in 0..tokens * top_k {
-            if !case.counts(slot) {
-                case.y.values[slot * cols..(slot + 1) * cols].fill(f32::NAN);
-            }
-        }
-        case.add &= !chosen.is_some_and(|share| share.is_part());
-        case
+        let sizes = [dice.rows(), dice.pick(&[1, 2, 3, 8]), dice.size()];
+        CombineCase::of_size(dtype, dice, sizes)
+    }
+    /// Rows of models, and one value wider; a prompt's rows of many experts.
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<CombineCase> {
+        [[3, 8, 4097], [1, 2, 16_384], [257, 9, 65]]
+            .map(|size| CombineCase::of_size(dtype, dice, size))
+            .into()
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &CombineCase) -> Result<Vec<Output>> {
         let (y, weights) = (dev.grid(&case.y)?, dev.grid(&case.weights)?);

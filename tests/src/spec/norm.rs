@@ -113,14 +113,18 @@ fn generate(dtype: Float, dice: &mut Dice, heads: usize) -> Case {
 
 /// Rows as wide as models have them, and one value wider and narrower than a power of two.
 fn large(dtype: Float, dice: &mut Dice) -> Vec<Case> {
-    let wide = [4095, 4096, 4097, 16_384].map(|width| Case {
-        x: Grid::random(dice, 3, width, dtype, 1.0),
-        other: Grid::random(dice, 3, width, dtype, 1.0),
+    [4095, 4096, 4097, 16_384].map(|width| of_size(dtype, dice, (3, 1, width))).into()
+}
+
+/// So many rows of heads of a width.
+fn of_size(dtype: Float, dice: &mut Dice, (rows, heads, width): (usize, usize, usize)) -> Case {
+    Case {
+        x: Grid::random(dice, rows, heads * width, dtype, 1.0),
+        other: Grid::random(dice, rows, heads * width, dtype, 1.0),
         set: NormSet::random(dice, width),
         width,
         lay: Lay::random(dice),
-    });
-    wide.into()
+    }
 }
 
 fn alone(case: &Case, dice: &mut Dice, outputs: usize) -> Option<Part<Case>> {
@@ -181,6 +185,10 @@ impl OpSpec for HeadNorm {
     fn sample(&self, dtype: Float, dice: &mut Dice) -> Case {
         let heads = dice.pick(&[1, 2, 3, 7]);
         generate(dtype, dice, heads)
+    }
+    /// Rows of heads as models have them, and one that ends a value behind 4,096.
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<Case> {
+        [(3, 32, 128), (3, 17, 241), (5, 9, 512)].map(|size| of_size(dtype, dice, size)).into()
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &Case) -> Result<Vec<Output>> {
         let operands = case.set.operands(dev)?;

@@ -31,6 +31,8 @@ pub trait PackedCases: OpSpec {
     const NAME: &'static str;
     /// A case of `cols` inputs in `format`.
     fn generate(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, cols: usize) -> Self::Case;
+    /// A case of so many rows, outputs (or rows of a table) and inputs.
+    fn of_size(&self, dtype: Float, dice: &mut Dice, format: WeightFormat, size: [usize; 3]) -> Self::Case;
 }
 
 /// An op with packed weights.
@@ -59,6 +61,13 @@ impl<S: PackedCases> OpSpec for Packed<S> {
         // Tail groups, odd nibbles; one and two blocks of the K-quants.
         let cols = weight::columns(format, dice.pick(&[31, 64, 111, 200, 300]));
         self.0.generate(dtype, dice, format, cols)
+    }
+    fn sizes(&self) -> usize {
+        2 * PACKED.len()
+    }
+    fn sized(&self, dtype: Float, dice: &mut Dice, at: usize) -> S::Case {
+        let (turn, [rows, n]) = weight::sized(at, PACKED.len());
+        self.0.of_size(dtype, dice, PACKED[turn], [rows, n, weight::long(PACKED[turn], turn)])
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &S::Case) -> Result<Vec<Output>> {
         self.0.run(dev, case)

@@ -131,6 +131,30 @@ pub struct QkvCase {
     pub slab: SlabCase,
 }
 
+impl QkvCase {
+    fn of_size(dtype: Float, dice: &mut Dice, heads: Heads, tokens: usize) -> Self {
+        let k_dim = heads.k_dim;
+        let kv_dtype = if dice.once_in(3) { Float::F16 } else { dtype };
+        let slab = SlabCase::random(dice, heads, tokens, kv_dtype);
+        let angles = (!dice.once_in(4)).then(|| Angles::random(dice, k_dim));
+        let normed = dice.once_in(3);
+        let positions = (0..tokens).map(|_| angles.as_ref().map_or(7, |a| a.position(dice))).collect();
+        let mut qkv = Grid::random(dice, tokens, heads.qkv_cols(), dtype, 1.0);
+        // Values go through two types: keep them representable in both.
+        qkv.values.iter_mut().for_each(|v| *v = round(*v, dtype));
+        Self {
+            heads,
+            qkv,
+            q_norm: normed.then(|| NormSet::random(dice, k_dim)),
+            k_norm: normed.then(|| NormSet::random(dice, k_dim)),
+            positions,
+            slots: distinct_slots(dice, tokens, &slab),
+            angles,
+            slab,
+        }
+    }
+}
+
 /// `qkv_rope_append`.
 #[derive(Debug, Clone, Copy)]
 pub struct QkvRopeAppend;
@@ -145,24 +169,13 @@ impl OpSpec for QkvRopeAppend {
         let (k_dim, v_dim) = (dice.pick(&[2, 16, 33, 64]), dice.pick(&[1, 16, 31, 64]));
         let heads = Heads { heads: kv_heads * group, kv_heads, k_dim, v_dim };
         let tokens = dice.rows();
-        let kv_dtype = if dice.once_in(3) { Float::F16 } else { dtype };
-        let slab = SlabCase::random(dice, heads, tokens, kv_dtype);
-        let angles = (!dice.once_in(4)).then(|| Angles::random(dice, k_dim));
-        let normed = dice.once_in(3);
-        let positions = (0..tokens).map(|_| angles.as_ref().map_or(7, |a| a.position(dice))).collect();
-        let mut qkv = Grid::random(dice, tokens, heads.qkv_cols(), dtype, 1.0);
-        // Values go through two types: keep them representable in both.
-        qkv.values.iter_mut().for_each(|v| *v = round(*v, dtype));
-        QkvCase {
-            heads,
-            qkv,
-            q_norm: normed.then(|| NormSet::random(dice, k_dim)),
-            k_norm: normed.then(|| NormSet::random(dice, k_dim)),
-            positions,
-            slots: distinct_slots(dice, tokens, &slab),
-            angles,
-            slab,
-        }
+        QkvCase::of_size(dtype, dice, heads, tokens)
+    }
+    /// The heads of a model, and heads that end a value behind 4,096.
+    fn large(&self, dtype: Float, dice: &mut Dice) -> Vec<QkvCase> {
+        let model = Heads { heads: 32, kv_heads: 8, k_dim: 128, v_dim: 128 };
+        let odd = Heads { heads: 17, kv_heads: 1, k_dim: 241, v_dim: 33 };
+        [(model, 5), (odd, 3)].map(|(heads, tokens)| QkvCase::of_size(dtype, dice, heads, tokens)).into()
     }
     fn run<B: Backend>(&self, dev: &mut Device<B>, case: &QkvCase) -> Result<Vec<Output>> {
         let tokens = case.qkv.rows;

@@ -50,25 +50,34 @@ const fn own(bits: GroupBits, size: u32, asymmetric: bool) -> WeightFormat {
 
 /// Columns that `format` can have, near `cols`: blocks hold 32, those of the K-quants 256.
 pub fn columns(format: WeightFormat, cols: usize) -> usize {
-    match format {
-        WeightFormat::Block(block) => cols.div_ceil(block.values()) * block.values(),
-        _ => cols,
-    }
+    format.block().map_or(cols, |block| cols.next_multiple_of(block.values()))
+}
+
+/// Columns next to 4,096 that `format` can have: one less or more by turn, or a block more.
+pub fn long(format: WeightFormat, turn: usize) -> usize {
+    format.block().map_or([4095, 4097][turn % 2], |block| 4096 + block.values())
+}
+
+/// Case `at` of matmuls of models in so many formats: the number of its format, and rows and outputs. Few
+/// outputs of as many rows as wgpu's lanes serve, one less and one more, and of more than a tile has; then
+/// thousands of outputs of a row.
+pub fn sized(at: usize, formats: usize) -> (usize, [usize; 2]) {
+    let turn = at % formats;
+    (turn, if at < formats { [[3, 4, 5, 9][turn % 4], 66] } else { [1, 4097] })
 }
 
 /// A random weight of magnitude `scale`.
 pub fn random(dice: &mut Dice, rows: usize, cols: usize, format: WeightFormat, scale: f32) -> Matrix {
     let bytes = match format {
-        WeightFormat::Block(block) => {
-            let blocks = rows * cols / block.values();
-            (0..blocks).flat_map(|_| random_block(dice, block, scale)).collect()
-        }
         WeightFormat::Plain(dtype) => to_bytes(&dice.values(rows * cols, scale, dtype), dtype),
         WeightFormat::Group(format) => {
             (0..rows).flat_map(|_| random_row(dice, format, cols, scale)).collect()
         }
-        // Formats that come later bring their own case.
-        _ => Vec::new(),
+        blocks => {
+            let block = blocks.block().unwrap_or(Block::Q8_0);
+            let count = rows * cols / block.values();
+            (0..count).flat_map(|_| random_block(dice, block, scale)).collect()
+        }
     };
     Matrix { rows, cols, format, bytes }
 }

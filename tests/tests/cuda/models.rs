@@ -3,12 +3,12 @@
 //! plans without a composed slot; kernels that are compiled once. Faults and what they leave alone are in the
 //! backend's own tests.
 //!
-//! `ENGRAFT_REQUIRE=cuda:soft` runs them on the software driver; without that and without a device nothing
-//! runs, and each test says so. Tests of this file are listed in [`TESTS`]: they are a test of this package,
+//! `ENGRAFT_REQUIRE=cuda:soft` runs them on the software driver; without that and without a device they are
+//! listed as ignored. Tests of this file are listed in [`TESTS`]: they are a test of this package,
 //! and part of the program for machines without Rust.
 
 use crate::whole::{CASES, config, golden, laws, open, run, same};
-use conformance::backends::{self, cuda, cuda_names, cuda_with};
+use conformance::backends::{cuda, cuda_names, cuda_with};
 use conformance::device::Device;
 use conformance::dice::Dice;
 use conformance::golden::complaints;
@@ -53,10 +53,8 @@ pub const TESTS: &[Named] = &named![
     models_keep_the_laws_and_equal_the_cpu,
 ];
 
-/// The devices to test; the run fails where one that it asks for is not there.
+/// The devices to test.
 fn here() -> Vec<String> {
-    let missing = backends::missing_here();
-    assert!(missing.is_empty(), "{} asks for {}", backends::REQUIRE, missing.join(", "));
     let here = cuda_names();
     println!("{} CUDA devices: {}", here.len(), here.join(", "));
     here
@@ -68,8 +66,12 @@ fn every_slot_of_the_four_families_is_native() {
             let gpu = cuda(name, mode).unwrap();
             for case in ["llama", "gpt2", "opt", "bert"] {
                 for dtype in [Float::F32, Float::F16, Float::Bf16] {
-                    let config =
-                        EngineConfig { dtype, kv_dtype: dtype, max_context: 32, ..EngineConfig::default() };
+                    let config = EngineConfig {
+                        dtype,
+                        kv_dtype: dtype.into(),
+                        max_context: 32,
+                        ..EngineConfig::default()
+                    };
                     let engine = open(&gpu, &golden(case), config);
                     let plan = InjectionPlan::new(gpu.as_ref(), engine.model(), dtype, dtype).unwrap();
                     let what = format!("{case}, {dtype}, {mode:?}");
@@ -97,7 +99,8 @@ fn a_second_engine_start_compiles_nothing() {
             let config = CudaConfig { kernel_cache: kernel_cache.clone(), ..CudaConfig::default() };
             let gpu = cuda_with(name, config).unwrap();
             let config = EngineConfig { dtype: Float::Bf16, max_context: 32, ..EngineConfig::default() };
-            let mut engine = open(&gpu, &golden("llama"), EngineConfig { kv_dtype: Float::Bf16, ..config });
+            let mut engine =
+                open(&gpu, &golden("llama"), EngineConfig { kv_dtype: Float::Bf16.into(), ..config });
             let ahead = gpu.loads();
             assert!(ahead.compiled + ahead.read > 0, "nothing is ready before the first step");
             let prompt = vec![5, 9, 3, 7];
@@ -184,7 +187,7 @@ fn wide_of<B: Backend>(
 ) -> Engine<B> {
     let (files, options) = (wide_heads(dtype), LoadOptions { quantize, ..LoadOptions::default() });
     let model = inject(backend, &files, &Registry::default(), 512, options, &mut |_, _| {}).unwrap();
-    let config = EngineConfig { dtype, kv_dtype: dtype, ..config };
+    let config = EngineConfig { dtype, kv_dtype: dtype.into(), ..config };
     Engine::new(backend.clone(), model, config).unwrap()
 }
 
@@ -218,7 +221,7 @@ fn ranks_of_wide_heads_give_the_bits_of_one() {
         let given = |tp: usize, quantize: Option<WeightFormat>| {
             let sizes =
                 EngineConfig { logit_rows: Some(usize::MAX), max_context: 96, ..EngineConfig::default() };
-            let sizes = EngineConfig { dtype, kv_dtype: dtype, ..sizes };
+            let sizes = EngineConfig { dtype, kv_dtype: dtype.into(), ..sizes };
             let gpu = gpu.clone();
             let load = move |Rank { index: rank, world }: Rank| {
                 let (gpu, options) =
@@ -396,7 +399,7 @@ fn encoders_have_the_cpus_bits() {
 
 /// Every bit of what BERT says of three texts: hidden states of all layers, logits, pooled rows.
 fn encoded<B: Backend>(backend: &Arc<B>, dtype: Float) -> Vec<Vec<u32>> {
-    let config = EngineConfig { dtype, kv_dtype: dtype, max_context: 32, ..EngineConfig::default() };
+    let config = EngineConfig { dtype, kv_dtype: dtype.into(), max_context: 32, ..EngineConfig::default() };
     let mut engine = open(backend, &golden("bert"), config);
     let vocab = engine.model().spec.vocab;
     let text = |(p, n): (usize, usize)| EncoderInput {
@@ -552,7 +555,7 @@ fn models_keep_the_laws_and_equal_the_cpu() {
         }
         laws(&strict, &cpu, CASES[0], Float::Bf16);
         let (dtype, greedy) = (Float::F16, SamplingParams::default());
-        let usual = EngineConfig { dtype, kv_dtype: dtype, ..config() };
+        let usual = EngineConfig { dtype, kv_dtype: dtype.into(), ..config() };
         let [got, want] = [
             run(&strict, CASES[1], usual.clone(), greedy, true),
             run(&cpu, CASES[1], usual.clone(), greedy, true),

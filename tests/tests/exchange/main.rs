@@ -11,6 +11,7 @@ mod double;
 mod failures;
 mod law;
 mod peers;
+mod traffic;
 
 use conformance::backends::cuda_with;
 use engraft_core::Result;

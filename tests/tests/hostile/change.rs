@@ -1,7 +1,9 @@
 //! Which changes are made: every field of every operand to values that somebody might pass.
 
 use conformance::lawful::Field;
-use engraft_core::mem::{Device, Float, KvLayout, MatLayout, Weight, WeightFormat, WeightInfo, WeightUse};
+use engraft_core::mem::{
+    Device, Float, KvFormat, KvLayout, MatLayout, Weight, WeightFormat, WeightInfo, WeightUse,
+};
 use engraft_core::ops::{AttentionOp, Op, Operand};
 use engraft_core::params::Scores;
 
@@ -164,14 +166,14 @@ impl List<'_> {
         for loose in [false, true] {
             for (field, get) in fields {
                 let from = *get(&mut at.clone());
-                for to in numbers(from, at.dtype.bytes()) {
+                for to in numbers(from, at.format.widened().bytes()) {
                     let mut other = at;
                     *get(&mut other) = to;
                     self.push(field, from, Value::Kv(other), loose);
                 }
             }
-            for dtype in FLOATS.into_iter().filter(|d| *d != at.dtype) {
-                self.push(Field::KvDtype, at.dtype, Value::Kv(KvLayout { dtype, ..at }), loose);
+            for format in KvFormat::ALL.into_iter().filter(|f| *f != at.format) {
+                self.push(Field::KvDtype, at.format, Value::Kv(KvLayout { format, ..at }), loose);
             }
         }
     }

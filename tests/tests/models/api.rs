@@ -53,7 +53,8 @@ fn ragged_and_padded_inputs_give_the_references_rows() {
         for left in [false, true] {
             let (ids, mask, width) = padded(&case, left);
             let same = engine.forward(Batch::Padded { ids: &ids, mask: &mask, width }, &want).unwrap();
-            assert!(same == ragged, "{name}: padded on the {}", if left { "left" } else { "right" });
+            let what = || sample::difference(&same, &ragged);
+            assert!(same == ragged, "{name}: padded on the left {left}: {}", what());
         }
         let last = ForwardWant { hidden: Pick::Last, logits: Pick::Last };
         let one = engine.forward(Batch::Ragged(&ids), &last).unwrap();
@@ -155,7 +156,7 @@ fn texts_and_requests_share_steps() {
     let id = engine.put(request).unwrap();
     engine.step(&mut Vec::new()).unwrap();
     let busy = engine.forward(Batch::Ragged(&[vec![5, 6]]), &want).unwrap();
-    assert!(busy == quiet, "a text among requests");
+    assert!(busy == quiet, "a text among requests: {}", sample::difference(&busy, &quiet));
     let rest = engine.run().unwrap().remove(&id).unwrap();
     assert!(
         !rest.is_empty() && alone.ends_with(&rest),

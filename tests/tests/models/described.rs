@@ -30,12 +30,6 @@ pub fn matvec(w: &[f32], x: &[f64]) -> Vec<f64> {
     w.chunks(x.len()).map(|w| w.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum()).collect()
 }
 
-/// RMSNorm.
-pub fn rms(w: &[f32], eps: f64, x: &[f64]) -> Vec<f64> {
-    let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
-    x.iter().zip(w).map(|(v, w)| v / (mean + eps).sqrt() * f64::from(*w)).collect()
-}
-
 /// LayerNorm.
 pub fn layer_norm(w: &[f32], b: Option<&[f32]>, eps: f64, x: &[f64]) -> Vec<f64> {
     let mean = x.iter().sum::<f64>() / x.len() as f64;

@@ -296,7 +296,7 @@ fn converted_alike(case: &Case, files: &ModelFiles, original: &InjectionPlan) {
     let backend = Cpu::new(CpuConfig::default()).unwrap();
     for world in [1, 2] {
         let folder = tempfile::tempdir().unwrap();
-        let options = ConvertOptions { world, quantize: None };
+        let options = ConvertOptions { world, quantize: None, quantize_embeddings: false };
         convert_model(files, &Registry::default(), folder.path(), options, &mut |_, _| {}).unwrap();
         std::fs::write(folder.path().join("config.json"), files.config.to_string()).unwrap();
         let converted = open(folder.path(), Access::Map).unwrap();

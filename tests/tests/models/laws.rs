@@ -433,6 +433,7 @@ fn the_original_context_belongs_to_the_short_divisors() {
         all.iter().map(|v| v.to_bits()).collect::<Vec<u32>>()
     };
     let short = logits(original - 1);
-    assert!(logits(original) == short, "{original} tokens");
+    let got = logits(original);
+    assert!(got == short, "{original} tokens: {}", sample::difference(&got, &short));
     assert!(logits(original + 1) != short, "{} tokens", original + 1);
 }

@@ -8,15 +8,19 @@ mod coverage;
 mod described;
 mod errors;
 mod gguf;
+mod gguf_converted;
+mod gguf_written;
+mod granite;
 mod group;
 mod internlm;
+mod k_quants;
 mod laws;
 mod own_block;
 mod ragged;
+mod reach;
 mod real;
 mod rewritten;
 mod shapes;
-mod sound;
 mod stablelm;
 mod synthetic;
 mod tasks;
@@ -26,4 +30,3 @@ mod torch;
 #[allow(dead_code)]
 #[path = "../whole/mod.rs"]
 mod whole;
-mod yuan;

@@ -92,8 +92,8 @@ pub fn logits_of_ranks(
         let model = inject(&backend, &files, &Registry::default(), 64, options, &mut |_, _| {})?;
         Ok((backend, model))
     };
-    let config = EngineConfig { max_context: 32, logit_rows: Some(usize::MAX), ..EngineConfig::default() };
-    let config = EngineConfig { dtype, kv_dtype: dtype, ..config };
+    let config = EngineConfig { max_context: 64, logit_rows: Some(usize::MAX), ..EngineConfig::default() };
+    let config = EngineConfig { dtype, kv_dtype: dtype.into(), ..config };
     all_logits(case, engraft_ranks::spawn(world, config, Arc::new(load)).unwrap())
 }
 
@@ -119,7 +119,7 @@ pub fn run(case: &Case, files: &ModelFiles) -> Vec<Vec<f32>> {
 pub fn run_loaded(case: &Case, files: &ModelFiles, options: LoadOptions) -> Vec<Vec<f32>> {
     let backend = Cpu::new(CpuConfig::default()).unwrap();
     let model = inject(&backend, files, &Registry::default(), 64, options, &mut |_, _| {}).unwrap();
-    let engine = EngineConfig { max_context: 32, logit_rows: Some(usize::MAX), ..EngineConfig::default() };
+    let engine = EngineConfig { max_context: 64, logit_rows: Some(usize::MAX), ..EngineConfig::default() };
     all_logits(case, Engine::new(backend, model, engine).unwrap())
 }
 

@@ -88,7 +88,7 @@ fn files_of(shape: Shape, seed: u64) -> ModelFiles {
 }
 
 /// Tokens and logits of three prompts at once, as bits.
-fn given(
+pub fn given(
     files: Arc<ModelFiles>,
     tp: usize,
     quantize: Option<WeightFormat>,
@@ -100,8 +100,13 @@ fn given(
         let model = inject(&backend, &files, &Registry::default(), 40, options, &mut |_, _| {})?;
         Ok((backend, model))
     };
-    let config =
-        EngineConfig { dtype, kv_dtype: dtype, max_context: 40, max_seqs: 4, ..EngineConfig::default() };
+    let config = EngineConfig {
+        dtype,
+        kv_dtype: dtype.into(),
+        max_context: 40,
+        max_seqs: 4,
+        ..EngineConfig::default()
+    };
     let config = EngineConfig { logit_rows: Some(usize::MAX), ..config };
     let mut engine: Engine<Cpu> = engraft_ranks::spawn(tp, config, Arc::new(load))?;
     let vocab = engine.model().spec.vocab;
@@ -128,10 +133,9 @@ fn sizes_that_nothing_divides_give_the_bits_of_one_rank() {
         for dtype in [Float::F32, Float::Bf16] {
             let one = given(files.clone(), 1, None, dtype).unwrap();
             for tp in DEGREES {
-                assert!(
-                    given(files.clone(), tp, None, dtype).unwrap() == one,
-                    "{shape:?}, {tp} ranks, {dtype}"
-                );
+                let got = given(files.clone(), tp, None, dtype).unwrap();
+                let what = || sample::difference(&got, &one);
+                assert!(got == one, "{shape:?}, {tp} ranks, {dtype}: {}", what());
             }
         }
     }
@@ -158,7 +162,7 @@ fn every_format_gives_the_bits_of_one_rank() {
             for tp in DEGREES {
                 match given(files.clone(), tp, format, Float::Bf16) {
                     Ok(got) => {
-                        assert!(got == one, "{name}, {tp} ranks");
+                        assert!(got == one, "{name}, {tp} ranks: {}", sample::difference(&got, &one));
                         held += 1;
                     }
                     Err(Error::Tensor { what, .. }) => {
@@ -185,12 +189,13 @@ fn converted_models_give_the_logits_of_what_they_were_made_of() {
         let out = folder.path().join(format!("{stored}"));
         std::fs::create_dir(&out).unwrap();
         std::fs::write(out.join("config.json"), whole.config.to_string()).unwrap();
-        let options = ConvertOptions { world: stored, quantize };
+        let options = ConvertOptions { world: stored, quantize, quantize_embeddings: false };
         convert_model(&whole, &Registry::default(), &out, options, &mut |_, _| {}).unwrap();
         for tp in [1, 2, 4, 8] {
             let files = Arc::new(open(&out, Access::default()).unwrap());
             let got = given(files, tp, None, Float::F32).unwrap();
-            assert!(got == want, "stored for {stored}, {tp} ranks, {quantize:?}");
+            let what = || sample::difference(&got, &want);
+            assert!(got == want, "stored for {stored}, {tp} ranks, {quantize:?}: {}", what());
         }
     }
 }
@@ -277,7 +282,7 @@ fn files_of_the_first_version_give_what_they_were_made_of() {
         let want = given(open(&folder.join("golden").join(golden)), 1, quantize, Float::F32).unwrap();
         for tp in [1, 2, 4, 8] {
             let got = given(open(&stored), tp, None, Float::F32).unwrap();
-            assert!(got == want, "{name} on {tp} ranks");
+            assert!(got == want, "{name} on {tp} ranks: {}", sample::difference(&got, &want));
         }
         seen += 1;
     }
@@ -293,7 +298,7 @@ fn swapped_and_stale_files_of_ranks_are_refused() {
         let out = folder.path().join(name);
         std::fs::create_dir(&out).unwrap();
         std::fs::write(out.join("config.json"), files.config.to_string()).unwrap();
-        let options = ConvertOptions { world: 2, quantize: None };
+        let options = ConvertOptions { world: 2, quantize: None, quantize_embeddings: false };
         convert_model(files, &Registry::default(), &out, options, &mut |_, _| {}).unwrap();
         out
     };

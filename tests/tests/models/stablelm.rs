@@ -117,7 +117,7 @@ fn norms_of_every_head() {
     for world in [1, 2, 4] {
         let (folder, files) = (tempfile::tempdir().unwrap(), open(dir.path(), Access::Map).unwrap());
         copy_companions(&files, folder.path()).unwrap();
-        let options = ConvertOptions { world, quantize: None };
+        let options = ConvertOptions { world, quantize: None, quantize_embeddings: false };
         convert_model(&files, &Registry::default(), folder.path(), options, &mut |_, _| {}).unwrap();
         let mut engine = whole::open(&cpu, folder.path(), usual.clone());
         let converted = engine.forward(Batch::Ragged(&prompts), &want).unwrap();

@@ -468,10 +468,9 @@ fn ranks_share_experts_with_biases() {
             };
             let one = of((1, None));
             for (world, ep) in [(2, None), (2, Some(1)), (4, Some(2)), (8, Some(1)), (8, Some(4))] {
-                assert!(
-                    of((world, ep)) == one,
-                    "{moe}, {topk} of {experts}, {dtype}, {world} ranks, ep {ep:?}"
-                );
+                let got = of((world, ep));
+                let what = format!("{moe}, {topk} of {experts}, {dtype}, {world} ranks, ep {ep:?}");
+                assert!(got == one, "{what}: {}", sample::difference(&got, &one));
             }
         }
     }
@@ -493,6 +492,7 @@ fn an_index_that_chooses_every_key_changes_nothing() {
     config["model_type"] = json!("deepseek_v3");
     config["architectures"] = json!(["DeepseekV3ForCausalLM"]);
     tensors.retain(|name, _| !name.contains(".indexer."));
-    assert!(all == bits(&config, &tensors), "with an index that chooses every key");
+    let plain = bits(&config, &tensors);
+    assert!(all == plain, "an index that chooses every key: {}", sample::difference(&all, &plain));
     assert!(all != few, "an index that chooses four keys");
 }

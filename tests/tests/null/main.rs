@@ -4,6 +4,7 @@
 
 mod kept;
 mod pace;
+mod pressure;
 
 use conformance::dice::Dice;
 use conformance::null::{Fault, Null, Oracle, PLANNED};

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod docs;
+mod functions;
 mod manifests;
 mod rooms;
+mod trials;
 mod words;

@@ -31,13 +31,15 @@ const WORDS: [(&[&str], &str); 16] = [
 ];
 
 /// Identifiers that hold one of [`WORDS`] for a reason.
-const ALLOWED: [(&str, &str); 6] = [
+const ALLOWED: [(&str, &str); 8] = [
     ("dot_product", "the field's own word"),
     ("dot_products", "the field's own word"),
     ("DotProductInputAllKHR", "SPIR-V's name"),
     ("DotProductInput4x8BitKHR", "SPIR-V's name"),
     ("DotProductInput4x8BitPackedKHR", "SPIR-V's name"),
     ("DotProductKHR", "SPIR-V's name"),
+    ("PhysicalDeviceShaderIntegerDotProductFeatures", "Vulkan's name"),
+    ("shader_integer_dot_product", "Vulkan's name"),
 ];
 
 /// Words that pages may use: products of two numbers.

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::support::engine;
-use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
+use conformance::backends::{adapters, cuda, cuda_names, wgpu};
 use conformance::dice::Dice;
+use conformance::named;
+use conformance::trials::Named;
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, Engine, Finish, ForwardWant, Kept, Layers, Output, Pick, Request, Want};
@@ -13,6 +15,14 @@ use engraft_core::sample::SamplingParams;
 use engraft_cpu::{Cpu, CpuConfig};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// The laws, by name.
+pub const TESTS: &[Named] = &named![
+    random_traffic_gives_what_requests_give_alone,
+    a_stopped_sequence_keeps_its_pages_while_a_step_names_them,
+];
+pub const ON_CUDA: &[Named] = &named![random_traffic_on_cuda];
+pub const ON_WGPU: &[Named] = &named![random_traffic_on_wgpu];
 
 fn config(ahead: usize) -> EngineConfig {
     let steps_ahead = Some(ahead);
@@ -129,7 +139,6 @@ fn seed() -> u64 {
     std::env::var("ENGRAFT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
 }
 
-#[test]
 fn random_traffic_gives_what_requests_give_alone() {
     let cpu = Cpu::new(CpuConfig { threads: 2, ..CpuConfig::default() }).unwrap();
     let composed = Arc::new(Composed::new(cpu.clone()));
@@ -143,26 +152,24 @@ fn random_traffic_gives_what_requests_give_alone() {
     }
 }
 
-#[test]
-fn random_traffic_on_devices() {
+fn random_traffic_on_cuda() {
     for name in cuda_names() {
         for ahead in [0, 1] {
             traffic(&cuda(&name, Mode::Invariant).unwrap(), "llama_gqa_llama3", ahead, seed());
         }
     }
+}
+
+fn random_traffic_on_wgpu() {
     for name in adapters() {
         for ahead in [0, 1] {
             traffic(&wgpu(Some(&name), false).unwrap(), "llama_gqa_llama3", ahead, seed());
         }
     }
-    println!("skipped: {:?}", backends::absent());
-    let missing = backends::missing_here();
-    assert!(missing.is_empty(), "{missing:?} required");
 }
 
 /// At depth 1 a sequence that stops has one more step in flight: its pages stay its own until that is
 /// collected.
-#[test]
 fn a_stopped_sequence_keeps_its_pages_while_a_step_names_them() {
     let cpu = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
     let mut engine = engine(&cpu, "llama", config(1));

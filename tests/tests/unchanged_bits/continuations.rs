@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::support::{cpu, engine};
-use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
+use conformance::backends::{adapters, cuda, cuda_names, wgpu};
+use conformance::named;
 use conformance::null::Null;
+use conformance::trials::Named;
 use engraft_core::Error;
 use engraft_core::backend::Backend;
 use engraft_core::config::EngineConfig;
@@ -14,6 +16,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+
+/// The laws, by name.
+pub const TESTS: &[Named] = &named![
+    continuations_are_those_of_requests,
+    the_prompt_runs_once,
+    a_cancelled_leader_leaves_the_others,
+    what_cannot_be_continued_is_refused,
+    continuations_whose_time_is_over_do_not_run,
+    a_continuation_ends_with_the_step_that_was_to_write_its_prompt,
+    more_continuations_than_are_taken_are_refused,
+];
+pub const ON_CUDA: &[Named] = &named![continuations_on_cuda];
+pub const ON_WGPU: &[Named] = &named![continuations_on_wgpu];
 
 const NEW: usize = 7;
 const COUNT: usize = 4;
@@ -72,7 +87,6 @@ fn law<B: Backend>(backend: &Arc<B>, case: &str, len: usize) {
     }
 }
 
-#[test]
 fn continuations_are_those_of_requests() {
     let cpu = cpu();
     for case in ["llama_gqa_llama3", "gemma2", "phi3_longrope", "gpt2"] {
@@ -83,21 +97,19 @@ fn continuations_are_those_of_requests() {
     }
 }
 
-#[test]
-fn continuations_on_devices() {
+fn continuations_on_cuda() {
     for name in cuda_names() {
         law(&cuda(&name, Mode::Invariant).unwrap(), "llama_gqa_llama3", 18);
     }
+}
+
+fn continuations_on_wgpu() {
     for name in adapters() {
         law(&wgpu(Some(&name), false).unwrap(), "llama_gqa_llama3", 18);
     }
-    println!("skipped: {:?}", backends::absent());
-    let missing = backends::missing_here();
-    assert!(missing.is_empty(), "{missing:?} required");
 }
 
 /// The prompt of 18 tokens takes two steps of nine; behind it every step has a token of each.
-#[test]
 fn the_prompt_runs_once() {
     for cache in [true, false] {
         let mut engine = engine(&cpu(), "llama", config(COUNT, cache, 0));
@@ -115,7 +127,6 @@ fn the_prompt_runs_once() {
 }
 
 /// Whoever waits for a prompt goes on when the request that runs it is cancelled, before any of its steps.
-#[test]
 fn a_cancelled_leader_leaves_the_others() {
     let cpu = cpu();
     let want = alone(&cpu, "llama", 18);
@@ -148,7 +159,6 @@ fn a_cancelled_leader_leaves_the_others() {
     }
 }
 
-#[test]
 fn what_cannot_be_continued_is_refused() {
     let mut engine = engine(&cpu(), "llama", config(2, true, 0));
     let want = Want { logits: true, ..Want::default() };
@@ -161,7 +171,6 @@ fn what_cannot_be_continued_is_refused() {
 }
 
 /// They have waited as long as the one that they waited for.
-#[test]
 fn continuations_whose_time_is_over_do_not_run() {
     let mut engine = engine(&Null::new(), "llama", config(2, true, 0));
     let time = Arc::new(AtomicU64::new(0));
@@ -182,7 +191,6 @@ fn continuations_whose_time_is_over_do_not_run() {
 
 /// A step that was to write positions of the prompt's last page fails; the step behind it, which copies that
 /// page for a continuation and samples its first token, has read what is not there.
-#[test]
 fn a_continuation_ends_with_the_step_that_was_to_write_its_prompt() {
     let mut both = 0;
     for (page_size, ops) in [2, 4, 8].into_iter().flat_map(|size| (0..600).map(move |ops| (size, ops))) {
@@ -211,7 +219,6 @@ fn a_continuation_ends_with_the_step_that_was_to_write_its_prompt() {
     assert!(both > 20, "{both} failures ended both");
 }
 
-#[test]
 fn more_continuations_than_are_taken_are_refused() {
     let mut engine = engine(&Null::new(), "llama", config(2, true, 0));
     for count in [0, MAX_CONTINUATIONS + 1, usize::MAX] {

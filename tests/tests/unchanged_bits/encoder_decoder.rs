@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::support::{self, cpu};
-use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
+use conformance::backends::{adapters, cuda, cuda_names, wgpu};
+use conformance::named;
+use conformance::trials::Named;
 use engraft_core::Error;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
@@ -18,6 +20,28 @@ use engraft_core::weights::LoadOptions;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+
+/// The laws, by name.
+pub const TESTS: &[Named] = &named![
+    mates_and_pages_change_nothing,
+    chunks_of_the_decoders_prompt_change_nothing,
+    the_keys_of_a_text_are_found_again_and_those_of_another_are_not,
+    sounds_are_found_again_and_checked,
+    sounds_have_lengths_of_their_own,
+    steps_have_room_for_a_sound,
+    a_preempted_request_goes_on_with_the_same_tokens,
+    requests_that_do_not_fit_together_take_turns,
+    a_saved_request_goes_on_elsewhere,
+    a_saved_sound_is_checked,
+    forks_and_continuations_share_what_was_encoded,
+    the_penalty_of_repetitions_is_for_the_decoders_tokens,
+    profiled_steps_are_counted_once,
+    forward_gives_the_rows_of_the_decoder,
+    what_does_not_fit_is_refused_by_name,
+    targets_are_scored_given_what_the_encoder_reads,
+];
+pub const ON_CUDA: &[Named] = &named![mates_on_cuda];
+pub const ON_WGPU: &[Named] = &named![mates_on_wgpu];
 
 pub(super) const NEW: usize = 7;
 const CASES: [&str; 6] = ["t5", "bart", "umt5", "m2m_100", "whisper", "moonshine"];
@@ -113,7 +137,6 @@ fn mates<B: Backend>(backend: &Arc<B>, case: &str, page_size: usize) {
     }
 }
 
-#[test]
 fn mates_and_pages_change_nothing() {
     let cpu = cpu();
     for case in CASES {
@@ -123,23 +146,26 @@ fn mates_and_pages_change_nothing() {
     }
 }
 
-#[test]
-fn mates_on_devices() {
-    for case in ["t5", "whisper", "moonshine"] {
-        for name in cuda_names() {
+/// One of a text and two of sounds.
+const ON_DEVICES: [&str; 3] = ["t5", "whisper", "moonshine"];
+
+fn mates_on_cuda() {
+    for name in cuda_names() {
+        for case in ON_DEVICES {
             mates(&cuda(&name, Mode::Invariant).unwrap(), case, 4);
         }
-        for name in adapters() {
+    }
+}
+
+fn mates_on_wgpu() {
+    for name in adapters() {
+        for case in ON_DEVICES {
             mates(&wgpu(Some(&name), false).unwrap(), case, 4);
         }
     }
-    println!("skipped: {:?}", backends::absent());
-    let missing = backends::missing_here();
-    assert!(missing.is_empty(), "{missing:?} required");
 }
 
 /// The decoder's prompt is read in as many steps as it takes; the encoder's text never is.
-#[test]
 fn chunks_of_the_decoders_prompt_change_nothing() {
     let cpu = cpu();
     for case in ["t5", "bart"] {
@@ -161,7 +187,6 @@ fn chunks_of_the_decoders_prompt_change_nothing() {
 }
 
 /// The same text is encoded once; one that only begins alike is not taken for it.
-#[test]
 fn the_keys_of_a_text_are_found_again_and_those_of_another_are_not() {
     let cpu = cpu();
     for case in ["t5", "mbart"] {
@@ -184,7 +209,6 @@ fn the_keys_of_a_text_are_found_again_and_those_of_another_are_not() {
 
 /// A sound is encoded once; one that differs in a single value is not taken for it, and what no encoder of
 /// sound reads is refused.
-#[test]
 fn sounds_are_found_again_and_checked() {
     let cpu = cpu();
     let mut engine = engine(&cpu, "whisper", config(4));
@@ -218,7 +242,6 @@ fn sounds_are_found_again_and_checked() {
 }
 
 /// Sounds of any length are read, down to the shortest that makes a row.
-#[test]
 fn sounds_have_lengths_of_their_own() {
     let cpu = cpu();
     let mut engine = engine(&cpu, "moonshine", config(4));
@@ -244,7 +267,6 @@ fn sounds_have_lengths_of_their_own() {
 }
 
 /// A step has room for a sound, whatever was asked for.
-#[test]
 fn steps_have_room_for_a_sound() {
     let cpu = cpu();
     let sizes = EngineConfig { max_step_tokens: 5, max_seqs: 3, ..config(4) };
@@ -252,7 +274,6 @@ fn steps_have_room_for_a_sound() {
     assert_eq!(engine.config().max_step_tokens, 20);
 }
 
-#[test]
 fn a_preempted_request_goes_on_with_the_same_tokens() {
     let cpu = cpu();
     for case in ["t5", "marian", "whisper", "moonshine"] {
@@ -280,7 +301,6 @@ fn a_preempted_request_goes_on_with_the_same_tokens() {
 }
 
 /// Pages run out by themselves: some request gives its own up, and goes on later.
-#[test]
 fn requests_that_do_not_fit_together_take_turns() {
     let cpu = cpu();
     let all: Vec<Request> = (0..6).map(|i| request(20 + i, 5 + 3 * i, i)).collect();
@@ -292,7 +312,6 @@ fn requests_that_do_not_fit_together_take_turns() {
     }
 }
 
-#[test]
 fn a_saved_request_goes_on_elsewhere() {
     let cpu = cpu();
     for case in ["t5", "bart", "whisper", "moonshine"] {
@@ -320,7 +339,6 @@ fn a_saved_request_goes_on_elsewhere() {
 }
 
 /// The sound of a saved request is checked as that of any other is.
-#[test]
 fn a_saved_sound_is_checked() {
     let cpu = cpu();
     let mut engine = engine(&cpu, "whisper", config(4));
@@ -341,7 +359,6 @@ fn a_saved_sound_is_checked() {
     refused(639, f32::INFINITY, "feature 639 is inf");
 }
 
-#[test]
 fn forks_and_continuations_share_what_was_encoded() {
     let cpu = cpu();
     for case in ["t5", "pegasus", "whisper"] {
@@ -364,7 +381,6 @@ fn forks_and_continuations_share_what_was_encoded() {
 }
 
 /// What the encoder has read counts as no repetition, and what the decoder has is one.
-#[test]
 fn the_penalty_of_repetitions_is_for_the_decoders_tokens() {
     let cpu = cpu();
     let first = |prompt: Vec<u32>, decoder_prompt: Vec<u32>, repetition_penalty: f32| {
@@ -392,7 +408,6 @@ fn the_penalty_of_repetitions_is_for_the_decoders_tokens() {
 }
 
 /// The step that runs the encoder is one, with what both of them do.
-#[test]
 fn profiled_steps_are_counted_once() {
     let cpu = cpu();
     let mut engine = engine(&cpu, "t5", config(4));
@@ -406,7 +421,6 @@ fn profiled_steps_are_counted_once() {
 }
 
 /// Logits and hidden states of a decoder's tokens, given what the encoder read.
-#[test]
 fn forward_gives_the_rows_of_the_decoder() {
     let cpu = cpu();
     let mut engine = engine(&cpu, "t5", config(4));
@@ -426,7 +440,6 @@ fn forward_gives_the_rows_of_the_decoder() {
     assert_eq!(last[0].logits[..], one[0].logits[4 * vocab..]);
 }
 
-#[test]
 fn what_does_not_fit_is_refused_by_name() {
     let cpu = cpu();
     let mut engine = engine(&cpu, "bart", EngineConfig { max_context: 96, ..config(4) });
@@ -453,7 +466,6 @@ fn what_does_not_fit_is_refused_by_name() {
 }
 
 /// Every token that a decoder writes has a score: the logits of the row before it say so.
-#[test]
 fn targets_are_scored_given_what_the_encoder_reads() {
     let cpu = cpu();
     for case in ["t5", "bart", "marian", "whisper"] {

@@ -4,10 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::support::{self, cpu};
-use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
+use conformance::backends::{adapters, cuda, cuda_names, wgpu};
+use conformance::named;
+use conformance::trials::Named;
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Output, Request};
+use engraft_core::mem::{Float, KvFormat};
 use engraft_core::numerics::Mode;
 use engraft_core::policy::Family;
 use engraft_core::sample::SamplingParams;
@@ -15,8 +18,20 @@ use engraft_core::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The laws, by name.
+pub const TESTS: &[Named] = &named![
+    forks_go_on_as_requests_of_their_own,
+    a_fork_shares_its_prefix_with_its_own_salt_alone,
+    a_fork_outlives_what_it_was_forked_from,
+    forks_that_are_cancelled_before_a_step_leave_nothing_behind,
+    what_cannot_be_forked_is_refused_by_name,
+];
+pub const ON_CUDA: &[Named] = &named![forks_on_cuda];
+pub const ON_WGPU: &[Named] = &named![forks_on_wgpu];
+
 const PROMPT: [u32; 5] = [7, 40, 9, 51, 22];
 const NEW: usize = 14;
+const F32: KvFormat = KvFormat::Plain(Float::F32);
 
 type Texts = BTreeMap<u64, Vec<u32>>;
 
@@ -28,9 +43,10 @@ fn engine<B: Backend>(backend: &Arc<B>, case: &str, config: EngineConfig) -> Eng
 
 /// Every step is collected before the next one: how many tokens there are when a request is forked is known.
 /// `null.rs` forks at any time.
-fn config(page_size: usize) -> EngineConfig {
+fn config(page_size: usize, kv_dtype: KvFormat) -> EngineConfig {
     let (page_seed, steps_ahead) = (Some(3), Some(0));
     EngineConfig {
+        kv_dtype,
         max_context: 40,
         max_seqs: 4,
         page_size,
@@ -76,15 +92,15 @@ fn rest<B: Backend>(engine: &mut Engine<B>, mut texts: Texts) -> Texts {
 }
 
 /// What a request alone gives.
-fn alone<B: Backend>(backend: &Arc<B>, case: &str, request: Request) -> Vec<u32> {
-    let mut engine = engine(backend, case, config(16));
+fn alone<B: Backend>(backend: &Arc<B>, case: &str, kv: KvFormat, request: Request) -> Vec<u32> {
+    let mut engine = engine(backend, case, config(16, kv));
     let id = engine.put(request).unwrap();
     rest(&mut engine, Texts::new()).remove(&id).unwrap()
 }
 
 /// Forks after `before` tokens, in pages of `page_size`.
-fn law<B: Backend>(backend: &Arc<B>, case: &str, page_size: usize, before: usize) {
-    let mut engine = engine(backend, case, config(page_size));
+fn law<B: Backend>(backend: &Arc<B>, case: &str, kv: KvFormat, [page_size, before]: [usize; 2]) {
+    let mut engine = engine(backend, case, config(page_size, kv));
     let first = engine.put(request(&PROMPT, NEW, greedy())).unwrap();
     let mut texts = Texts::new();
     steps(&mut engine, before, &mut texts);
@@ -97,14 +113,17 @@ fn law<B: Backend>(backend: &Arc<B>, case: &str, page_size: usize, before: usize
         assert_eq!(engine.cached(same, layer).unwrap(), kept, "{case}: cache of layer {layer}");
     }
     let texts = rest(&mut engine, texts);
-    let whole = alone(backend, case, request(&PROMPT, NEW, greedy()));
+    let whole = alone(backend, case, kv, request(&PROMPT, NEW, greedy()));
     assert_eq!(texts[&first], whole, "{case}, pages of {page_size}: what was forked");
     assert_eq!(texts[&same], whole[before..], "{case}, pages of {page_size}: the same again");
     let continued = Request { subsequence: 2, ..request(&so_far, NEW - before, sampled(11)) };
-    assert_eq!(texts[&other], alone(backend, case, continued), "{case}, pages of {page_size}: another seed");
+    assert_eq!(
+        texts[&other],
+        alone(backend, case, kv, continued),
+        "{case}, pages of {page_size}: another seed"
+    );
 }
 
-#[test]
 fn forks_go_on_as_requests_of_their_own() {
     let cpu = cpu();
     for case in [
@@ -119,24 +138,27 @@ fn forks_go_on_as_requests_of_their_own() {
         "glm_moe_dsa",
     ] {
         for (page_size, before) in [(16, 3), (1, 4), (4, 4), (4, 2)] {
-            law(&cpu, case, page_size, before);
+            law(&cpu, case, F32, [page_size, before]);
+            law(&cpu, case, KvFormat::INT8, [page_size, before]);
         }
     }
-    law(&Arc::new(Composed::new(cpu)), "llama", 4, 2);
+    law(&Arc::new(Composed::new(cpu)), "llama", F32, [4, 2]);
 }
 
 /// What a fork leaves to others is as secret as what it was forked from. Where it goes on elsewhere, it
 /// leaves them nothing: its keys and values came from outside.
-#[test]
 fn a_fork_shares_its_prefix_with_its_own_salt_alone() {
     let cpu = cpu();
-    let mut first = engine(&cpu, "llama", config(4));
+    let mut first = engine(&cpu, "llama", config(4, F32));
     let salted = Request { cache_salt: "a".into(), ..request(&PROMPT, NEW, greedy()) };
     let id = first.put(salted.clone()).unwrap();
     steps(&mut first, 4, &mut Texts::new());
     let fork = first.fork(id, greedy(), 0).unwrap();
     let saved = first.save(fork).unwrap();
-    let mut second = engine(&cpu, "llama", config(4));
+    let len = u32::from_le_bytes(saved[8..12].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&saved[12..12 + len]).unwrap();
+    assert_eq!(header["cache_salt"], "a", "whose it is goes with it");
+    let mut second = engine(&cpu, "llama", config(4, F32));
     second.restore(&saved).unwrap();
     for (engine, own) in [(&mut first, true), (&mut second, false)] {
         rest(engine, Texts::new());
@@ -149,23 +171,29 @@ fn a_fork_shares_its_prefix_with_its_own_salt_alone() {
     }
 }
 
-#[test]
-fn forks_on_devices() {
+fn forks_on_cuda() {
     for name in cuda_names() {
-        law(&cuda(&name, Mode::Invariant).unwrap(), "llama_gqa_llama3", 4, 2);
+        law(&cuda(&name, Mode::Invariant).unwrap(), "llama_gqa_llama3", F32, [4, 2]);
+        // Pages are copied by 16 bytes and, of one position, by 4.
+        for (case, kv, by) in
+            [("llama_gqa_llama3", KvFormat::INT8, [4, 2]), ("glm_moe_dsa", KvFormat::FP8, [4, 3])]
+        {
+            law(&cuda(&name, Mode::Invariant).unwrap(), case, kv, by);
+        }
     }
-    for name in adapters() {
-        law(&wgpu(Some(&name), false).unwrap(), "llama_gqa_llama3", 4, 2);
-    }
-    println!("skipped: {:?}", backends::absent());
-    let missing = backends::missing_here();
-    assert!(missing.is_empty(), "{missing:?} required");
 }
 
-#[test]
+fn forks_on_wgpu() {
+    for name in adapters() {
+        for kv in [F32, KvFormat::INT8] {
+            law(&wgpu(Some(&name), false).unwrap(), "llama_gqa_llama3", kv, [4, 2]);
+        }
+    }
+}
+
 fn a_fork_outlives_what_it_was_forked_from() {
     let cpu = cpu();
-    let mut engine = engine(&cpu, "llama_gqa_llama3", config(4));
+    let mut engine = engine(&cpu, "llama_gqa_llama3", config(4, F32));
     let first = engine.put(request(&PROMPT, NEW, greedy())).unwrap();
     let mut texts = Texts::new();
     steps(&mut engine, 3, &mut texts);
@@ -174,16 +202,15 @@ fn a_fork_outlives_what_it_was_forked_from() {
     // A mate takes the row and pages that became free.
     let mate = engine.put(request(&[3, 5, 8], NEW, greedy())).unwrap();
     let texts = rest(&mut engine, texts);
-    let whole = alone(&cpu, "llama_gqa_llama3", request(&PROMPT, NEW, greedy()));
+    let whole = alone(&cpu, "llama_gqa_llama3", F32, request(&PROMPT, NEW, greedy()));
     assert_eq!(texts[&fork], whole[3..]);
-    assert_eq!(texts[&mate], alone(&cpu, "llama_gqa_llama3", request(&[3, 5, 8], NEW, greedy())));
+    assert_eq!(texts[&mate], alone(&cpu, "llama_gqa_llama3", F32, request(&[3, 5, 8], NEW, greedy())));
 }
 
-#[test]
 fn forks_that_are_cancelled_before_a_step_leave_nothing_behind() {
     let cpu = cpu();
-    let whole = alone(&cpu, "llama_gqa_llama3", request(&PROMPT, NEW, greedy()));
-    let mut engine = engine(&cpu, "llama_gqa_llama3", config(4));
+    let whole = alone(&cpu, "llama_gqa_llama3", F32, request(&PROMPT, NEW, greedy()));
+    let mut engine = engine(&cpu, "llama_gqa_llama3", config(4, F32));
     let first = engine.put(request(&PROMPT, NEW, greedy())).unwrap();
     let mut texts = Texts::new();
     steps(&mut engine, 3, &mut texts);
@@ -195,13 +222,12 @@ fn forks_that_are_cancelled_before_a_step_leave_nothing_behind() {
     assert_eq!(rest(&mut engine, texts)[&first], whole);
 }
 
-#[test]
 fn what_cannot_be_forked_is_refused_by_name() {
     let refused = |outcome: Result<u64>, what: &str| {
         let text = outcome.unwrap_err().to_string();
         assert!(text.contains(what), "{text}");
     };
-    let small = EngineConfig { max_seqs: 2, max_step_tokens: 4, kv_pages: Some(5), ..config(4) };
+    let small = EngineConfig { max_seqs: 2, max_step_tokens: 4, kv_pages: Some(5), ..config(4, F32) };
     let mut engine = engine(&cpu(), "llama_gqa_llama3", small);
     refused(engine.fork(7, greedy(), 0), "request 7: not running");
     let first = engine.put(request(&PROMPT, NEW, greedy())).unwrap();

@@ -2,25 +2,40 @@
 //! read, are bit for bit those of an engine that computes every prompt, for every length of what is found.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use super::support::{cpu, engine};
-use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
+use super::support::{Types, cpu, engine};
+use conformance::backends::{adapters, cuda, cuda_names, wgpu};
+use conformance::named;
+use conformance::trials::Named;
 use engraft_core::backend::{Backend, Composed};
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, Engine, ForwardWant, Layers, Output, Pick, Request, Want};
 use engraft_core::inject::describe;
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, KvFormat};
 use engraft_core::numerics::Mode;
 use engraft_core::policy::{Family, Registry};
 use engraft_core::sample::SamplingParams;
 use std::path::Path;
 use std::sync::Arc;
 
+/// The laws, by name.
+pub const TESTS: &[Named] = &named![
+    a_hit_of_any_length_changes_no_bit,
+    hits_of_every_family_change_no_bit,
+    preempted_requests_give_what_they_would_have_given,
+    a_preemption_before_any_step_changes_no_bit,
+    prompts_on_both_sides_of_a_long_context_share_nothing,
+    logits_of_the_last_tokens_are_computed_behind_a_hit,
+    what_asks_for_all_positions_computes_them_and_leaves_them_to_others,
+];
+pub const ON_CUDA: &[Named] = &named![hits_and_preemptions_on_cuda];
+pub const ON_WGPU: &[Named] = &named![hits_and_preemptions_on_wgpu];
+
 const NEW: usize = 4;
 const PAGE: usize = 4;
 
 /// Decoders among the reference models.
-fn decoders() -> Vec<String> {
+pub(super) fn decoders() -> Vec<String> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
     let mut names: Vec<String> = std::fs::read_dir(dir)
         .unwrap()
@@ -38,10 +53,11 @@ fn is_decoder(path: &Path) -> bool {
         .is_ok_and(|(spec, ..)| spec.family == Family::Decoder && spec.encoder.is_none())
 }
 
-fn config(prefix_cache: bool, dtype: Float) -> EngineConfig {
+fn config(prefix_cache: bool, types: impl Into<Types>) -> EngineConfig {
+    let Types { dtype, kv_dtype } = types.into();
     EngineConfig {
         dtype,
-        kv_dtype: dtype,
+        kv_dtype,
         max_context: 48,
         max_seqs: 3,
         max_step_tokens: 9,
@@ -104,13 +120,14 @@ fn law<B: Backend>(
     case: &str,
     len: usize,
     shared: impl Iterator<Item = usize>,
-    dtype: Float,
+    types: impl Into<Types>,
 ) {
+    let types = types.into();
     let whole = prompt(len);
-    let cold = answer(&mut engine(backend, case, config(false, dtype)), request(whole.clone(), ""));
+    let cold = answer(&mut engine(backend, case, config(false, types)), request(whole.clone(), ""));
     let positions = cold.0.iter().map(|[k, _]| k.len()).max().unwrap_or(0);
     assert!(positions > 0, "{case}: nothing is cached");
-    let mut engine = engine(backend, case, config(true, dtype));
+    let mut engine = engine(backend, case, config(true, types));
     for alike in shared {
         let (salt, before) = (alike.to_string(), engine.prefix_stats());
         let other: Vec<u32> = whole[alike..].iter().map(|token| token + 1).chain([2]).collect();
@@ -128,52 +145,70 @@ fn law<B: Backend>(
     }
 }
 
-#[test]
 fn a_hit_of_any_length_changes_no_bit() {
     let cpu = cpu();
     for case in ["llama_gqa_llama3", "gpt2"] {
         law(&cpu, case, 17, 0..=17, Float::F32);
         law(&cpu, case, 16, 0..=16, Float::Bf16);
+        law(&cpu, case, 17, 0..=17, (Float::F32, KvFormat::INT8));
+        law(&cpu, case, 17, [5, 12, 17].into_iter(), (Float::F16, KvFormat::FP8));
     }
     law(&Arc::new(Composed::new(cpu)), "llama", 17, [0, 8, 15, 17].into_iter(), Float::F32);
 }
 
-#[test]
 fn hits_of_every_family_change_no_bit() {
     let (cpu, cases) = (cpu(), decoders());
     assert!(cases.len() >= 30, "{} decoders", cases.len());
     for case in &cases {
         law(&cpu, case, 17, [9, 16].into_iter(), Float::F32);
+        law(&cpu, case, 17, [9].into_iter(), (Float::F32, KvFormat::INT8));
     }
 }
 
-#[test]
-fn hits_and_preemptions_on_devices() {
-    let cases = [
-        "llama_gqa_llama3",
-        "gemma2",
-        "mixtral",
-        "bloom",
-        "gpt_oss",
-        "deepseek_v3",
-        "longcat_flash",
-        "glm_moe_dsa",
-    ];
+/// What devices are asked for.
+const ON_DEVICES: [&str; 8] = [
+    "llama_gqa_llama3",
+    "gemma2",
+    "mixtral",
+    "bloom",
+    "gpt_oss",
+    "deepseek_v3",
+    "longcat_flash",
+    "glm_moe_dsa",
+];
+
+fn hits_and_preemptions_on_cuda() {
     for name in cuda_names() {
-        for case in cases {
-            law(&cuda(&name, Mode::Invariant).unwrap(), case, 17, [9, 16].into_iter(), Float::F32);
+        let gpu = || cuda(&name, Mode::Invariant).unwrap();
+        for case in ON_DEVICES {
+            law(&gpu(), case, 17, [9, 16].into_iter(), Float::F32);
         }
-        preempted_at_every_step(&cuda(&name, Mode::Invariant).unwrap(), "llama_gqa_llama3");
+        for (case, types) in [
+            ("llama_gqa_llama3", (Float::F32, KvFormat::INT8)),
+            ("gemma2", (Float::Bf16, KvFormat::FP8)),
+            ("glm_moe_dsa", (Float::F32, KvFormat::INT8)),
+        ] {
+            law(&gpu(), case, 17, [9, 16].into_iter(), types);
+        }
+        preempted_at_every_step(&gpu(), "llama_gqa_llama3");
     }
+}
+
+fn hits_and_preemptions_on_wgpu() {
     for name in adapters() {
-        for case in cases {
+        for case in ON_DEVICES {
             law(&wgpu(Some(&name), false).unwrap(), case, 17, [9, 16].into_iter(), Float::F32);
+        }
+        for (case, types) in [
+            ("llama_gqa_llama3", (Float::F32, KvFormat::INT8)),
+            ("gemma2", (Float::Bf16, KvFormat::FP8)),
+            ("deepseek_v3", (Float::F32, KvFormat::INT8)),
+            ("glm_moe_dsa", (Float::F32, KvFormat::INT8)),
+        ] {
+            law(&wgpu(Some(&name), false).unwrap(), case, 17, [9, 16].into_iter(), types);
         }
         preempted_at_every_step(&wgpu(Some(&name), false).unwrap(), "llama_gqa_llama3");
     }
-    println!("skipped: {:?}", backends::absent());
-    let missing = backends::missing_here();
-    assert!(missing.is_empty(), "{missing:?} required");
 }
 
 /// What requests give that run side by side in a pool of so many pages: tokens, logits and hidden states of
@@ -211,7 +246,6 @@ fn served<B: Backend>(
     (kept, engine.preemptions())
 }
 
-#[test]
 fn preempted_requests_give_what_they_would_have_given() {
     let cpu = cpu();
     for case in ["llama_gqa_llama3", "gemma2", "phi3_longrope", "falcon_alibi"] {
@@ -290,7 +324,6 @@ fn preempted_at_every_step<B: Backend>(backend: &Arc<B>, case: &str) {
     }
 }
 
-#[test]
 fn a_preemption_before_any_step_changes_no_bit() {
     let cpu = cpu();
     for case in ["llama_gqa_llama3", "gemma2", "phi3_longrope", "gpt2"] {
@@ -298,7 +331,6 @@ fn a_preemption_before_any_step_changes_no_bit() {
     }
 }
 
-#[test]
 fn prompts_on_both_sides_of_a_long_context_share_nothing() {
     // Beyond 32 tokens every position is rotated by other divisors.
     let cpu = cpu();
@@ -314,7 +346,6 @@ fn prompts_on_both_sides_of_a_long_context_share_nothing() {
     assert_eq!(engine.prefix_stats().hit, 36);
 }
 
-#[test]
 fn logits_of_the_last_tokens_are_computed_behind_a_hit() {
     let cpu = cpu();
     let whole = prompt(17);
@@ -335,7 +366,6 @@ fn logits_of_the_last_tokens_are_computed_behind_a_hit() {
     }
 }
 
-#[test]
 fn what_asks_for_all_positions_computes_them_and_leaves_them_to_others() {
     let cpu = cpu();
     let sizes = EngineConfig { logit_rows: Some(usize::MAX), ..config(true, Float::F32) };

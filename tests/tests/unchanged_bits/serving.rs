@@ -5,12 +5,15 @@
 //! Every length of a hit is taken; all else is chosen anew for each by ENGRAFT_SEED. Some families are
 //! chosen, all of them with ENGRAFT_FULL. For one family whatever happens between two steps happens before
 //! every step. Each event happens in a story that does not depend on the seed, too, on the CPU and on every
-//! device: no law holds because nothing has happened.
+//! device: no law holds because nothing has happened. `switch` has the same for texts on both sides of the
+//! length from which LongRoPE rotates otherwise.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::support::{cpu, engine, folder};
-use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
+use conformance::backends::{adapters, cuda, cuda_names, wgpu};
 use conformance::dice::Dice;
+use conformance::named;
+use conformance::trials::Named;
 use engraft_core::backend::Backend;
 use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
@@ -25,9 +28,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// The laws, by name.
+pub const TESTS: &[Named] =
+    &named![nothing_that_serving_does_changes_a_bit, whatever_happens_before_any_step_changes_no_bit,];
+pub const ON_CUDA: &[Named] = &named![nothing_that_serving_does_changes_a_bit_on_cuda];
+pub const ON_WGPU: &[Named] = &named![nothing_that_serving_does_changes_a_bit_on_wgpu];
+
 const LEN: usize = 17;
-const NEW: usize = 6;
-const CONTEXT: usize = 48;
+pub(super) const NEW: usize = 6;
+pub(super) const CONTEXT: usize = 48;
+/// Prompts of `phi3_longrope` of more tokens are rotated by other divisors; no other case has such a length.
+pub(super) const SWITCH: usize = 32;
 /// A step that no story has.
 const NEVER: usize = usize::MAX;
 
@@ -36,7 +47,7 @@ fn seed() -> u64 {
 }
 
 /// Whether everything is run, or what the seed chooses.
-fn full() -> bool {
+pub(super) fn full() -> bool {
     std::env::var_os("ENGRAFT_FULL").is_some()
 }
 
@@ -58,7 +69,7 @@ fn families() -> Vec<String> {
     names
 }
 
-fn prompt(len: usize) -> Vec<u32> {
+pub(super) fn prompt(len: usize) -> Vec<u32> {
     (0..len as u32).map(|at| 3 + (at * 7 + at * at) % 50).collect()
 }
 
@@ -66,21 +77,22 @@ fn sampling(temperature: f32) -> SamplingParams {
     SamplingParams { temperature, repetition_penalty: 1.2, seed: Some(9), ..SamplingParams::default() }
 }
 
-fn request(prompt: Vec<u32>, new: usize) -> Request {
+pub(super) fn request(prompt: Vec<u32>, new: usize) -> Request {
     Request { prompt, max_new_tokens: new, sampling: sampling(1.2), ..Request::default() }
 }
 
 /// What a request gives alone, on an engine that caches nothing and takes every prompt whole.
-struct Alone {
-    tokens: Vec<u32>,
+pub(super) struct Alone {
+    prompt: Vec<u32>,
+    pub(super) tokens: Vec<u32>,
     /// Rows that follow the last token of the prompt and every sampled one but the last.
     logits: Vec<Vec<f32>>,
 }
 
-fn alone<B: Backend>(backend: &Arc<B>, case: &str, dtype: Float, prompt: Vec<u32>) -> Alone {
+pub(super) fn alone<B: Backend>(backend: &Arc<B>, case: &str, dtype: Float, prompt: Vec<u32>) -> Alone {
     let sizes = EngineConfig {
         dtype,
-        kv_dtype: dtype,
+        kv_dtype: dtype.into(),
         max_context: CONTEXT,
         max_seqs: 1,
         logit_rows: Some(usize::MAX),
@@ -91,20 +103,20 @@ fn alone<B: Backend>(backend: &Arc<B>, case: &str, dtype: Float, prompt: Vec<u32
     };
     let mut engine = engine(backend, case, sizes);
     let (len, want) = (prompt.len(), Want { logits: true, ..Want::default() });
-    let id = engine.put(Request { want, ..request(prompt, NEW) }).unwrap();
+    let id = engine.put(Request { want, ..request(prompt.clone(), NEW) }).unwrap();
     let tokens = engine.run().unwrap().remove(&id).unwrap();
     let rows = engine.take_kept(id).unwrap().logits;
     let logits = rows.chunks_exact(engine.model().spec.vocab).map(<[f32]>::to_vec);
-    Alone { tokens, logits: logits.skip(len - 1).collect() }
+    Alone { prompt, tokens, logits: logits.skip(len - 1).collect() }
 }
 
-/// Sizes that change no bit.
-fn sizes(dice: &mut Dice, dtype: Float) -> EngineConfig {
+/// Sizes that change no bit of a request whose prompt has so many tokens.
+fn sizes(dice: &mut Dice, dtype: Float, len: usize) -> EngineConfig {
     let page_size = 1 + dice.below(6);
-    let enough = (LEN + NEW).div_ceil(page_size);
+    let enough = (len + NEW).div_ceil(page_size);
     EngineConfig {
         dtype,
-        kv_dtype: dtype,
+        kv_dtype: dtype.into(),
         max_context: CONTEXT,
         max_seqs: 4,
         max_step_tokens: 4 + dice.below(9),
@@ -121,7 +133,7 @@ fn sizes(dice: &mut Dice, dtype: Float) -> EngineConfig {
 
 /// What serving may do to a request.
 #[derive(Debug, Clone, Copy)]
-enum Event {
+pub(super) enum Event {
     /// A part of its prompt is found in the prefix cache.
     Hit,
     /// It gives its pages up between two steps.
@@ -133,11 +145,12 @@ enum Event {
     Swapped,
 }
 
-const EVENTS: [Event; 5] = [Event::Swapped, Event::Preempted, Event::Saved, Event::Forked, Event::Hit];
+pub(super) const EVENTS: [Event; 5] =
+    [Event::Swapped, Event::Preempted, Event::Saved, Event::Forked, Event::Hit];
 
 /// How often something happened.
 #[derive(Debug, Default)]
-struct Counts {
+pub(super) struct Counts {
     hits: u64,
     /// Of all requests, for whatever reason.
     preempted: u64,
@@ -174,7 +187,7 @@ impl Counts {
     }
 
     /// A law that holds because something never happened says nothing.
-    fn assert_all(&self, place: &str) {
+    pub(super) fn assert_all(&self, place: &str) {
         for event in EVENTS {
             assert!(self.of(event) > 0, "{place}: {event:?} has never happened: {self:?}");
         }
@@ -183,7 +196,7 @@ impl Counts {
 
 /// What happens to a request, and where.
 #[derive(Debug)]
-struct Story {
+pub(super) struct Story {
     /// Tokens that it has in common with a request before.
     hit: usize,
     sizes: EngineConfig,
@@ -204,10 +217,11 @@ struct Story {
     sure: Option<Event>,
 }
 
-/// The seed's story of a request of which `hit` tokens are those of another one before.
-fn by_seed(case: &str, dtype: Float, hit: usize) -> Story {
+/// The seed's story of a request whose prompt has so many tokens, of which `hit` are those of another one
+/// before.
+pub(super) fn by_seed(case: &str, dtype: Float, len: usize, hit: usize) -> Story {
     let mut dice = Dice::new(seed().wrapping_mul(31) ^ (hit as u64) << 8 ^ case.len() as u64);
-    let sizes = sizes(&mut dice, dtype);
+    let sizes = sizes(&mut dice, dtype, len);
     // Of all pages, or of a few.
     let store = dice.once_in(2).then(|| if dice.once_in(3) { 4000 } else { 1 << 20 });
     let asked = dice.once_in(3);
@@ -217,16 +231,20 @@ fn by_seed(case: &str, dtype: Float, hit: usize) -> Story {
         mates.push(Request { cache_salt: "another".into(), ..request(mate, 1 + dice.below(9)) });
     }
     let at = [(); 3].map(|()| dice.below(16));
-    let (later, elsewhere) = (dice.below(NEW), self::sizes(&mut dice, dtype));
+    let (mut later, elsewhere) = (dice.below(NEW), self::sizes(&mut dice, dtype, len));
+    if len <= SWITCH {
+        // A prompt beyond it is another text, with other logits.
+        later = later.min(SWITCH - len);
+    }
     Story { hit, sizes, store, asked, mates, ended: false, at, later, elsewhere, sure: None }
 }
 
-/// A story in which `event` happens, whatever the seed.
-fn fixed(event: Event, dtype: Float) -> Story {
+/// A story in which `event` happens to a request whose prompt has so many tokens, whatever the seed.
+pub(super) fn fixed(event: Event, dtype: Float, len: usize) -> Story {
     let page_size = 4;
     let sizes = EngineConfig {
         dtype,
-        kv_dtype: dtype,
+        kv_dtype: dtype.into(),
         max_context: CONTEXT,
         max_seqs: 4,
         max_step_tokens: 8,
@@ -237,7 +255,7 @@ fn fixed(event: Event, dtype: Float) -> Story {
         ..EngineConfig::default()
     };
     let story = Story {
-        hit: LEN,
+        hit: len,
         elsewhere: EngineConfig { page_size: 3, ..sizes.clone() },
         sizes,
         store: None,
@@ -257,9 +275,9 @@ fn fixed(event: Event, dtype: Float) -> Story {
         Event::Forked => Story { at: [NEVER, NEVER, step], ..story },
         Event::Swapped => {
             // One of another salt takes all pages of the pool, which every page of the prompt leaves for it.
-            let mate: Vec<u32> = (0..LEN as u32).map(|at| 3 + (at + 20) % 50).collect();
+            let mate: Vec<u32> = (0..len as u32).map(|at| 3 + (at + 20) % 50).collect();
             let mates = vec![Request { cache_salt: "another".into(), ..request(mate, NEW) }];
-            let kv_pages = Some((LEN + NEW).div_ceil(page_size));
+            let kv_pages = Some((len + NEW).div_ceil(page_size));
             let sizes = EngineConfig { kv_pages, ..story.sizes.clone() };
             Story { sizes, store: Some(1 << 20), mates, ended: true, ..story }
         }
@@ -274,8 +292,9 @@ fn logits_behind<B: Backend>(engine: &mut Engine<B>, text: Vec<u32>) -> Vec<f32>
 
 /// Holds a request to what it gives alone; how many steps it took until all had ended.
 fn run<B: Backend>(backend: &Arc<B>, case: &str, alone: &Alone, story: &Story, counts: &mut Counts) -> usize {
-    let (whole, hit, sizes) = (prompt(LEN), story.hit, &story.sizes);
-    let what = format!("{case}, {hit} tokens alike, events before steps {:?}, {sizes:?}", story.at);
+    let (whole, hit, sizes) = (&alone.prompt, story.hit, &story.sizes);
+    let len = whole.len();
+    let what = format!("{case}, {hit} of {len} tokens alike, events before steps {:?}, {sizes:?}", story.at);
     let mut engine = engine(backend, case, sizes.clone());
     if let Some(bytes) = story.store {
         engine.set_page_store(HostPages::new(bytes)).unwrap();
@@ -283,7 +302,7 @@ fn run<B: Backend>(backend: &Arc<B>, case: &str, alone: &Alone, story: &Story, c
     let other: Vec<u32> = whole[hit..].iter().map(|token| 3 + (token - 2) % 50).chain([2]).collect();
     engine.put(request([&whole[..hit], &other[..]].concat(), 1)).unwrap();
     engine.run().unwrap();
-    let found = hit.min(LEN - 1) / sizes.page_size * sizes.page_size;
+    let found = hit.min(len - 1) / sizes.page_size * sizes.page_size;
     if story.asked {
         // Behind what is found of it.
         let seen = logits_behind(&mut engine, whole.clone());
@@ -381,14 +400,21 @@ fn serve<B: Backend>(engine: &mut Engine<B>, id: u64, at: [usize; 3], counts: &m
 }
 
 /// What every story of a case is compared with.
-fn expected<B: Backend>(backend: &Arc<B>, case: &str, dtype: Float) -> Alone {
-    let alone = alone(backend, case, dtype, prompt(LEN));
+fn expected<B: Backend>(backend: &Arc<B>, case: &str, dtype: Float, len: usize) -> Alone {
+    let alone = alone(backend, case, dtype, prompt(len));
     assert_eq!((alone.tokens.len(), alone.logits.len()), (NEW, NEW), "{case}");
     alone
 }
 
-fn law<B: Backend>(backend: &Arc<B>, case: &str, dtype: Float, stories: &[Story]) -> Counts {
-    let (alone, mut all) = (expected(backend, case, dtype), Counts::default());
+/// Holds requests whose prompt has so many tokens to what they give alone.
+pub(super) fn law<B: Backend>(
+    backend: &Arc<B>,
+    case: &str,
+    dtype: Float,
+    len: usize,
+    stories: &[Story],
+) -> Counts {
+    let (alone, mut all) = (expected(backend, case, dtype, len), Counts::default());
     for story in stories {
         let mut counts = Counts::default();
         run(backend, case, &alone, story, &mut counts);
@@ -400,7 +426,6 @@ fn law<B: Backend>(backend: &Arc<B>, case: &str, dtype: Float, stories: &[Story]
     all
 }
 
-#[test]
 fn nothing_that_serving_does_changes_a_bit() {
     let (cpu, mut dice, families) = (cpu(), Dice::new(seed()), families());
     assert!(families.len() >= 30, "{} families", families.len());
@@ -411,9 +436,9 @@ fn nothing_that_serving_does_changes_a_bit() {
     let mut all = Counts::default();
     for (i, case) in chosen.iter().enumerate() {
         let dtype = if i % 3 == 2 { Float::Bf16 } else { Float::F32 };
-        let mut stories: Vec<Story> = (0..=LEN).map(|hit| by_seed(case, dtype, hit)).collect();
-        stories.push(fixed(EVENTS[i % EVENTS.len()], dtype));
-        all.add(&law(&cpu, case, dtype, &stories));
+        let mut stories: Vec<Story> = (0..=LEN).map(|hit| by_seed(case, dtype, LEN, hit)).collect();
+        stories.push(fixed(EVENTS[i % EVENTS.len()], dtype, LEN));
+        all.add(&law(&cpu, case, dtype, LEN, &stories));
     }
     let stories = (chosen.len() * (LEN + 1)) as u64;
     println!("{stories} stories, and {} of one event: {all:?}", chosen.len());
@@ -424,16 +449,15 @@ fn nothing_that_serving_does_changes_a_bit() {
 
 /// Of the first family that the seed chooses: pages are given up before every step of a request; it is saved
 /// and forked before every step.
-#[test]
 fn whatever_happens_before_any_step_changes_no_bit() {
     let (cpu, mut dice, families) = (cpu(), Dice::new(seed()), families());
     let case = &families[dice.below(families.len())];
-    let alone = expected(&cpu, case, Float::F32);
+    let alone = expected(&cpu, case, Float::F32, LEN);
     let hits: Vec<usize> = if full() { (0..=LEN).collect() } else { vec![dice.below(LEN), LEN] };
     println!("seed {}: {case}, {hits:?} tokens alike", seed());
     for hit in hits {
         for (ahead, roomy) in [(0, true), (1, true), (1, false)] {
-            let mut story = Story { at: [NEVER; 3], ..by_seed(case, Float::F32, hit) };
+            let mut story = Story { at: [NEVER; 3], ..by_seed(case, Float::F32, LEN, hit) };
             let enough = (LEN + NEW).div_ceil(story.sizes.page_size);
             story.sizes.steps_ahead = Some(ahead);
             story.sizes.kv_pages = (!roomy).then_some(enough);
@@ -454,65 +478,50 @@ fn whatever_happens_before_any_step_changes_no_bit() {
     }
 }
 
-/// The law for some cases on one device, where all that may happen to a request does.
-fn on_device<B: Backend>(name: &str, make: impl Fn() -> Arc<B>, dice: &mut Dice) {
-    let cases = ["llama_gqa_llama3", "gemma2", "mixtral", "bloom", "gpt_oss", "deepseek_v3", "longcat_flash"];
+/// Cases that devices run, and tokens of their prompts: of one the text passes LongRoPE's switch.
+const ON_DEVICES: [(&str, usize); 8] = [
+    ("llama_gqa_llama3", LEN),
+    ("gemma2", LEN),
+    ("mixtral", LEN),
+    ("bloom", LEN),
+    ("gpt_oss", LEN),
+    ("deepseek_v3", LEN),
+    ("longcat_flash", LEN),
+    ("phi3_longrope", SWITCH - 2),
+];
+
+/// The law for some cases on one device, where all that may happen to a request does; `make` gets the number
+/// of the case.
+fn on_device<B: Backend>(name: &str, make: impl Fn(usize) -> Arc<B>, dice: &mut Dice) {
     let (dtype, mut all) = (Float::F32, Counts::default());
-    for (case, event) in cases.into_iter().zip(EVENTS.into_iter().cycle()) {
-        let hits: Vec<usize> = if full() { (0..=LEN).collect() } else { vec![dice.below(LEN + 1)] };
-        let events = if full() { EVENTS.to_vec() } else { vec![event] };
-        let chosen = hits.into_iter().map(|hit| by_seed(case, dtype, hit));
-        let stories: Vec<Story> = chosen.chain(events.into_iter().map(|event| fixed(event, dtype))).collect();
-        all.add(&law(&make(), case, dtype, &stories));
+    for (i, (case, len)) in ON_DEVICES.into_iter().enumerate() {
+        // About as many of a longer prompt.
+        let all_hits = (0..=len).step_by(len.div_ceil(LEN));
+        let hits: Vec<usize> = if full() { all_hits.collect() } else { vec![dice.below(len + 1)] };
+        let events = if full() { EVENTS.to_vec() } else { vec![EVENTS[i % EVENTS.len()]] };
+        let chosen = hits.into_iter().map(|hit| by_seed(case, dtype, len, hit));
+        let sure = events.into_iter().map(|event| fixed(event, dtype, len));
+        all.add(&law(&make(i), case, dtype, len, &chosen.chain(sure).collect::<Vec<_>>()));
     }
     println!("{name}: {all:?}");
     all.assert_all(name);
 }
 
-#[test]
-fn nothing_that_serving_does_changes_a_bit_on_devices() {
+/// In the modes that promise bits, which take turns: the seed says which case is in which.
+fn nothing_that_serving_does_changes_a_bit_on_cuda() {
     let mut dice = Dice::new(seed());
+    let mode = |case: usize| match seed().wrapping_add(case as u64) % 2 {
+        0 => Mode::Reference,
+        _ => Mode::Invariant,
+    };
     for name in cuda_names() {
-        on_device(&name, || cuda(&name, Mode::Invariant).unwrap(), &mut dice);
+        on_device(&name, |case| cuda(&name, mode(case)).unwrap(), &mut dice);
     }
-    for name in adapters() {
-        on_device(&name, || wgpu(Some(&name), false).unwrap(), &mut dice);
-    }
-    println!("skipped: {:?}", backends::absent());
-    let missing = backends::missing_here();
-    assert!(missing.is_empty(), "{missing:?} required");
 }
 
-/// Prompts of up to 32 tokens are rotated by other divisors than longer ones: a short and a long one that
-/// begin alike share no page, those on one side share all there are.
-#[test]
-fn prompts_on_both_sides_of_the_switch_share_nothing() {
-    let cpu = cpu();
-    let lens = [29, 31, 32, 33, 34, 38];
-    let alone = lens.map(|len| alone(&cpu, "phi3_longrope", Float::F32, prompt(len)));
-    for (first, second) in (0..lens.len()).flat_map(|i| (0..lens.len()).map(move |j| (i, j))) {
-        for page_size in [1, 4, 5] {
-            let sizes = EngineConfig {
-                max_context: CONTEXT,
-                max_step_tokens: 9,
-                page_size,
-                page_seed: Some(3),
-                ..EngineConfig::default()
-            };
-            let mut engine = engine(&cpu, "phi3_longrope", sizes);
-            for at in [first, second] {
-                let before = engine.prefix_stats().hit;
-                let id = engine.put(request(prompt(lens[at]), NEW)).unwrap();
-                let tokens = engine.run().unwrap().remove(&id).unwrap();
-                let what = format!("{} behind {} tokens, pages of {page_size}", lens[second], lens[first]);
-                assert_eq!(tokens, alone[at].tokens, "{what}");
-                if at == second && first != second {
-                    let same_side = (lens[first] > 32) == (lens[second] > 32);
-                    let most = lens[first].min(lens[second] - 1) / page_size * page_size;
-                    let found = engine.prefix_stats().hit - before;
-                    assert_eq!(found, if same_side { most as u64 } else { 0 }, "{what}");
-                }
-            }
-        }
+fn nothing_that_serving_does_changes_a_bit_on_wgpu() {
+    let mut dice = Dice::new(seed());
+    for name in adapters() {
+        on_device(&name, |_| wgpu(Some(&name), false).unwrap(), &mut dice);
     }
 }

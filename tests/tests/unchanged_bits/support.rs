@@ -7,6 +7,7 @@ use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::Engine;
 use engraft_core::inject::inject;
+use engraft_core::mem::{Float, KvFormat};
 use engraft_core::policy::Registry;
 use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
@@ -15,6 +16,27 @@ use std::sync::Arc;
 
 /// Positions that a model is made for: more than any of these laws has.
 const POSITIONS: usize = 128;
+
+/// Element types of activations, and of keys and values: the same, where one is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Types {
+    /// Of activations.
+    pub dtype: Float,
+    /// Of keys and values.
+    pub kv_dtype: KvFormat,
+}
+
+impl From<Float> for Types {
+    fn from(dtype: Float) -> Self {
+        Self { dtype, kv_dtype: dtype.into() }
+    }
+}
+
+impl From<(Float, KvFormat)> for Types {
+    fn from((dtype, kv_dtype): (Float, KvFormat)) -> Self {
+        Self { dtype, kv_dtype }
+    }
+}
 
 /// Two threads of the CPU.
 pub fn cpu() -> Arc<Cpu> {

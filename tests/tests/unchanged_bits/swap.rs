@@ -1,24 +1,39 @@
 //! Pages that leave the device for host memory and come back: what requests give does not depend on it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use super::support::{cpu, engine};
-use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
+use super::support::{Types, cpu, engine};
+use conformance::backends::{adapters, cuda, cuda_names, wgpu};
+use conformance::named;
 use conformance::null::Null;
+use conformance::trials::Named;
 use engraft_core::backend::Backend;
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, Engine, ForwardWant, Pick, Request};
 use engraft_core::kv::{HostPages, PageStore};
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, KvFormat};
 use engraft_core::numerics::Mode;
 use engraft_core::sample::SamplingParams;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// The laws, by name.
+pub const TESTS: &[Named] = &named![
+    pages_come_back_as_they_went,
+    a_store_that_loses_pages_costs_time_alone,
+    a_page_that_the_store_has_changed_is_computed_anew,
+    pages_move_by_memory_that_is_set_aside,
+    a_page_that_cannot_be_brought_back_is_forgotten,
+    a_store_needs_a_prefix_cache,
+];
+pub const ON_CUDA: &[Named] = &named![pages_come_back_on_cuda];
+pub const ON_WGPU: &[Named] = &named![pages_come_back_on_wgpu];
+
 /// A pool of `pages` pages of four positions.
-fn config(dtype: Float, pages: usize, ahead: usize) -> EngineConfig {
+fn config(types: impl Into<Types>, pages: usize, ahead: usize) -> EngineConfig {
+    let Types { dtype, kv_dtype } = types.into();
     EngineConfig {
         dtype,
-        kv_dtype: dtype,
+        kv_dtype,
         max_context: 32,
         max_seqs: 3,
         max_step_tokens: 9,
@@ -63,14 +78,16 @@ fn logits<B: Backend>(engine: &mut Engine<B>) -> Vec<Vec<u32>> {
 }
 
 /// Pages that came back.
-fn law<B: Backend>(backend: &Arc<B>, case: &str, dtype: Float, ahead: usize) -> u64 {
-    let mut cold = engine(backend, case, EngineConfig { prefix_cache: false, ..config(dtype, 24, ahead) });
+fn law<B: Backend>(backend: &Arc<B>, case: &str, types: impl Into<Types>, ahead: usize) -> u64 {
+    let types = types.into();
+    let mut cold = engine(backend, case, EngineConfig { prefix_cache: false, ..config(types, 24, ahead) });
     let (want, rows, mut restored) = (served(&mut cold), logits(&mut cold), 0);
     for (pages, room) in [(8, 1 << 20), (11, 1 << 20), (9, 3000), (9, 0)] {
-        let mut engine = engine(backend, case, config(dtype, pages, ahead));
+        let mut engine = engine(backend, case, config(types, pages, ahead));
         engine.set_page_store(HostPages::new(room)).unwrap();
         for round in 0..2 {
-            let what = format!("{case}, {dtype}, {pages} pages, {room} bytes, ahead {ahead}, round {round}");
+            let what =
+                format!("{case}, {types:?}, {pages} pages, {room} bytes, ahead {ahead}, round {round}");
             assert_eq!(served(&mut engine), want, "{what}");
             assert_eq!(logits(&mut engine), rows, "logits of {what}");
         }
@@ -82,34 +99,38 @@ fn law<B: Backend>(backend: &Arc<B>, case: &str, dtype: Float, ahead: usize) -> 
     restored
 }
 
-#[test]
 fn pages_come_back_as_they_went() {
     let cpu = cpu();
-    for (case, dtype) in [
-        ("llama_gqa_llama3", Float::F32),
-        ("llama", Float::Bf16),
-        ("gemma2", Float::F16),
-        ("phi3_longrope", Float::F32),
-        ("gpt2", Float::F32),
+    for (case, types) in [
+        ("llama_gqa_llama3", Types::from(Float::F32)),
+        ("llama", Float::Bf16.into()),
+        ("gemma2", Float::F16.into()),
+        ("phi3_longrope", Float::F32.into()),
+        ("gpt2", Float::F32.into()),
+        ("llama_gqa_llama3", (Float::F32, KvFormat::INT8).into()),
+        ("gemma2", (Float::Bf16, KvFormat::FP8).into()),
     ] {
         for ahead in 0..2 {
-            let restored = law(&cpu, case, dtype, ahead);
+            let restored = law(&cpu, case, types, ahead);
             assert!(restored > 20, "{case}: {restored} pages came back");
         }
     }
 }
 
-#[test]
-fn pages_come_back_on_devices() {
+fn pages_come_back_on_cuda() {
     for name in cuda_names() {
-        assert!(law(&cuda(&name, Mode::Invariant).unwrap(), "llama_gqa_llama3", Float::F32, 1) > 20);
+        for types in [Types::from(Float::F32), (Float::F32, KvFormat::INT8).into()] {
+            assert!(law(&cuda(&name, Mode::Invariant).unwrap(), "llama_gqa_llama3", types, 1) > 20);
+        }
     }
+}
+
+fn pages_come_back_on_wgpu() {
     for name in adapters() {
-        assert!(law(&wgpu(Some(&name), false).unwrap(), "llama_gqa_llama3", Float::F32, 1) > 20);
+        for types in [Types::from(Float::F32), (Float::F32, KvFormat::INT8).into()] {
+            assert!(law(&wgpu(Some(&name), false).unwrap(), "llama_gqa_llama3", types, 1) > 20);
+        }
     }
-    println!("skipped: {:?}", backends::absent());
-    let missing = backends::missing_here();
-    assert!(missing.is_empty(), "{missing:?} required");
 }
 
 /// A store that loses every third page that is asked for, and counts those that it holds.
@@ -137,7 +158,6 @@ impl PageStore for Loses {
     }
 }
 
-#[test]
 fn a_store_that_loses_pages_costs_time_alone() {
     let cpu = cpu();
     let want = served(&mut engine(&cpu, "llama", config(Float::F32, 24, 0)));
@@ -174,7 +194,6 @@ impl PageStore for Changes {
     }
 }
 
-#[test]
 fn a_page_that_the_store_has_changed_is_computed_anew() {
     let cpu = cpu();
     let want = served(&mut engine(&cpu, "llama", config(Float::F32, 24, 0)));
@@ -194,7 +213,6 @@ fn a_page_that_the_store_has_changed_is_computed_anew() {
 }
 
 /// What pages go through is allocated with the store and counted; steps that move pages take nothing.
-#[test]
 fn pages_move_by_memory_that_is_set_aside() {
     let null = Null::new();
     let mut engine = engine(&null, "llama", config(Float::F32, 8, 0));
@@ -215,7 +233,6 @@ fn pages_move_by_memory_that_is_set_aside() {
 }
 
 /// A page that cannot be written costs the requests of that step, and what the tree knew of it is gone.
-#[test]
 fn a_page_that_cannot_be_brought_back_is_forgotten() {
     let mut failed = 0;
     for ops in 0..160 {
@@ -242,7 +259,6 @@ fn a_page_that_cannot_be_brought_back_is_forgotten() {
     assert!(failed > 100, "{failed} requests failed");
 }
 
-#[test]
 fn a_store_needs_a_prefix_cache() {
     let config = EngineConfig { prefix_cache: false, ..config(Float::F32, 8, 0) };
     let error = engine(&cpu(), "llama", config).set_page_store(HostPages::new(1)).unwrap_err().to_string();

@@ -7,7 +7,7 @@ use engraft_core::checkpoint::{self, Access};
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Engine, Kept, Layers, Request, Want};
 use engraft_core::inject::inject;
-use engraft_core::mem::Float;
+use engraft_core::mem::{Float, KvFormat};
 use engraft_core::numerics::Mode;
 use engraft_core::policy::Registry;
 use engraft_core::sample::SamplingParams;
@@ -80,8 +80,14 @@ pub fn same(what: &str, got: &Run, want: &Run, kept: bool) {
 /// Chunks, pages, recorded steps: the same bits; in reference mode those of the CPU in the same kind of
 /// multiply-add, too.
 pub fn laws<B: Backend>(gpu: &Arc<B>, cpu: &Arc<Cpu>, case: &str, dtype: Float) {
+    laws_over(gpu, cpu, case, (dtype, dtype.into()));
+}
+
+/// The same over a cache in another format than activations.
+pub fn laws_over<B: Backend>(gpu: &Arc<B>, cpu: &Arc<Cpu>, case: &str, (dtype, kv): (Float, KvFormat)) {
     let greedy = SamplingParams::default();
-    let usual = EngineConfig { dtype, kv_dtype: dtype, ..config() };
+    let usual = EngineConfig { dtype, kv_dtype: kv, ..config() };
+    let dtype = format!("{dtype} over {kv}");
     let want = run(gpu, case, usual.clone(), greedy, true);
     if gpu.numerics().mode == Mode::Reference {
         let what = format!("{case} {dtype}: the device against the CPU");

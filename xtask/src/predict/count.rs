@@ -177,13 +177,19 @@ impl Tally {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::predict::step::{Axis, SHAPES, Step, Weights, launches};
+    use crate::predict::llama::launches;
+    use crate::predict::mixture::{self, Latent, MIXTURES, Mixture};
+    use crate::predict::step::{Axis, SHAPES, Shape, Step, Weights};
 
     /// Every launch of a step: by its sampled blocks, and by all.
-    fn held(step: Step) {
+    fn held(step: Step, of: Option<&Mixture>) {
         let (mut machine, mut arena) = (Machine::default(), Arena::new(1 << 30));
-        let items = launches(step, &mut arena).unwrap();
-        for item in items {
+        let items = match of {
+            Some(of) => mixture::launches(Step { shape: of.shape, ..step }, of, &mut arena),
+            None => launches(step, &mut arena),
+        };
+        // Alone, a rank would wait for the others for ever.
+        for item in items.unwrap().into_iter().filter(|item| item.exchange.is_none()) {
             let sampled = machine.count(&item, &mut arena).unwrap();
             let (whole, bytes) = machine.count_all(&item, &mut arena).unwrap();
             let blocks: u32 = item.launch.grid.iter().product();
@@ -224,6 +230,7 @@ mod tests {
             max_keys: 1100,
             table_edits: 5,
             wanted: 5,
+            ranks: 1,
         };
         let prompt =
             Step { seqs: 1, queries: 256, context: 512, max_keys: 512, table_edits: 0, wanted: 1, ..decode };
@@ -234,11 +241,49 @@ mod tests {
             prompt,
             Step { fast: true, ..prompt },
             Step { weights: Weights::Int4, ..prompt },
+            Step { ranks: 2, ..decode },
         ];
         // A step of either half by `ENGRAFT_SEED`; all of them take minutes.
         let seed = std::env::var("ENGRAFT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0usize);
         let (full, half) = (std::env::var_os("ENGRAFT_FULL").is_some(), all.len() / 2);
         let taken = |i: &usize| full || i % half == seed % half;
-        (0..all.len()).filter(taken).for_each(|i| held(all[i]));
+        (0..all.len()).filter(taken).for_each(|i| held(all[i], None));
+    }
+
+    /// Small models with what both published shapes have: experts of different numbers of slots, windows,
+    /// latent rows with two matmuls of queries.
+    #[test]
+    fn sampled_blocks_of_experts_count_what_all_blocks_do() {
+        let small = |of: Mixture| {
+            let shape = Shape { hidden: 256, layers: 3, heads: 8, vocab: 512, ..of.shape };
+            let kv_heads = if of.latent.is_some() { 1 } else { 2 };
+            let latent = Latent { rank: 160, rotated: 32, plain: 64, value: 64, query_rank: Some(96) };
+            Mixture {
+                shape: Shape { kv_heads, inner: 320, ..shape },
+                latent: of.latent.map(|_| latent),
+                experts: 12,
+                top_k: 3,
+                inner: 96,
+                shared: of.shared.min(192),
+                ..of
+            }
+        };
+        let step = |seqs: usize, context: usize| Step {
+            shape: MIXTURES[0].shape,
+            weights: Weights::Bf16,
+            fast: false,
+            seqs,
+            queries: 1,
+            context,
+            max_keys: 1100,
+            table_edits: seqs,
+            wanted: seqs,
+            ranks: 1,
+        };
+        for of in MIXTURES {
+            for step in sample::some([step(3, 600), step(35, 70), step(70, 300)]) {
+                held(step, Some(&small(of)));
+            }
+        }
     }
 }

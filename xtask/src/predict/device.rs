@@ -1,7 +1,9 @@
 //! The constants of an H200, in one table: everything that is not counted.
 //!
 //! Bandwidths and rates of matrix units are measured (`bench/runs/2026-11-26-h200`); the others are NVIDIA's
-//! (H200 data sheet, Hopper tuning guide), or what published measurements of kernels reach on H100 and H200.
+//! (H200 data sheet, Hopper tuning guide), or what published measurements of kernels reach on H100 and H200;
+//! those of exchanges were fitted to published times of such kernels on H100; nothing here has measured
+//! them.
 
 /// What a device can do.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,6 +53,14 @@ pub struct Device {
     pub gap: f64,
     /// Between two steps on the host: the token comes down, the next inputs go up, s.
     pub host: f64,
+    /// What SMs read of other devices' memory, bytes/s: links take 450e9 in each direction.
+    pub link: f64,
+    /// The same at most, bytes/s.
+    pub link_most: f64,
+    /// An exchange of 2, 4 and 8 ranks without its bytes, s: a launch, and a round of flags.
+    pub round: [f64; 3],
+    /// The same with two rounds, s.
+    pub rounds: [f64; 3],
 }
 
 /// An H200 SXM.
@@ -77,6 +87,10 @@ pub const H200: Device = Device {
     memory: 141e9,
     gap: 0.9e-6,
     host: 55e-6,
+    link: 340e9,
+    link_most: 450e9,
+    round: [5.5e-6, 5.8e-6, 6.8e-6],
+    rounds: [8.0e-6, 8.5e-6, 9.5e-6],
 };
 
 /// What an entry takes of an SM, as `ptxas` reported it.

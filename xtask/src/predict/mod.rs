@@ -1,20 +1,28 @@
 //! `cargo xtask predict`: the time of a step on a GPU that is not here, from what its kernels do and an
 //! H200's constants.
 //!
-//! 1. [`step`] makes the launches of a step as the backend does, with operands of their real sizes
-//!    ([`operands`]).
+//! 1. [`llama`] and [`mixture`] make the launches of a step as the backend does, with operands of their real
+//!    sizes ([`operands`]).
 //! 2. [`count`] executes sampled blocks of each on the PTX machine and counts bytes and lines; [`pipes`] says
 //!    what a line costs. Blocks that do alike are run once; a test holds the counts to those of a whole
 //!    launch.
 //! 3. [`model`] makes a time of that with registers and shared memory of the manifests and the constants of
 //!    [`device`].
+//! 4. With `--tp` the launches are those of one rank, with its part of every operand; an exchange takes what
+//!    [`device`] says of its rounds of flags, and its bytes over the links.
 //!
 //! Known limits: PTX stands for machine code, banks of shared memory and partitions of L2 are taken for even,
 //! caches keep a launch's operand as a whole or not at all, launches do not overlap but for their gap. So a
 //! prediction orders designs; its error is known when a GPU has spoken.
 
+mod attended;
+mod build;
 mod count;
 mod device;
+#[path = "../../../cli/src/bench/expected.rs"]
+mod expected;
+mod llama;
+mod mixture;
 mod model;
 mod operands;
 mod pipes;
@@ -25,6 +33,7 @@ mod step;
 
 use count::{Counts, Machine};
 use device::{Device, H200, Resources};
+use mixture::{MIXTURES, Mixture};
 use model::Predicted;
 use operands::{Arena, Outcome};
 use std::process::ExitCode;
@@ -32,12 +41,12 @@ use step::{Item, SHAPES, Step, Weights};
 
 /// How it is called.
 pub const USAGE: &str = "cargo xtask predict [--shape NAME] [--weights bf16|int8|int4] [--mode invariant|fast] [--rows N,..] \
-                         [--context N,..] [--max-context N] [--prefill N] [--max-step-tokens N] [--summary] [--json]";
+                         [--context N,..] [--max-context N] [--prefill N] [--max-step-tokens N] [--tp 1|2|4|8] [--summary] [--json]";
 
 /// What is asked for.
 #[derive(Debug, Clone)]
 struct Options {
-    shapes: Vec<step::Shape>,
+    models: Vec<Model>,
     weights: Weights,
     fast: bool,
     rows: Vec<usize>,
@@ -45,8 +54,40 @@ struct Options {
     max_context: Option<usize>,
     prefill: Option<usize>,
     step_tokens: usize,
+    ranks: usize,
     summary: bool,
     json: bool,
+}
+
+/// A model that is predicted.
+#[derive(Debug, Clone, Copy)]
+enum Model {
+    /// A LLaMA.
+    Llama(step::Shape),
+    /// A model of experts: decode steps, weights as published.
+    Experts(Mixture),
+}
+
+impl Model {
+    fn shape(&self) -> step::Shape {
+        match self {
+            Model::Llama(shape) => *shape,
+            Model::Experts(mixture) => mixture.shape,
+        }
+    }
+
+    /// Values of its weights, and of keys and values of a position.
+    fn values(&self) -> [usize; 2] {
+        match self {
+            Model::Llama(n) => {
+                let kv = n.kv_heads * n.hidden / n.heads;
+                let weights =
+                    n.vocab * n.hidden + n.layers * n.hidden * (2 * n.hidden + 2 * kv + 3 * n.inner);
+                [weights, 2 * kv * n.layers]
+            }
+            Model::Experts(mixture) => [mixture.weights(), mixture.kept_cols()],
+        }
+    }
 }
 
 /// A launch of a step with what it does and takes.
@@ -60,6 +101,7 @@ pub struct Line {
 pub struct Table {
     name: String,
     step: Step,
+    model: Model,
     lines: Vec<Line>,
     /// Time of the host between steps, s.
     host: f64,
@@ -71,14 +113,27 @@ fn numbers(text: &str, option: &str) -> Outcome<Vec<usize>> {
     all.ok_or_else(|| format!("{option} '{text}': numbers from 1 on, with commas between them"))
 }
 
+/// Too large for `engraft bench` on one device.
+const LLAMA_70B: step::Shape = step::Shape {
+    name: "llama-70b",
+    hidden: 8192,
+    layers: 80,
+    heads: 64,
+    kv_heads: 8,
+    inner: 28_672,
+    vocab: 128_256,
+    tied: false,
+};
+
 /// The shapes whose sizes the kernels for tensor cores take.
-fn predicted() -> impl Iterator<Item = step::Shape> {
-    SHAPES.into_iter().filter(|shape| ["narrow", "llama-1b", "llama-8b"].contains(&shape.name))
+fn predicted() -> impl Iterator<Item = Model> {
+    let llamas = SHAPES.into_iter().filter(|shape| ["narrow", "llama-1b", "llama-8b"].contains(&shape.name));
+    llamas.chain([LLAMA_70B]).map(Model::Llama).chain(MIXTURES.map(Model::Experts))
 }
 
 fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
     let mut o = Options {
-        shapes: predicted().filter(|shape| shape.name != "narrow").collect(),
+        models: predicted().filter(|m| ["llama-1b", "llama-8b"].contains(&m.shape().name)).collect(),
         weights: Weights::Bf16,
         fast: false,
         rows: vec![1, 8, 64, 256],
@@ -86,6 +141,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
         max_context: None,
         prefill: None,
         step_tokens: 512,
+        ranks: 1,
         summary: false,
         json: false,
     };
@@ -95,10 +151,10 @@ fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
         match arg.as_str() {
             "--shape" => {
                 let name = value()?;
-                let names: Vec<&str> = predicted().map(|s| s.name).collect();
-                let shape = predicted().find(|s| s.name == name);
-                let shape = shape.ok_or_else(|| format!("shape '{name}'; there are {}", names.join(", ")))?;
-                o.shapes = vec![shape];
+                let names: Vec<&str> = predicted().map(|m| m.shape().name).collect();
+                let model = predicted().find(|m| m.shape().name == name);
+                let model = model.ok_or_else(|| format!("shape '{name}'; there are {}", names.join(", ")))?;
+                o.models = vec![model];
             }
             "--weights" => {
                 o.weights = match value()?.as_str() {
@@ -120,12 +176,32 @@ fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
             "--max-context" => o.max_context = Some(one(value()?)?),
             "--prefill" => o.prefill = Some(one(value()?)?),
             "--max-step-tokens" | "--step-tokens" => o.step_tokens = one(value()?)?,
+            "--tp" => o.ranks = one(value()?)?,
             "--summary" => o.summary = true,
             "--json" => o.json = true,
             other => return Err(format!("unknown option '{other}'\nusage: {USAGE}")),
         }
     }
-    Ok(o)
+    fitting(o)
+}
+
+/// Options of which each goes with the others.
+fn fitting(o: Options) -> Outcome<Options> {
+    // What a rank has none of, no kernel takes.
+    if ![1, 2, 4, 8].contains(&o.ranks) || o.models.iter().any(|m| m.shape().heads % o.ranks > 0) {
+        return Err(format!("--tp '{}'; there are 1, 2, 4, 8", o.ranks));
+    }
+    let experts = o.models.iter().find(|model| matches!(model, Model::Experts(_)));
+    let name = experts.map_or("", |model| model.shape().name);
+    match () {
+        _ if name.is_empty() => Ok(o),
+        _ if o.ranks > 1 => Err(format!("--tp {} of {name}: of a model of experts, one rank", o.ranks)),
+        _ if o.prefill.is_some() => Err(format!("--prefill of {name}: of a model of experts, decode steps")),
+        _ if o.weights != Weights::Bf16 => {
+            Err(format!("--weights {} of {name}: its weights are as published", print::weights(o.weights)))
+        }
+        _ => Ok(o),
+    }
 }
 
 /// Registers and shared memory of an entry, from the manifest of its stem.
@@ -142,10 +218,17 @@ fn resources(stem: &str, entry: &str) -> Outcome<Resources> {
 }
 
 /// A step's launches with their times.
-fn lines(step: Step, machine: &mut Machine, device: &Device) -> Outcome<Vec<Line>> {
+fn lines(model: &Model, step: Step, machine: &mut Machine, device: &Device) -> Outcome<Vec<Line>> {
     let mut arena = Arena::new(device.l2_keeps);
-    let items = step::launches(step, &mut arena)?;
+    let items = match model {
+        Model::Llama(_) => llama::launches(step, &mut arena)?,
+        Model::Experts(mixture) => mixture::launches(step, mixture, &mut arena)?,
+    };
     let line = |item: Item| {
+        if let Some(exchange) = &item.exchange {
+            let time = model::exchange(exchange, device);
+            return Ok(Line { item, counts: Counts::default(), time });
+        }
         let counts = machine.count(&item, &mut arena)?;
         let resources = resources(item.launch.stem(), &item.launch.entry)?;
         let time = model::predict(&item, &counts, resources, device);
@@ -156,16 +239,18 @@ fn lines(step: Step, machine: &mut Machine, device: &Device) -> Outcome<Vec<Line
 
 fn decode(o: &Options, shape: step::Shape, rows: usize, context: usize) -> Step {
     let max_keys = o.max_context.unwrap_or(context).max(context);
-    let (weights, fast) = (o.weights, o.fast);
-    Step { shape, weights, fast, seqs: rows, queries: 1, context, max_keys, table_edits: rows, wanted: rows }
+    let Options { weights, fast, ranks, .. } = *o;
+    let (seqs, table_edits, wanted) = (rows, rows, rows);
+    Step { shape, weights, fast, seqs, queries: 1, context, max_keys, table_edits, wanted, ranks }
 }
 
 /// A prompt in steps of the budget: the first and the last stand for all, between which attention grows
 /// evenly.
-fn prefill(o: &Options, shape: step::Shape, tokens: usize, machine: &mut Machine) -> Outcome<Table> {
+fn prefill(o: &Options, model: Model, tokens: usize, machine: &mut Machine) -> Outcome<Table> {
+    let shape = model.shape();
     let queries = o.step_tokens.min(tokens);
     let steps = tokens.div_ceil(queries);
-    let (weights, fast) = (o.weights, o.fast);
+    let Options { weights, fast, ranks, .. } = *o;
     let step = |context, wanted| Step {
         shape,
         weights,
@@ -176,41 +261,50 @@ fn prefill(o: &Options, shape: step::Shape, tokens: usize, machine: &mut Machine
         max_keys: context,
         table_edits: 0,
         wanted,
+        ranks,
     };
     // The last step alone has logits.
-    let mut all = lines(step(steps * queries, 1), machine, &H200)?;
+    let mut all = lines(&model, step(steps * queries, 1), machine, &H200)?;
     if steps > 1 {
         let often = |line: &mut Line, times| match line.item.role {
-            "gather" | "head" | "sample" => {}
+            "gather" | "head" | "exchange, head" | "sample" => {}
             _ => line.item.times *= times,
         };
-        let mut first = lines(step(queries, 0), machine, &H200)?;
+        let mut first = lines(&model, step(queries, 0), machine, &H200)?;
         first.iter_mut().for_each(|line| often(line, steps / 2));
         all.iter_mut().for_each(|line| often(line, steps.div_ceil(2)));
         all.splice(0..0, first);
     }
     let name = format!(
-        "{} {}, prompt of {} in steps of {queries}",
+        "{} {}{}, prompt of {} in steps of {queries}",
         shape.name,
         print::weights(weights),
+        print::ranks(ranks),
         steps * queries
     );
-    Ok(Table { name, step: step(tokens, 1), lines: all, host: H200.host * steps as f64 })
+    Ok(Table { name, step: step(tokens, 1), model, lines: all, host: H200.host * steps as f64 })
 }
 
 fn run(o: &Options) -> Outcome<Vec<Table>> {
     let mut machine = Machine::default();
     let mut tables = Vec::new();
-    for &shape in &o.shapes {
+    for &model in &o.models {
+        let shape = model.shape();
         if let Some(tokens) = o.prefill {
-            tables.push(prefill(o, shape, tokens, &mut machine)?);
+            tables.push(prefill(o, model, tokens, &mut machine)?);
             continue;
         }
         for &context in &o.contexts {
             for &rows in &o.rows {
                 let step = decode(o, shape, rows, context);
-                let name = format!("{} {}, {rows} rows at {context}", shape.name, print::weights(o.weights));
-                tables.push(Table { name, step, lines: lines(step, &mut machine, &H200)?, host: H200.host });
+                let weights = match model {
+                    Model::Llama(_) => print::weights(o.weights),
+                    Model::Experts(_) => "as published",
+                };
+                let ranks = print::ranks(o.ranks);
+                let name = format!("{} {weights}{ranks}, {rows} rows at {context}", shape.name);
+                let lines = lines(&model, step, &mut machine, &H200)?;
+                tables.push(Table { name, step, model, lines, host: H200.host });
             }
         }
     }
@@ -296,12 +390,84 @@ mod tests {
             ("the same, steps of 4,096", of(&fast, &["--max-step-tokens", "4096"])),
         ];
         for (step, args) in sample::some(steps) {
-            let line = page.lines().find(|line| line.starts_with(&format!("| {step} |"))).unwrap();
-            let cells: Vec<f64> =
-                line.split('|').skip(2).take(2).map(|c| c.trim().parse().unwrap()).collect();
             let (ms, floor, _) = predicted(&[&["--shape", "llama-8b"][..], &args].concat());
-            for (said, is) in cells.into_iter().zip([ms, floor]) {
-                assert!((said / is - 1.0).abs() < 0.01, "{step}: {said} on the page, {is} predicted");
+            on_the_page(page, step, [ms, floor]);
+        }
+    }
+
+    /// Whether the row of this step on the page begins with these numbers.
+    fn on_the_page<const N: usize>(page: &str, step: &str, want: [f64; N]) {
+        let line = page.lines().find(|line| line.starts_with(&format!("| {step} |"))).unwrap();
+        let cells = line.split('|').skip(2).take(N).map(|cell| cell.trim().replace(',', ""));
+        for (said, is) in cells.map(|cell| cell.parse::<f64>().unwrap()).zip(want) {
+            assert!((said / is - 1.0).abs() < 0.01, "{step}: {said} on the page, {is} predicted");
+        }
+    }
+
+    /// The table of the same page of models of experts.
+    #[test]
+    fn the_page_has_what_is_predicted_of_experts() {
+        let page = include_str!("../../../docs/cuda.md");
+        let steps = ["gpt-oss-20b", "deepseek-v2-lite"].map(|shape| [1, 8, 64].map(|rows| (shape, rows)));
+        for (shape, rows) in sample::some(steps.into_iter().flatten()) {
+            let table = &asked(&["--shape", shape, "--rows", &rows.to_string(), "--context", "1024"])[0];
+            let launches = table.lines.iter().map(|line| line.item.times).sum::<usize>() as f64;
+            let bytes = table.lines.iter().map(|line| line.item.times as f64 * line.counts.dram_bytes);
+            let figures = [table.seconds() * 1e3, table.floor() * 1e3, bytes.sum::<f64>() / 1e9, launches];
+            on_the_page(
+                page,
+                &format!("{shape}, {rows} {}", if rows == 1 { "row" } else { "rows" }),
+                figures,
+            );
+        }
+    }
+
+    /// The bytes of a step by hand: weights that all tokens take, experts that are expected, keys and values.
+    #[test]
+    fn a_step_of_experts_reads_the_bytes_that_are_expected() {
+        for (shape, rows) in [("gpt-oss-20b", 1), ("gpt-oss-20b", 8), ("deepseek-v2-lite", 8)] {
+            let table = &asked(&["--shape", shape, "--rows", &rows.to_string(), "--context", "1024"])[0];
+            let got: f64 =
+                table.lines.iter().map(|line| line.item.times as f64 * line.counts.dram_bytes).sum();
+            let m = MIXTURES.into_iter().find(|m| m.shape.name == shape).unwrap();
+            let (h, n, layers) = (m.shape.hidden as f64, m.inner as f64, (m.shape.layers - m.dense) as f64);
+            // 5 bits and a scale of 16 for 32 values; bf16. The last unit of 64 inputs is whole.
+            let bits = if m.latent.is_some() { 16.0 } else { 5.5 };
+            let expert = 3.0 * h * n * bits / 8.0;
+            let all = m.experts as f64 * expert * layers;
+            let others = 2.0 * (m.weights() - m.shape.vocab * m.shape.hidden) as f64
+                - 2.0 * m.experts as f64 * 3.0 * h * n * layers;
+            // What no token has chosen is not read.
+            let share = 1.0 - (1.0 - m.top_k as f64 / m.experts as f64).powi(rows);
+            // Of every other block of gpt-oss queries see 128 positions.
+            let seen = if m.window.is_some() { (1024.0 + 128.0) / 2.0 } else { 1024.0 };
+            let kept = 2.0 * rows as f64 * seen * m.kept_cols() as f64;
+            let want = others + share * all + kept;
+            assert!((got / want - 1.0).abs() < 0.02, "{shape}, {rows} rows: {got} bytes, by hand {want}");
+        }
+    }
+
+    /// The table of `docs/ranks.md`, and that its ranks move what one rank moves: weights, keys and values
+    /// are read once by all ranks together.
+    #[test]
+    fn ranks_take_what_their_page_has() {
+        let page = include_str!("../../../docs/ranks.md");
+        let steps = ["llama-8b, 1 row", "llama-8b, 64 rows", "llama-70b, 1 row", "llama-70b, 64 rows"];
+        for name in sample::some(steps) {
+            let line = page.lines().find(|line| line.starts_with(&format!("| {name} |"))).unwrap();
+            let cells = line.split('|').skip(2).take(4).map(|cell| cell.trim().parse::<f64>().unwrap());
+            let (shape, rows) = name.split_once(", ").unwrap();
+            let (rows, _) = rows.split_once(' ').unwrap();
+            let mut whole = 0.0;
+            for (ranks, said) in ["1", "2", "4", "8"].into_iter().zip(cells) {
+                let args = ["--shape", shape, "--rows", rows, "--context", "129", "--tp", ranks];
+                let table = &asked(&args)[0];
+                let ms = table.seconds() * 1e3;
+                assert!((said / ms - 1.0).abs() < 0.01, "{name}, {ranks} ranks: {said} on the page, {ms}");
+                let moved = |line: &Line| line.item.times as f64 * line.counts.dram_bytes;
+                let all = ranks.parse::<f64>().unwrap() * table.lines.iter().map(moved).sum::<f64>();
+                whole = if ranks == "1" { all } else { whole };
+                assert!((0.99..1.1).contains(&(all / whole)), "{name}, {ranks} ranks move {all} of {whole}");
             }
         }
     }
@@ -340,6 +506,10 @@ mod tests {
             (&["--mode", "reference"], "invariant"),
             (&["--prefill"], "--prefill needs a value"),
             (&["--fast"], "unknown option '--fast'"),
+            (&["--tp", "3"], "--tp '3'; there are 1, 2, 4, 8"),
+            (&["--shape", "gpt-oss-20b", "--tp", "2"], "--tp 2 of gpt-oss-20b"),
+            (&["--shape", "gpt-oss-20b", "--weights", "int8"], "--weights int8 of gpt-oss-20b"),
+            (&["--shape", "deepseek-v2-lite", "--prefill", "64"], "--prefill of deepseek-v2-lite"),
         ] {
             let why = options(args.iter().map(|arg| arg.to_string())).unwrap_err();
             assert!(why.contains(word), "{why}");

@@ -7,7 +7,7 @@
 
 use super::count::Counts;
 use super::device::{Device, Resources};
-use super::step::Item;
+use super::step::{Exchange, Item};
 
 /// What a launch is bound by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub enum Limit {
     Special,
     /// The chain of a warp's own instructions and loads.
     Latency,
+    /// Other ranks.
+    Link,
 }
 
 impl Limit {
@@ -42,6 +44,7 @@ impl Limit {
             Limit::Shared => "shared",
             Limit::Special => "special",
             Limit::Latency => "latency",
+            Limit::Link => "link",
         }
     }
 }
@@ -66,7 +69,8 @@ pub fn predict(item: &Item, counts: &Counts, resources: Resources, d: &Device) -
     let threads: u32 = item.launch.block.iter().product();
     let resident = d.resident(resources, threads, item.launch.shared_bytes);
     let blocks: f64 = item.launch.grid.iter().map(|n| f64::from(*n)).product();
-    let busy = counts.busy.max(1.0);
+    // Where all blocks find nothing to do, as merges of a window's one span, they do that on all SMs.
+    let busy = if counts.busy > 0.0 { counts.busy } else { blocks };
     let sms = busy.min(d.sms);
     // What blocks that do something keep on their way: a ring of copies all but one stage, plain loads 32
     // bytes a thread.
@@ -102,6 +106,14 @@ pub fn predict(item: &Item, counts: &Counts, resources: Resources, d: &Device) -
     let (longest, limit) = all.into_iter().fold((0.0, Limit::Latency), |m, t| if t.0 > m.0 { t } else { m });
     let floor = (counts.dram_bytes / d.dram).max(item.flops / d.wgmma);
     Predicted { seconds: d.gap + longest + idle, floor, limit, resident, waves }
+}
+
+/// The time of an exchange: it takes its rounds of flags, and its bytes.
+pub fn exchange(of: &Exchange, d: &Device) -> Predicted {
+    let rounds = if of.shared { d.rounds } else { d.round };
+    let fixed = rounds[of.ranks.ilog2().clamp(1, 3) as usize - 1];
+    let seconds = fixed + of.bytes / d.link;
+    Predicted { seconds, floor: of.bytes / d.link_most, limit: Limit::Link, resident: 1, waves: 1.0 }
 }
 
 /// Cycles of a block that finds nothing to do, its launch included.

@@ -14,6 +14,11 @@ pub fn weights(weights: Weights) -> &'static str {
     }
 }
 
+/// The part of a name that says how many ranks share the model.
+pub fn ranks(ranks: usize) -> String {
+    if ranks > 1 { format!(", one of {ranks} ranks") } else { String::new() }
+}
+
 impl Table {
     fn sum(&self, f: impl Fn(&Line) -> f64) -> f64 {
         self.lines.iter().map(|line| line.item.times as f64 * f(line)).sum()
@@ -29,12 +34,10 @@ impl Table {
         self.sum(|line| line.time.floor)
     }
 
-    /// Whether weights (as 16 bits), keys and values are more than the device holds.
+    /// Whether weights (as 16 bits), keys and values of a rank are more than the device holds.
     fn is_too_large(&self) -> bool {
-        let (s, n) = (&self.step, &self.step.shape);
-        let kv = n.kv_heads * n.hidden / n.heads;
-        let weights = n.vocab * n.hidden + n.layers * n.hidden * (2 * n.hidden + 2 * kv + 3 * n.inner);
-        2.0 * (weights + 2 * s.seqs * s.context * kv * n.layers) as f64 > H200.memory
+        let ([weights, kv], s) = (self.model.values(), &self.step);
+        2.0 * (weights + s.seqs * s.context * kv) as f64 / s.ranks as f64 > H200.memory
     }
 }
 

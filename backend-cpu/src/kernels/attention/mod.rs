@@ -26,15 +26,18 @@
 //!
 //! Work is split over (sequence, key/value head, block of query rows).
 
+mod coded;
 mod dense;
 mod distances;
 mod paged;
+mod pages;
 mod tile;
 mod tile_wide;
 
 pub use dense::{DenseKeys, attend_dense};
 pub use distances::Distances;
-pub use paged::{Pages, attend_paged};
+pub use paged::Pages;
+pub use pages::attend_paged;
 pub use tile::CHUNK;
 
 use super::{Floats, Machine, RawMat, RawMatMut, check_factors, same};
@@ -111,6 +114,11 @@ trait Keys: Sync {
         scratch: *mut f32,
         runs: &mut [Run; CHUNK],
     ) -> Option<usize>;
+    /// Runs that will cover a span, so that their lines can be asked for while the chunk before is taken in;
+    /// none where lanes do not read keys where they lie.
+    fn ahead(&self, _: Span, _: &mut [Run; CHUNK]) -> Option<usize> {
+        None
+    }
     /// Rows and keys of a sequence.
     fn extent(&self, seq: usize) -> Extent;
     /// Sequences.
@@ -237,14 +245,19 @@ impl<K: Keys> Item<'_, K> {
             let position = (len + from).saturating_sub(rows);
             let (lo, hi) = tile.place(position, len);
             let mut chunk = lo / CHUNK * CHUNK;
-            let mut runs = [Run::NONE; CHUNK];
+            let (mut runs, mut next) = ([Run::NONE; CHUNK], [Run::NONE; CHUNK]);
+            let (seq, head) = (self.seq, self.head);
+            let span = |chunk: usize| {
+                let (from, to) = (chunk.max(lo), (chunk + CHUNK).min(hi));
+                Span { seq, head, chunk, from, to }
+            };
             while chunk < hi {
-                let (a, b) = (chunk.max(lo), (chunk + CHUNK).min(hi));
-                let span = Span { seq: self.seq, head: self.head, chunk, from: a, to: b };
-                if let Some(n) = keys.runs::<V>(span, key_scratch, &mut runs) {
+                if let Some(n) = keys.runs::<V>(span(chunk), key_scratch, &mut runs) {
+                    let after = chunk + CHUNK;
+                    let ahead = if after < hi { keys.ahead(span(after), &mut next) } else { None };
                     let turned =
                         distances.as_ref().map(|own| own.turn::<V>(&tile, (chunk, self.head), of_distances));
-                    tile.chunk::<V, W, E>(chunk, &runs[..n], turned);
+                    tile.chunk::<V, W, E>(chunk, (&runs[..n], &next[..ahead.unwrap_or(0)]), turned);
                 }
                 chunk += CHUNK;
             }

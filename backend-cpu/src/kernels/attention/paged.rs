@@ -20,37 +20,12 @@ pub struct Pages<'a> {
     pub stride: usize,
 }
 
-/// Attention over pages: out `[tokens, heads * v_dim]`.
-///
-/// # Errors
-/// `Shape` and `Internal` for bounds, lengths, table rows and pages out of range.
-pub fn attend_paged(
-    machine: &Machine,
-    queries: Queries<'_>,
-    slab: Slab,
-    pages: Pages<'_>,
-    out: RawMatMut,
-) -> Result<()> {
-    let (heads, layout) = (queries.heads, &slab.layout);
-    let group = check_queries(OP, &queries, out)?;
-    same(OP, "kv heads of the slab", layout.kv_heads, heads.kv_heads)?;
-    same(OP, "key width of the slab", layout.k_dim, heads.k_dim)?;
-    same(OP, "value width of the slab", layout.v_dim, heads.v_dim)?;
-    pages.check(queries.q.rows, layout.page_size, queries.scores.go_by_position())?;
-    let keys = Paged { slab, pages, group, lost: AtomicBool::new(false) };
-    attend(machine, &Call { queries, group, out, keys: &keys })?;
-    match keys.lost.into_inner() {
-        true => Err(Error::internal(format!("{OP}: a page beyond the {} of the slab", layout.pages))),
-        false => Ok(()),
-    }
-}
-
-const OP: &str = "attend";
+pub(super) const OP: &str = "attend";
 
 impl Pages<'_> {
     /// Every sequence that has query rows has a row of the table that holds its keys, and as many keys where
     /// what a query sees goes by its position.
-    fn check(&self, rows: usize, page_size: usize, by_position: bool) -> Result<()> {
+    pub(super) fn check(&self, rows: usize, page_size: usize, by_position: bool) -> Result<()> {
         let seqs = self.lens.len();
         same(OP, "bounds", self.bounds.len(), seqs.saturating_add(1))?;
         same(OP, "table rows", self.table_rows.len(), seqs)?;
@@ -80,17 +55,39 @@ impl Pages<'_> {
     }
 }
 
-struct Paged<'a> {
-    slab: Slab,
-    pages: Pages<'a>,
-    group: usize,
+pub(super) struct Paged<'a> {
+    pub(super) slab: Slab,
+    pub(super) pages: Pages<'a>,
+    pub(super) group: usize,
+    pub(super) dtype: Float,
     /// Whether a page was met that the slab does not have.
-    lost: AtomicBool,
+    pub(super) lost: &'a AtomicBool,
+}
+
+impl Paged<'_> {
+    /// The parts of a span that lie in one page each: the page, the first of its positions and how many, and
+    /// where they are in the chunk. None, and a note of it, where one is beyond the slab.
+    #[inline(always)]
+    pub(super) fn pages_of(&self, span: Span) -> Option<impl Iterator<Item = (usize, usize, usize, usize)>> {
+        let size = self.slab.layout.page_size;
+        let row = self.pages.table_rows[span.seq] as usize * self.pages.stride;
+        let (first, last) = (span.from / size, span.to.div_ceil(size));
+        let entries = &self.pages.pages[row + first..row + last];
+        if entries.iter().any(|page| *page as usize >= self.slab.layout.pages) {
+            self.lost.store(true, Relaxed);
+            return None;
+        }
+        Some(entries.iter().enumerate().map(move |(entry, page)| {
+            let begin = (first + entry) * size;
+            let (from, to) = (begin.max(span.from), (begin + size).min(span.to));
+            (*page as usize, from - begin, to - from, from - span.chunk)
+        }))
+    }
 }
 
 impl Keys for Paged<'_> {
     fn dtype(&self) -> Float {
-        self.slab.layout.dtype
+        self.dtype
     }
 
     fn scratch(&self, _: &Heads) -> usize {
@@ -112,20 +109,15 @@ impl Keys for Paged<'_> {
 
     #[inline(always)]
     unsafe fn runs<V: simd::Lanes>(&self, span: Span, _: *mut f32, runs: &mut [Run; CHUNK]) -> Option<usize> {
-        let layout = &self.slab.layout;
-        let row = self.pages.table_rows[span.seq] as usize * self.pages.stride;
-        let (mut position, mut n) = (span.from, 0);
-        while position < span.to {
-            let (entry, offset) = (position / layout.page_size, position % layout.page_size);
-            let page = self.pages.pages[row + entry] as usize;
-            let Some((k, v)) = self.slab.at(page, span.head, offset) else {
-                self.lost.store(true, Relaxed);
-                return None;
-            };
-            let len = (layout.page_size - offset).min(span.to - position);
-            let at = position - span.chunk;
+        self.ahead(span, runs)
+    }
+
+    #[inline(always)]
+    fn ahead(&self, span: Span, runs: &mut [Run; CHUNK]) -> Option<usize> {
+        let (layout, mut n) = (&self.slab.layout, 0);
+        for (page, offset, len, at) in self.pages_of(span)? {
+            let (k, v) = self.slab.at(page, span.head, offset)?;
             runs[n] = Run { at, len, k, k_stride: layout.page_size, v, v_stride: layout.v_dim };
-            position += len;
             n += 1;
         }
         Some(n)

@@ -47,6 +47,8 @@ pub(super) fn row_floats(heads: &Heads) -> usize {
     heads.k_dim.next_multiple_of(8) + (CHUNK + 8) + heads.v_dim.next_multiple_of(8)
 }
 
+/// Lanes of the registers of `tile_wide`.
+pub(super) const LANES: usize = 16;
 /// Rows that share one load of keys.
 const SHARE: usize = 4;
 /// Vectors of value columns that are summed at once.
@@ -267,19 +269,24 @@ impl<'a> Tile<'a> {
         (lo.min(hi), hi)
     }
 
-    /// Takes in a chunk that begins at position `chunk`.
+    /// Takes in a chunk that begins at position `chunk`. Lines of the runs `ahead`, those of the next chunk,
+    /// are asked for.
     #[inline(always)]
     pub(super) unsafe fn chunk<V: Lanes, W: Lanes16, E: Element>(
         &mut self,
         chunk: usize,
-        runs: &[Run],
+        (runs, ahead): (&[Run], &[Run]),
         distances: Option<Turned>,
     ) {
         // SAFETY: runs and rows of distances from the caller; rows below `self.rows`.
         unsafe {
+            // The vectors of a run's end reach into the next run, which is written after them: ends first,
+            // one run after the other.
             for run in runs {
-                let wide = self.dots_of_whole_registers::<W, E>(run);
-                self.dots::<V, E>(run, wide);
+                self.dots::<V, E>(run, if W::WIDE { run.len / LANES * LANES } else { 0 });
+            }
+            self.dots_of_whole_registers::<W, E>(runs, ahead);
+            for run in runs {
                 if let Some(distances) = distances {
                     self.add_distances::<V, E>(run, distances);
                 }
@@ -296,7 +303,7 @@ impl<'a> Tile<'a> {
                 let alike = |other: &usize| self.part(*other, chunk) == part;
                 let count = (r..self.rows).take_while(alike).count();
                 if part.0 < part.1 {
-                    self.values_of_rows::<V, W, E>(r, count, part, runs);
+                    self.values_of_rows::<V, W, E>(r, count, part, (runs, ahead));
                 }
                 r += count;
             }
@@ -409,12 +416,12 @@ impl<'a> Tile<'a> {
         r: usize,
         count: usize,
         part: (usize, usize),
-        runs: &[Run],
+        (runs, ahead): (&[Run], &[Run]),
     ) {
         // SAFETY: rows and positions from the caller; columns below v_cols, a multiple of 8; value rows are
         // padded like keys.
         unsafe {
-            let first = self.values_in_whole_registers::<V, W, E>(r, count, part, runs);
+            let first = self.values_in_whole_registers::<V, W, E>(r, count, part, (runs, ahead));
             for r in r..r + count {
                 let mut column = first;
                 while column < self.v_cols {

@@ -3,12 +3,10 @@
 //!
 //! Every lane is the chain that it is in the tile of eight lanes, so that no bit depends on it.
 
-use super::tile::{CHUNK, Element, Join, Run, SCORES, Tile};
+use super::tile::{CHUNK, Element, Join, LANES, Run, SCORES, Tile};
 use crate::simd::Lanes;
 use crate::simd::wide::Lanes16;
 
-/// Lanes of a register.
-const LANES: usize = 16;
 /// Registers side by side: a chunk's positions, or as many columns.
 const SIDE: usize = CHUNK / LANES;
 
@@ -30,32 +28,73 @@ macro_rules! in_groups {
     }};
 }
 
+/// Sixteen positions of a run.
+#[derive(Clone, Copy)]
+struct Group {
+    /// Their keys.
+    k: *const u8,
+    /// Keys of the chunk that follows, as far behind its start; or the same again.
+    ahead: *const u8,
+    /// The first one, from the chunk's start.
+    at: usize,
+}
+
+/// The run in the same place of the chunk that follows, where there is one.
+#[inline(always)]
+fn follows<'r>(runs: &'r [Run], ahead: &'r [Run], i: usize) -> &'r Run {
+    match ahead.get(i) {
+        Some(next) if next.len == runs[i].len => next,
+        _ => &runs[i],
+    }
+}
+
 impl Tile<'_> {
-    /// Dot products of all rows with whole groups of 16 positions of a run; returns how many positions those
-    /// were.
+    /// Dot products of all rows with whole groups of 16 positions of every run. Pages are short: those of
+    /// four groups advance together, since a chain alone waits for each of its multiply-adds, and the lines
+    /// of the next chunk are asked for meanwhile.
     ///
     /// # Safety
     /// As for [`Tile::chunk`].
     #[inline(always)]
-    pub(super) unsafe fn dots_of_whole_registers<W: Lanes16, E: Element>(&mut self, run: &Run) -> usize {
+    pub(super) unsafe fn dots_of_whole_registers<W: Lanes16, E: Element>(
+        &mut self,
+        runs: &[Run],
+        ahead: &[Run],
+    ) {
         if !W::WIDE {
-            return 0;
+            return;
         }
-        let (mut i, rows) = (0, self.rows);
-        // SAFETY: rows of the tile, whole groups of positions inside the run.
-        unsafe {
-            while i + LANES * SIDE <= run.len {
-                let mut r = 0;
-                in_groups!(rows, r, dot_wide, (self, run, i), [W, E], SIDE);
-                i += LANES * SIDE;
-            }
-            while i + LANES <= run.len {
-                let mut r = 0;
-                in_groups!(rows, r, dot_wide, (self, run, i), [W, E], 1);
-                i += LANES;
+        let (mut groups, mut some) =
+            ([Group { k: std::ptr::null(), ahead: std::ptr::null(), at: 0 }; SIDE], 0);
+        for (n, run) in runs.iter().enumerate() {
+            let next = follows(runs, ahead, n);
+            for i in (0..run.len / LANES * LANES).step_by(LANES) {
+                let (k, ahead) = (run.k.wrapping_add(i * E::BYTES), next.k.wrapping_add(i * E::BYTES));
+                groups[some] = Group { k, ahead, at: run.at + i };
+                some += 1;
+                if some == SIDE {
+                    // SAFETY: whole groups inside their runs, which have one stride.
+                    unsafe { self.dots_of_groups::<W, E, SIDE>(groups, run.k_stride) };
+                    some = 0;
+                }
             }
         }
-        i
+        for group in &groups[..some] {
+            // SAFETY: as above; runs of a chunk have one stride.
+            unsafe { self.dots_of_groups::<W, E, 1>([*group], runs[0].k_stride) };
+        }
+    }
+
+    /// Dot products of all rows with some groups of 16 positions.
+    #[inline(always)]
+    unsafe fn dots_of_groups<W: Lanes16, E: Element, const N: usize>(
+        &mut self,
+        groups: [Group; N],
+        stride: usize,
+    ) {
+        let (mut r, rows) = (0, self.rows);
+        // SAFETY: rows of the tile; the caller's groups.
+        unsafe { in_groups!(rows, r, dot_wide, (self, groups, stride), [W, E], N) };
     }
 
     /// Dot products of `R` rows with `N` groups of 16 positions.
@@ -63,18 +102,19 @@ impl Tile<'_> {
     unsafe fn dot_wide<W: Lanes16, E: Element, const R: usize, const N: usize>(
         &mut self,
         row: usize,
-        run: &Run,
-        i: usize,
+        groups: [Group; N],
+        stride: usize,
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; what is asked for may lie anywhere.
         unsafe {
             let mut acc = [[W::splat(0.0); N]; R];
             let q = self.q.add(row * self.k_cols);
             for d in 0..self.heads.k_dim {
-                let k = run.k.add((d * run.k_stride + i) * E::BYTES);
+                let at = d * stride * E::BYTES;
                 let mut keys = [W::splat(0.0); N];
-                for (n, key) in keys.iter_mut().enumerate() {
-                    *key = E::load16::<W>(k.add(n * LANES * E::BYTES));
+                for (key, group) in keys.iter_mut().zip(&groups) {
+                    *key = E::load16::<W>(group.k.add(at));
+                    W::prefetch(group.ahead.wrapping_add(at));
                 }
                 for (r, acc) in acc.iter_mut().enumerate() {
                     let x = W::splat(*q.add(r * self.k_cols + d));
@@ -84,8 +124,8 @@ impl Tile<'_> {
                 }
             }
             for (r, acc) in acc.iter().enumerate() {
-                for (n, a) in acc.iter().enumerate() {
-                    a.store(self.s.add((row + r) * SCORES + run.at + i + n * LANES));
+                for (a, group) in acc.iter().zip(&groups) {
+                    a.store(self.s.add((row + r) * SCORES + group.at));
                 }
             }
         }
@@ -102,7 +142,7 @@ impl Tile<'_> {
         first: usize,
         count: usize,
         part: (usize, usize),
-        runs: &[Run],
+        (runs, ahead): (&[Run], &[Run]),
     ) -> usize {
         if !W::WIDE {
             return 0;
@@ -112,12 +152,12 @@ impl Tile<'_> {
         unsafe {
             while column + LANES * SIDE <= self.v_cols {
                 let mut r = first;
-                in_groups!(rows, r, weigh_wide, (self, column, part, runs), [V, W, E], SIDE);
+                in_groups!(rows, r, weigh_wide, (self, column, part, (runs, ahead)), [V, W, E], SIDE);
                 column += LANES * SIDE;
             }
             while column + LANES <= self.v_cols {
                 let mut r = first;
-                in_groups!(rows, r, weigh_wide, (self, column, part, runs), [V, W, E], 1);
+                in_groups!(rows, r, weigh_wide, (self, column, part, (runs, ahead)), [V, W, E], 1);
                 column += LANES;
             }
         }
@@ -132,19 +172,26 @@ impl Tile<'_> {
         row: usize,
         column: usize,
         (a, b): (usize, usize),
-        runs: &[Run],
+        (runs, ahead): (&[Run], &[Run]),
     ) {
+        /// Bytes of a cache line.
+        const LINE: usize = 64;
         let mut acc = [[W::splat(0.0); N]; R];
         // SAFETY: the caller's promise.
         unsafe {
             let s = self.s.add(row * SCORES);
-            for run in runs {
+            for (i, run) in runs.iter().enumerate() {
                 let (from, to) = (a.max(run.at), b.min(run.at + run.len));
+                let next = follows(runs, ahead, i);
                 for j in from..to.max(from) {
-                    let v = run.v.add(((j - run.at) * run.v_stride + column) * E::BYTES);
+                    let at = ((j - run.at) * run.v_stride + column) * E::BYTES;
+                    let (v, next) = (run.v.add(at), next.v.wrapping_add(at));
                     let mut values = [W::splat(0.0); N];
                     for (n, value) in values.iter_mut().enumerate() {
                         *value = E::load16::<W>(v.add(n * LANES * E::BYTES));
+                        if (n * LANES * E::BYTES).is_multiple_of(LINE) {
+                            W::prefetch(next.wrapping_add(n * LANES * E::BYTES));
+                        }
                     }
                     for (r, acc) in acc.iter_mut().enumerate() {
                         let e = W::splat(*s.add(r * SCORES + j));

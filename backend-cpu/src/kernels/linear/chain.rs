@@ -7,44 +7,46 @@
 // Of closures intrinsics are calls: see `large`.
 #![allow(clippy::needless_range_loop)]
 
-use super::panel::{Source, Wide};
-use crate::simd::Lanes;
+use super::panel::Source;
 use crate::simd::wide::Lanes16;
 
 /// Prefetch distance in bytes: far enough for DRAM at full speed, and across the page boundary where the
 /// hardware stops.
 const AHEAD: usize = 2048;
 
+/// From so many bytes a value of 16 columns on the hardware follows the panels by itself, and asking for what
+/// it has on the way costs up to a fifth of a token; what is smaller is widened for longer than it is read.
+const FOLLOWED: usize = 32;
+
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Calls `$one` and `$pair` for `$i` in `$range`, ascending, pairs from even values on.
+/// Values whose codes are read together.
+const EIGHT: usize = 8;
+
+/// Calls `$one` and `$eight` for `$i` in `$range`, ascending, eights from multiples of 8 on. Each stands here
+/// once: they are what this crate takes longest to compile.
 macro_rules! walk {
-    ($range:expr, |$i:ident| $one:expr, $pair:expr) => {{
+    ($range:expr, |$i:ident| $one:expr, $eight:expr) => {{
         let (mut $i, end) = $range;
-        if $i < end && $i % 2 == 1 {
-            $one;
-            $i += 1;
-        }
-        while $i + 2 <= end {
-            $pair;
-            $i += 2;
-        }
-        if $i < end {
-            $one;
+        while $i < end {
+            if $i % EIGHT == 0 && $i + EIGHT <= end {
+                $eight;
+                $i += EIGHT;
+            } else {
+                $one;
+                $i += 1;
+            }
         }
     }};
 }
 
-/// Asks for what a panel holds a little behind value i; may point beyond the panel, where the next one
-/// begins.
+/// Asks for what a panel holds a little behind value i, or, beyond its end, what the panel holds that follows
+/// in this place: P panels further on.
 #[inline(always)]
-fn ahead<V: Lanes, S: Source>(codes: *const u8, i: usize) {
+fn ahead<W: Lanes16, S: Source>(codes: *const u8, i: usize, (end, jump): (*const u8, usize)) {
     let at = codes.wrapping_add(i * S::STRIDE + AHEAD);
-    V::prefetch(at);
-    if S::STRIDE == LINE {
-        V::prefetch(at.wrapping_add(LINE));
-    }
+    W::prefetch(at.wrapping_add(if at >= end { jump } else { 0 }));
 }
 
 /// Where the codes that share scales with k end, at most at k1.
@@ -55,22 +57,28 @@ fn end<S: Source>(k: usize, k1: usize) -> usize {
 
 /// The codes of P panels, and their scales.
 #[derive(Clone, Copy)]
-struct Part<V: Lanes, S: Source, const P: usize> {
+struct Part<W: Lanes16, S: Source, const P: usize> {
     codes: [*const u8; P],
-    scales: [S::Scales<V>; P],
+    scales: [S::Scales<W>; P],
+    /// Where the panels end.
+    ends: [*const u8; P],
+    /// Bytes from there to the panels that follow in their places.
+    jump: usize,
 }
 
-impl<V: Lanes, S: Source, const P: usize> Part<V, S, P> {
+impl<W: Lanes16, S: Source, const P: usize> Part<W, S, P> {
     /// # Safety
     /// As [`panels`], for the k that share scales from k on.
     #[inline(always)]
-    unsafe fn new(panels: &[*const u8; P], k: usize) -> Self {
+    unsafe fn new(panels: &[*const u8; P], bytes: usize, k: usize) -> Self {
         // SAFETY: the caller's promise. Loops and no closures: see `large`.
         unsafe {
-            let mut part = Part { codes: *panels, scales: [S::scales::<V>(panels[0], k); P] };
+            let (scales, jump) = ([S::scales::<W>(panels[0], k); P], (P - 1) * bytes);
+            let mut part = Part { codes: *panels, scales, ends: *panels, jump };
             for p in 0..P {
+                part.ends[p] = panels[p].wrapping_add(bytes);
                 part.codes[p] = S::codes(panels[p], k);
-                part.scales[p] = S::scales::<V>(panels[p], k);
+                part.scales[p] = S::scales::<W>(panels[p], k);
             }
             part
         }
@@ -81,78 +89,84 @@ impl<V: Lanes, S: Source, const P: usize> Part<V, S, P> {
     /// # Safety
     /// The panels and x have the value.
     #[inline(always)]
-    unsafe fn one(&self, x: *const f32, i: usize, acc: &mut [Wide<V>; P]) {
+    unsafe fn one(&self, x: *const f32, i: usize, acc: &mut [W; P]) {
         // SAFETY: the caller's promise.
         unsafe {
-            let v = V::splat(*x.add(i));
+            let v = W::splat(*x.add(i));
             for p in 0..P {
-                let w = S::one(self.codes[p], i, &self.scales[p]);
-                acc[p] = [v.madd(w[0], acc[p][0]), v.madd(w[1], acc[p][1])];
+                acc[p] = v.madd(S::one(self.codes[p], i, &self.scales[p]), acc[p]);
             }
         }
     }
 
-    /// The same at an even i and at i + 1; asks for what comes later, if told to.
+    /// The same at i, a multiple of 8, and the seven values behind it.
     ///
     /// # Safety
-    /// The panels and x have both values.
+    /// The panels and x have all of them.
     #[inline(always)]
-    unsafe fn pair(&self, x: *const f32, i: usize, ask: bool, acc: &mut [Wide<V>; P]) {
+    unsafe fn eight(&self, x: *const f32, i: usize, acc: &mut [W; P]) {
         // SAFETY: the caller's promise.
         unsafe {
-            let (v0, v1) = (V::splat(*x.add(i)), V::splat(*x.add(i + 1)));
+            let mut eights = [S::eight::<W>(self.codes[0], i); P];
+            for p in 1..P {
+                eights[p] = S::eight::<W>(self.codes[p], i);
+            }
+            let x = x.add(i);
+            self.two::<0, 1>(x, i, &eights, acc);
+            self.two::<2, 3>(x, i, &eights, acc);
+            self.two::<4, 5>(x, i, &eights, acc);
+            self.two::<6, 7>(x, i, &eights, acc);
+        }
+    }
+
+    /// Values J and K of eight that begin at i; asks for what comes later where a line begins.
+    ///
+    /// # Safety
+    /// As `eight`; x begins at i.
+    #[inline(always)]
+    unsafe fn two<const J: usize, const K: usize>(
+        &self,
+        x: *const f32,
+        i: usize,
+        eights: &[S::Eight<W>; P],
+        acc: &mut [W; P],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (j, k) = (W::splat(*x.add(J)), W::splat(*x.add(K)));
             for p in 0..P {
-                let w = S::pair(self.codes[p], i, &self.scales[p]);
-                if ask {
-                    ahead::<V, S>(self.codes[p], i);
+                for at in [J, K] {
+                    if S::STRIDE < FOLLOWED && at * S::STRIDE % LINE == 0 {
+                        ahead::<W, S>(self.codes[p], i + at, (self.ends[p], self.jump));
+                    }
                 }
-                acc[p] = [v0.madd(w[0][0], acc[p][0]), v0.madd(w[0][1], acc[p][1])];
-                acc[p] = [v1.madd(w[1][0], acc[p][0]), v1.madd(w[1][1], acc[p][1])];
-            }
-        }
-    }
-
-    /// The same over all values that share these scales.
-    ///
-    /// # Safety
-    /// The panels and x have them all.
-    #[inline(always)]
-    unsafe fn whole(&self, x: *const f32, acc: &mut [Wide<V>; P]) {
-        // A line at a time: each is asked for once, and a loop that short is unrolled.
-        let line = const { if S::SHARE == 0 { 2 } else { LINE / S::STRIDE } };
-        for first in (0..S::SHARE).step_by(line) {
-            for i in (0..line).step_by(2) {
-                // SAFETY: the caller's promise.
-                unsafe { self.pair(x, first + i, i == 0, acc) };
+                acc[p] = j.madd(S::nth::<W, J>(&eights[p], &self.scales[p]), acc[p]);
+                acc[p] = k.madd(S::nth::<W, K>(&eights[p], &self.scales[p]), acc[p]);
             }
         }
     }
 }
 
-/// `acc[p] += x . panels[p]` over `k0..k1`, x contiguous from its element 0.
+/// `acc[p] += x . panels[p]` over `k0..k1`, x contiguous from its element 0; a panel has so many bytes.
 ///
 /// # Safety
 /// The panels cover `k0..k1` in format S, x that range.
 #[inline(always)]
-pub unsafe fn panels<V: Lanes, S: Source, const P: usize>(
+pub unsafe fn panels<W: Lanes16, S: Source, const P: usize>(
     x: *const f32,
     panels: &[*const u8; P],
-    k0: usize,
-    k1: usize,
-    acc: &mut [Wide<V>; P],
+    bytes: usize,
+    [k0, k1]: [usize; 2],
+    acc: &mut [W; P],
 ) {
     let (mut a, mut k) = (*acc, k0);
     while k < k1 {
         let (begin, end) = (S::begin(k), end::<S>(k, k1));
         // SAFETY: the caller's promise; prefetches may point anywhere.
         unsafe {
-            let part = Part::<V, S, P>::new(panels, begin);
+            let part = Part::<W, S, P>::new(panels, bytes, begin);
             let x = x.add(begin);
-            if S::SHARE != 0 && end - k == S::SHARE {
-                part.whole(x, &mut a);
-            } else {
-                walk!((k - begin, end - begin), |i| part.one(x, i, &mut a), part.pair(x, i, true, &mut a));
-            }
+            walk!((k - begin, end - begin), |i| part.one(x, i, &mut a), part.eight(x, i, &mut a));
         }
         k = end;
     }
@@ -164,18 +178,24 @@ pub unsafe fn panels<V: Lanes, S: Source, const P: usize>(
 /// # Safety
 /// The panel covers the range, `out` has room.
 #[inline(always)]
-pub unsafe fn decode<V: Lanes, S: Source>(panel: *const u8, k0: usize, k1: usize, out: *mut f32) {
+pub unsafe fn decode<W: Lanes16, S: Source>(panel: *const u8, k0: usize, k1: usize, out: *mut f32) {
     let mut k = k0;
     while k < k1 {
         let (begin, end) = (S::begin(k), end::<S>(k, k1));
         let out = out.wrapping_add((k - k0) * 16).wrapping_sub((k - begin) * 16);
         // SAFETY: the caller's promise.
         unsafe {
-            let (codes, s) = (S::codes(panel, begin), S::scales::<V>(panel, begin));
-            walk!((k - begin, end - begin), |i| put(out, i, S::one(codes, i, &s)), {
-                let w = S::pair(codes, i, &s);
-                put(out, i, w[0]);
-                put(out, i + 1, w[1]);
+            let (codes, s) = (S::codes(panel, begin), S::scales::<W>(panel, begin));
+            walk!((k - begin, end - begin), |i| put(out, i, S::one::<W>(codes, i, &s)), {
+                let eight = S::eight::<W>(codes, i);
+                put(out, i, S::nth::<W, 0>(&eight, &s));
+                put(out, i + 1, S::nth::<W, 1>(&eight, &s));
+                put(out, i + 2, S::nth::<W, 2>(&eight, &s));
+                put(out, i + 3, S::nth::<W, 3>(&eight, &s));
+                put(out, i + 4, S::nth::<W, 4>(&eight, &s));
+                put(out, i + 5, S::nth::<W, 5>(&eight, &s));
+                put(out, i + 6, S::nth::<W, 6>(&eight, &s));
+                put(out, i + 7, S::nth::<W, 7>(&eight, &s));
             });
         }
         k = end;
@@ -187,13 +207,9 @@ pub unsafe fn decode<V: Lanes, S: Source>(panel: *const u8, k0: usize, k1: usize
 /// # Safety
 /// `out` has room for them.
 #[inline(always)]
-unsafe fn put<V: Lanes>(out: *mut f32, i: usize, w: Wide<V>) {
-    let to = out.wrapping_add(i * 16);
+unsafe fn put<W: Lanes16>(out: *mut f32, i: usize, w: W) {
     // SAFETY: the caller's promise.
-    unsafe {
-        w[0].store(to);
-        w[1].store(to.add(8));
-    }
+    unsafe { w.store(out.wrapping_add(i * 16)) };
 }
 
 /// Sums that wait for their right neighbour: level i holds `2^i` leaves.

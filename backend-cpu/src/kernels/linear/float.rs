@@ -2,7 +2,7 @@
 //! once.
 //!
 //! Per 32 k (FP4 in groups of 16: per 16) the scales in f32 (16 of them), then the codes: `[k][16]` bytes, or
-//! `[k / 2][16]` nibbles, low nibble = even k. Scales stand once per span, whatever the group's size: 1 bit
+//! nibbles as `panel::put_nibble` has them. Scales stand once per span, whatever the group's size: 1 bit
 //! per weight, 2 where it is 16 values.
 //!
 //! Bytes widen as binary16 values do: those of e4m3 as 2^-8 times their value; those of FP6 are put into
@@ -10,8 +10,8 @@
 //! power goes to the scale, exactly: scales are at most 2^100, or so small that a power upwards cannot round
 //! them.
 
-use super::panel::{PANEL, SPAN, Source, Wide};
-use crate::simd::Lanes;
+use super::panel::{PANEL, SPAN, Source, put_nibble};
+use crate::simd::wide::Lanes16;
 use engraft_core::mem::{Block, GroupBits, Groups};
 use engraft_core::quant::block::places;
 use engraft_core::quant::float_group::{code, scale};
@@ -46,15 +46,9 @@ pub type Iq4 = Places<2, SPAN>;
 /// Bytes of the scales of a span.
 const SCALES: usize = 4 * PANEL;
 
-/// 16 scales.
-#[inline(always)]
-unsafe fn sixteen<V: Lanes>(p: *const u8) -> Wide<V> {
-    // SAFETY: the caller's promise.
-    unsafe { [V::load(p.cast()), V::load(p.cast::<f32>().add(8))] }
-}
-
 impl<const E4M3: bool, const UP: u32> Source for Bytes<E4M3, UP> {
-    type Scales<V: Lanes> = Wide<V>;
+    type Scales<W: Lanes16> = W;
+    type Eight<W: Lanes16> = *const u8;
     const SHARE: usize = SPAN;
     const STRIDE: usize = PANEL;
     #[inline(always)]
@@ -67,22 +61,22 @@ impl<const E4M3: bool, const UP: u32> Source for Bytes<E4M3, UP> {
         unsafe { panel.add((k / SPAN + 1) * SCALES + k * PANEL) }
     }
     #[inline(always)]
-    unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> Wide<V> {
+    unsafe fn scales<W: Lanes16>(panel: *const u8, k: usize) -> W {
         // SAFETY: the caller's promise.
-        let d = unsafe { sixteen::<V>(panel.add(k / SPAN * (SCALES + SPAN * PANEL))) };
+        let d = unsafe { W::load(panel.add(k / SPAN * (SCALES + SPAN * PANEL)).cast()) };
         if UP == 0 {
             return d;
         }
-        let up = V::splat((1u32 << UP) as f32);
-        [d[0].mul(up), d[1].mul(up)]
+        d.mul(W::splat((1u32 << UP) as f32))
     }
     #[inline(always)]
-    unsafe fn one<V: Lanes>(codes: *const u8, i: usize, s: &Wide<V>) -> Wide<V> {
+    unsafe fn eight<W: Lanes16>(codes: *const u8, i: usize) -> *const u8 {
+        codes.wrapping_add(i * PANEL)
+    }
+    #[inline(always)]
+    unsafe fn nth<W: Lanes16, const J: usize>(eight: &*const u8, s: &W) -> W {
         // SAFETY: the caller's promise.
-        unsafe {
-            let q = codes.add(i * PANEL);
-            [V::load_f8::<E4M3>(q).mul(s[0]), V::load_f8::<E4M3>(q.add(8)).mul(s[1])]
-        }
+        unsafe { W::load_f8::<E4M3>(eight.add(J * PANEL)).mul(*s) }
     }
 }
 
@@ -92,7 +86,8 @@ impl<const TABLE: usize, const SHARED: usize> Places<TABLE, SHARED> {
 }
 
 impl<const TABLE: usize, const SHARED: usize> Source for Places<TABLE, SHARED> {
-    type Scales<V: Lanes> = Wide<V>;
+    type Scales<W: Lanes16> = W;
+    type Eight<W: Lanes16> = W::Packed;
     const SHARE: usize = SHARED;
     const STRIDE: usize = PANEL / 2;
     #[inline(always)]
@@ -105,23 +100,18 @@ impl<const TABLE: usize, const SHARED: usize> Source for Places<TABLE, SHARED> {
         unsafe { panel.add(k / SHARED * Self::BLOCK + SCALES) }
     }
     #[inline(always)]
-    unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> Wide<V> {
+    unsafe fn scales<W: Lanes16>(panel: *const u8, k: usize) -> W {
         // SAFETY: the caller's promise.
-        unsafe { sixteen(panel.add(k / SHARED * Self::BLOCK)) }
+        unsafe { W::load(panel.add(k / SHARED * Self::BLOCK).cast()) }
     }
     #[inline(always)]
-    unsafe fn one<V: Lanes>(codes: *const u8, i: usize, s: &Wide<V>) -> Wide<V> {
-        // SAFETY: the caller's promise; the pair that holds i has one scale.
-        unsafe { Self::pair(codes, i & !1, s)[i & 1] }
+    unsafe fn eight<W: Lanes16>(codes: *const u8, i: usize) -> W::Packed {
+        // SAFETY: the caller's promise: whole spans.
+        unsafe { W::packed(codes.add(i * Self::STRIDE)) }
     }
     #[inline(always)]
-    unsafe fn pair<V: Lanes>(codes: *const u8, i: usize, s: &Wide<V>) -> [Wide<V>; 2] {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let q = codes.add(i * Self::STRIDE);
-            let ((a0, b0), (a1, b1)) = (V::entries(q, Self::VALUES), V::entries(q.add(8), Self::VALUES));
-            [[a0.mul(s[0]), a1.mul(s[1])], [b0.mul(s[0]), b1.mul(s[1])]]
-        }
+    unsafe fn nth<W: Lanes16, const J: usize>(eight: &W::Packed, s: &W) -> W {
+        W::entry::<J>(*eight, Self::VALUES).mul(*s)
     }
 }
 
@@ -144,9 +134,7 @@ pub fn pack(format: Groups, k: usize, row: &[u8], panel: &mut [u8], j: usize) {
             let q = code(format, group, i);
             match nibbles {
                 true => {
-                    let byte = &mut span[SCALES + place % share / 2 * PANEL + j];
-                    let shift = place % 2 * 4;
-                    *byte = *byte & !(15 << shift) | q << shift;
+                    put_nibble(&mut span[SCALES..], place % share, j, q);
                 }
                 false => {
                     let q = if format.bits == GroupBits::E3m2 { (q & 32) << 2 | q & 31 } else { q };
@@ -166,9 +154,7 @@ pub fn pack_blocks(format: Block, row: &[u8], panel: &mut [u8], j: usize) {
         let (d, codes) = places(format, raw, i % runs);
         span[4 * j..4 * j + 4].copy_from_slice(&d.to_le_bytes());
         for (k, q) in codes.into_iter().enumerate() {
-            let byte = &mut span[SCALES + k / 2 * PANEL + j];
-            let shift = k % 2 * 4;
-            *byte = *byte & !(15 << shift) | q << shift;
+            put_nibble(&mut span[SCALES..], k, j, q);
         }
     }
 }

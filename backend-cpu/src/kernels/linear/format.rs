@@ -1,17 +1,17 @@
-//! Weight formats as the inner loops see them: 16 output columns of one k, widened to f32 in two vectors.
+//! Weight formats as the inner loops see them: 16 output columns of one k, widened to f32.
 //!
 //! A panel holds 16 output columns. Plain formats: `[k][16]` elements. Block formats: per 32 k, the scales
 //! (f16 x 16), the minima (f16 x 16, `_1` formats only), the fifth bits (one u16 mask per k, 5-bit formats
 //! only), and the codes:
-//! `[32][16]` bytes for Q8_0, `[16][16]` bytes for the others, low nibble = even k, high nibble = odd k. The
-//! codes of Q4_0 have their 8 subtracted, as nibbles with a sign.
+//! `[32][16]` bytes for Q8_0, nibbles as `panel::put_nibble` has them for the others. The codes of Q4_0 have
+//! their 8 subtracted, as nibbles with a sign.
 //!
 //! A weight is `d * q` (exact: 11 + 8 bits at most) or `d * q + m` (the product is exact, so it is rounded
 //! once in both kinds of multiply-add), with q after its offset. Invariant: `one`, `pair` and `value` agree
 //! bit for bit.
 
-use super::panel::{PANEL, SPAN, Source, Wide};
-use crate::simd::Lanes;
+use super::panel::{PANEL, SPAN, Source};
+use crate::simd::wide::Lanes16;
 use engraft_core::mem::{Block, Float, WeightFormat};
 use engraft_core::quant;
 use half::f16;
@@ -35,7 +35,8 @@ pub struct Nibbles<const OFFSET: i32, const MIN: bool, const FIVE: bool>;
 macro_rules! plain {
     ($name:ident, $elem:ty, $load:ident) => {
         impl Source for $name {
-            type Scales<V: Lanes> = ();
+            type Scales<W: Lanes16> = ();
+            type Eight<W: Lanes16> = *const $elem;
             const SHARE: usize = 0;
             const STRIDE: usize = PANEL * size_of::<$elem>();
             #[inline(always)]
@@ -47,14 +48,15 @@ macro_rules! plain {
                 panel
             }
             #[inline(always)]
-            unsafe fn scales<V: Lanes>(_: *const u8, _: usize) {}
+            unsafe fn scales<W: Lanes16>(_: *const u8, _: usize) {}
             #[inline(always)]
-            unsafe fn one<V: Lanes>(codes: *const u8, i: usize, _: &()) -> Wide<V> {
-                // SAFETY: the caller's promise: 16 elements at i.
-                unsafe {
-                    let p = codes.cast::<$elem>().add(i * PANEL);
-                    [V::$load(p), V::$load(p.add(8))]
-                }
+            unsafe fn eight<W: Lanes16>(codes: *const u8, i: usize) -> *const $elem {
+                codes.cast::<$elem>().wrapping_add(i * PANEL)
+            }
+            #[inline(always)]
+            unsafe fn nth<W: Lanes16, const J: usize>(eight: &*const $elem, _: &()) -> W {
+                // SAFETY: the caller's promise: 16 elements at J.
+                unsafe { W::$load(eight.add(J * PANEL)) }
             }
         }
     };
@@ -63,15 +65,9 @@ plain!(PlainF32, f32, load);
 plain!(PlainF16, u16, load_f16);
 plain!(PlainBf16, u16, load_bf16);
 
-/// 16 f16 values.
-#[inline(always)]
-unsafe fn sixteen<V: Lanes>(p: *const u8) -> Wide<V> {
-    // SAFETY: the caller's promise.
-    unsafe { [V::load_f16(p.cast()), V::load_f16(p.cast::<u16>().add(8))] }
-}
-
 impl Source for Bytes8 {
-    type Scales<V: Lanes> = Wide<V>;
+    type Scales<W: Lanes16> = W;
+    type Eight<W: Lanes16> = *const u8;
     const SHARE: usize = SPAN;
     const STRIDE: usize = PANEL;
     #[inline(always)]
@@ -84,17 +80,18 @@ impl Source for Bytes8 {
         unsafe { panel.add((k / SPAN + 1) * 32 + k * PANEL) }
     }
     #[inline(always)]
-    unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> Wide<V> {
+    unsafe fn scales<W: Lanes16>(panel: *const u8, k: usize) -> W {
         // SAFETY: the caller's promise.
-        unsafe { sixteen(panel.add(k / SPAN * (32 + SPAN * PANEL))) }
+        unsafe { W::load_f16(panel.add(k / SPAN * (32 + SPAN * PANEL)).cast()) }
     }
     #[inline(always)]
-    unsafe fn one<V: Lanes>(codes: *const u8, i: usize, s: &Wide<V>) -> Wide<V> {
+    unsafe fn eight<W: Lanes16>(codes: *const u8, i: usize) -> *const u8 {
+        codes.wrapping_add(i * PANEL)
+    }
+    #[inline(always)]
+    unsafe fn nth<W: Lanes16, const J: usize>(eight: &*const u8, s: &W) -> W {
         // SAFETY: the caller's promise.
-        unsafe {
-            let q = codes.add(i * PANEL);
-            [V::load_i8(q).mul(s[0]), V::load_i8(q.add(8)).mul(s[1])]
-        }
+        unsafe { W::load_i8(eight.add(J * PANEL)).mul(*s) }
     }
 }
 
@@ -106,13 +103,15 @@ impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Nibbles<OFFSET, MIN, 
     const BLOCK: usize = Self::CODES + SPAN * PANEL / 2;
 
     #[inline(always)]
-    fn weigh<V: Lanes>(q: V, d: V, m: V) -> V {
+    fn weigh<W: Lanes16>(q: W, d: W, m: W) -> W {
         if MIN { q.madd(d, m) } else { q.mul(d) }
     }
 }
 
 impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Source for Nibbles<OFFSET, MIN, FIVE> {
-    type Scales<V: Lanes> = [Wide<V>; 2];
+    type Scales<W: Lanes16> = [W; 2];
+    /// Nibbles, and where the masks of fifth bits stand.
+    type Eight<W: Lanes16> = (W::Packed, *const u16);
     const SHARE: usize = SPAN;
     const STRIDE: usize = PANEL / 2;
     #[inline(always)]
@@ -125,46 +124,36 @@ impl<const OFFSET: i32, const MIN: bool, const FIVE: bool> Source for Nibbles<OF
         unsafe { panel.add(k / SPAN * Self::BLOCK + Self::CODES) }
     }
     #[inline(always)]
-    unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> [Wide<V>; 2] {
+    unsafe fn scales<W: Lanes16>(panel: *const u8, k: usize) -> [W; 2] {
         // SAFETY: the caller's promise.
         unsafe {
             let b = panel.add(k / SPAN * Self::BLOCK);
-            let d = sixteen::<V>(b);
+            let d = W::load_f16(b.cast());
             if Self::SIGNED {
-                // The low nibbles come times 2^28. Both products are exact: no f16 is so small.
-                let small = V::splat(1.0 / (1u32 << 28) as f32);
-                return [d, [d[0].mul(small), d[1].mul(small)]];
+                // Nibbles with a sign come times 2^28. Both products are exact: no f16 is so small.
+                return [d.mul(W::splat(1.0 / (1u32 << 28) as f32)); 2];
             }
-            [d, if MIN { sixteen(b.add(32)) } else { d }]
+            [d, if MIN { W::load_f16(b.add(32).cast()) } else { d }]
         }
     }
     #[inline(always)]
-    unsafe fn one<V: Lanes>(codes: *const u8, i: usize, s: &[Wide<V>; 2]) -> Wide<V> {
-        // SAFETY: the caller's promise; the pair that holds i lies in one block.
-        unsafe { Self::pair(codes, i & !1, s)[i & 1] }
+    unsafe fn eight<W: Lanes16>(codes: *const u8, i: usize) -> (W::Packed, *const u16) {
+        // SAFETY: the caller's promise: whole spans. The fifth bits end where the codes begin.
+        let q = unsafe { W::packed(codes.add(i * Self::STRIDE)) };
+        (q, if FIVE { codes.wrapping_sub(SPAN * 2).wrapping_add(i * 2).cast() } else { codes.cast() })
     }
     #[inline(always)]
-    unsafe fn pair<V: Lanes>(codes: *const u8, i: usize, s: &[Wide<V>; 2]) -> [Wide<V>; 2] {
-        // SAFETY: the caller's promise; the fifth bits end where the codes begin.
-        unsafe {
-            let q = codes.add(i * Self::STRIDE);
-            if Self::SIGNED {
-                let ((a0, b0), (a1, b1)) = (V::signed_nibbles(q), V::signed_nibbles(q.add(8)));
-                let [d, small] = s;
-                return [[a0.mul(small[0]), a1.mul(small[1])], [b0.mul(d[0]), b1.mul(d[1])]];
-            }
-            let ((a0, b0), (a1, b1)) = if FIVE {
-                let m = codes.sub(SPAN * 2).add(i * 2);
-                (V::five_bits(q, *m, *m.add(2), OFFSET), V::five_bits(q.add(8), *m.add(1), *m.add(3), OFFSET))
-            } else {
-                (V::nibbles(q), V::nibbles(q.add(8)))
-            };
-            let [d, m] = s;
-            [
-                [Self::weigh(a0, d[0], m[0]), Self::weigh(a1, d[1], m[1])],
-                [Self::weigh(b0, d[0], m[0]), Self::weigh(b1, d[1], m[1])],
-            ]
+    unsafe fn nth<W: Lanes16, const J: usize>(eight: &(W::Packed, *const u16), s: &[W; 2]) -> W {
+        let ((q, fifth), [d, m]) = (*eight, *s);
+        if Self::SIGNED {
+            return W::signed::<J>(q).mul(d);
         }
+        if !FIVE {
+            return Self::weigh(W::nibble::<J>(q), d, m);
+        }
+        // SAFETY: the caller's promise: a mask for each k of the span.
+        let fifth = u16::from_le(unsafe { fifth.add(J).read_unaligned() });
+        Self::weigh(W::five_bits::<J>(q, fifth, OFFSET), d, m)
     }
 }
 

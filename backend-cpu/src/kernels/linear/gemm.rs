@@ -14,7 +14,7 @@ use super::pieces::{Piece, pieces};
 use super::select::with_source;
 use crate::kernels::{Floats, Machine, RawMat};
 use crate::simd::wide::{self, Kernel16, Lanes16, Tile};
-use crate::simd::{self, Kernel, Lanes, WIDTH};
+use crate::simd::{Kernel, Lanes, WIDTH};
 use crate::sum::Bounds;
 use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::numerics::LEAVES;
@@ -311,7 +311,7 @@ impl Gemm<'_> {
         for (n, at) in at.iter_mut().enumerate().take(count) {
             let to = to.wrapping_add(n * WIDENED * PANEL);
             let (panel, k) = (panels[n].cast(), piece.k.clone());
-            simd::run(self.machine.isa, self.machine.madd, Widen { w: self.w, panel, k, to });
+            wide::run(self.machine.isa, self.machine.madd, Widen { w: self.w, panel, k, to });
             *at = to.wrapping_sub(piece.k.start * PANEL);
         }
         at
@@ -326,12 +326,12 @@ struct Widen<'a> {
     to: *mut f32,
 }
 
-impl Kernel for Widen<'_> {
+impl Kernel16 for Widen<'_> {
     #[inline(always)]
-    fn run<V: Lanes>(self) {
+    fn run<W: Lanes16>(self) {
         let (panel, k0, k1, to) = (self.panel, self.k.start, self.k.end, self.to);
         // SAFETY: the panel covers the piece, the scratch has room for it.
-        with_source!(self.w.format, S => unsafe { decode::<V, S>(panel, k0, k1, to) }, else {});
+        with_source!(self.w.format, S => unsafe { decode::<W, S>(panel, k0, k1, to) }, else {});
     }
 }
 

@@ -5,8 +5,8 @@
 //! int8 is read as Q8_0, int4 as Q4_0, int4 with offsets as Q4_1; only int8 with offsets has panels of its
 //! own.
 
-use super::panel::{PANEL, SPAN, Source, Wide};
-use crate::simd::Lanes;
+use super::panel::{PANEL, SPAN, Source, put_nibble};
+use crate::simd::wide::Lanes16;
 use engraft_core::mem::{GroupBits, Groups};
 use engraft_core::quant::group::code;
 
@@ -18,7 +18,8 @@ pub struct BytesOffset;
 const BLOCK: usize = 64 + SPAN * PANEL;
 
 impl Source for BytesOffset {
-    type Scales<V: Lanes> = [Wide<V>; 2];
+    type Scales<W: Lanes16> = [W; 2];
+    type Eight<W: Lanes16> = *const u8;
     const SHARE: usize = SPAN;
     const STRIDE: usize = PANEL;
     #[inline(always)]
@@ -31,21 +32,21 @@ impl Source for BytesOffset {
         unsafe { panel.add(k / SPAN * BLOCK + 64) }
     }
     #[inline(always)]
-    unsafe fn scales<V: Lanes>(panel: *const u8, k: usize) -> [Wide<V>; 2] {
+    unsafe fn scales<W: Lanes16>(panel: *const u8, k: usize) -> [W; 2] {
         // SAFETY: the caller's promise.
         unsafe {
             let p = panel.add(k / SPAN * BLOCK).cast::<u16>();
-            [[V::load_f16(p), V::load_f16(p.add(8))], [V::load_f16(p.add(16)), V::load_f16(p.add(24))]]
+            [W::load_f16(p), W::load_f16(p.add(16))]
         }
     }
     #[inline(always)]
-    unsafe fn one<V: Lanes>(codes: *const u8, i: usize, s: &[Wide<V>; 2]) -> Wide<V> {
+    unsafe fn eight<W: Lanes16>(codes: *const u8, i: usize) -> *const u8 {
+        codes.wrapping_add(i * PANEL)
+    }
+    #[inline(always)]
+    unsafe fn nth<W: Lanes16, const J: usize>(eight: &*const u8, [d, m]: &[W; 2]) -> W {
         // SAFETY: the caller's promise.
-        unsafe {
-            let q = codes.add(i * PANEL);
-            let [d, m] = s;
-            [V::load_i8(q).madd(d[0], m[0]), V::load_i8(q.add(8)).madd(d[1], m[1])]
-        }
+        unsafe { W::load_i8(eight.add(J * PANEL)).madd(*d, *m) }
     }
 }
 
@@ -72,11 +73,7 @@ pub fn pack(format: Groups, k: usize, row: &[u8], panel: &mut [u8], j: usize) {
             let q = code(format, group, i);
             match format.bits {
                 GroupBits::Eight => span[head + place % SPAN * PANEL + j] = q as i8 as u8,
-                _ => {
-                    let byte = &mut span[head + place % SPAN / 2 * PANEL + j];
-                    let shift = place % 2 * 4;
-                    *byte = *byte & !(15 << shift) | (q as u8 & 15) << shift;
-                }
+                _ => put_nibble(&mut span[head..], place % SPAN, j, q as u8),
             }
         }
         at += n;

@@ -17,6 +17,7 @@ use crate::simd::wide::{self, Bytes16, KernelOfBytes};
 use crate::simd::{self, Kernel, Lanes};
 use engraft_core::Result;
 use engraft_core::quant::activation::{self, SPAN};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Rows that advance together at most.
@@ -24,13 +25,24 @@ const TILE: usize = 12;
 /// Rows of a work item: their bytes stay in the second-level cache.
 const ITEM_ROWS: usize = 48;
 
-/// Rows as bytes and scales, in scratch: `[rows][k]` bytes, then `[rows][k / 32]` f32 scales and as many sums
-/// of bytes.
+/// Rows as bytes and scales, in scratch. First the bytes, tile by tile: `[k / 4][R][4]` of the R rows that
+/// advance together, so that one pointer leads to all of them. Then scales in f32, by tiles `[k / 32][R]`,
+/// then as many offsets: -128 times the sum of a row's 32 bytes.
 #[derive(Clone, Copy)]
 struct Bytes {
     at: Floats,
     rows: usize,
     k: usize,
+    /// Rows of the largest tile.
+    most: usize,
+}
+
+/// A tile's rows at some block of k.
+#[derive(Clone, Copy)]
+struct Place {
+    codes: *mut i8,
+    scales: *mut f32,
+    offsets: *mut i32,
 }
 
 impl Bytes {
@@ -38,28 +50,43 @@ impl Bytes {
         (rows * k / 4).next_multiple_of(16) + 2 * rows * (k / SPAN)
     }
 
-    /// # Safety
-    /// `row < rows`.
+    /// Rows of the tile that begins at `row`.
     #[inline(always)]
-    unsafe fn codes(self, row: usize) -> *mut i8 {
+    fn tile(self, row: usize) -> usize {
+        match (self.rows - row).min(self.most) {
+            TILE.. => TILE,
+            6.. => 6,
+            4 | 5 => 4,
+            few => few,
+        }
+    }
+
+    /// The first row of the tile that has this one.
+    #[inline(always)]
+    fn tile_of(self, row: usize) -> usize {
+        let mut first = row / self.most * self.most;
+        while first + self.tile(first) <= row {
+            first += self.tile(first);
+        }
+        first
+    }
+
+    /// Block `b` of the tile of `count` rows from `first` on.
+    ///
+    /// # Safety
+    /// There are such a tile and such a block.
+    #[inline(always)]
+    unsafe fn place(self, first: usize, count: usize, b: usize) -> Place {
+        let scale = first * (self.k / SPAN) + b * count;
         // SAFETY: the caller's promise; scratch was sized by `floats`.
-        unsafe { self.at.at(0).cast::<i8>().add(row * self.k) }
-    }
-
-    /// # Safety
-    /// `row < rows`.
-    #[inline(always)]
-    unsafe fn scales(self, row: usize) -> *mut f32 {
-        // SAFETY: as above.
-        unsafe { self.at.at((self.rows * self.k / 4).next_multiple_of(16) + row * (self.k / SPAN)) }
-    }
-
-    /// # Safety
-    /// `row < rows`.
-    #[inline(always)]
-    unsafe fn sums(self, row: usize) -> *mut i32 {
-        // SAFETY: as above.
-        unsafe { self.scales(0).add((self.rows + row) * (self.k / SPAN)).cast() }
+        unsafe {
+            let scales = self.at.at((self.rows * self.k / 4).next_multiple_of(16));
+            Place {
+                codes: self.at.at(0).cast::<i8>().add(first * self.k + b * count * SPAN),
+                scales: scales.add(scale),
+                offsets: scales.add(self.rows * (self.k / SPAN) + scale).cast(),
+            }
+        }
     }
 }
 
@@ -76,13 +103,19 @@ impl Kernel for Quantize {
         let mut values = [0f32; SPAN];
         let mut codes = [0i8; SPAN];
         for row in self.rows {
+            let first = self.to.tile_of(row);
+            let (count, r) = (self.to.tile(first), row - first);
             for b in 0..self.to.k / SPAN {
-                // SAFETY: row and columns in range; these codes, this scale and this sum belong to this call.
+                // SAFETY: row and columns in range; these codes, scale and offset belong to this call.
                 unsafe {
                     self.x.widen::<V>(row, b * SPAN, SPAN, values.as_mut_ptr());
-                    *self.to.scales(row).add(b) = activation::encode(&values, &mut codes);
-                    *self.to.sums(row).add(b) = codes.iter().map(|code| i32::from(*code)).sum();
-                    self.to.codes(row).add(b * SPAN).cast::<[i8; SPAN]>().write(codes);
+                    let to = self.to.place(first, count, b);
+                    *to.scales.add(r) = activation::encode(&values, &mut codes);
+                    *to.offsets.add(r) = -128 * codes.iter().map(|code| i32::from(*code)).sum::<i32>();
+                    let quads = to.codes.cast::<[i8; 4]>();
+                    for (quad, four) in codes.as_chunks().0.iter().enumerate() {
+                        *quads.add(quad * count + r) = *four;
+                    }
                 }
             }
         }
@@ -101,14 +134,16 @@ struct Matmul<'a> {
 impl KernelOfBytes for Matmul<'_> {
     #[inline(always)]
     fn run<W: Bytes16>(self) {
+        const { assert!(ITEM_ROWS.is_multiple_of(W::ROWS), "tiles of an item are its own") };
+        debug_assert_eq!(self.x.most, W::ROWS);
         for unit in self.units.clone() {
             let mut row = self.rows.start;
             while row < self.rows.end {
-                let left = (self.rows.end - row).min(W::ROWS);
-                row += match left {
-                    TILE.. => self.tile::<W, TILE>(unit, row),
-                    6.. => self.tile::<W, 6>(unit, row),
-                    4 | 5 => self.tile::<W, 4>(unit, row),
+                // At most so many: what other instruction sets have is not compiled.
+                row += match self.x.tile(row).min(W::ROWS) {
+                    TILE => self.tile::<W, TILE>(unit, row),
+                    6 => self.tile::<W, 6>(unit, row),
+                    4 => self.tile::<W, 4>(unit, row),
                     3 => self.tile::<W, 3>(unit, row),
                     2 => self.tile::<W, 2>(unit, row),
                     _ => self.tile::<W, 1>(unit, row),
@@ -123,27 +158,28 @@ impl Matmul<'_> {
     #[inline(always)]
     fn tile<W: Bytes16, const R: usize>(&self, unit: usize, row: usize) -> usize {
         let per = self.w.panels_per_unit();
-        let mut sums = [0f32; 2 * TILE * PANEL];
+        let mut sums = MaybeUninit::<[f32; 2 * TILE * PANEL]>::uninit();
+        let sums = sums.as_mut_ptr().cast::<f32>();
         for half in 0..per {
             let panel = self.w.panel(unit * per + half);
-            let mut waiting = [0f32; LEVELS * TILE * PANEL];
+            let mut waiting = MaybeUninit::<[f32; LEVELS * TILE * PANEL]>::uninit();
             for leaf in 0..8 {
                 let (lo, hi) = (self.w.bounds[leaf] / SPAN, self.w.bounds[leaf + 1] / SPAN);
                 // SAFETY: panel, codes and scales cover the blocks; `waiting` and `sums` have room for R
                 // rows.
                 unsafe {
                     let acc = self.chain::<W, R>(panel, row, lo..hi, self.w.starts[leaf]);
-                    let total = fold::<W, R>(leaf, acc, waiting.as_mut_ptr());
+                    let total = fold::<W, R>(leaf, acc, waiting.as_mut_ptr().cast());
                     if leaf == 7 {
                         for (r, t) in total.iter().enumerate() {
-                            t.store(sums.as_mut_ptr().add((half * R + r) * PANEL));
+                            t.store(sums.add((half * R + r) * PANEL));
                         }
                     }
                 }
             }
         }
-        // SAFETY: `sums` is `[halves][R][16]`; these outputs belong to this call.
-        unsafe { self.finish.tile::<W::Half>(unit, row, R, sums.as_mut_ptr()) };
+        // SAFETY: `sums` is `[halves][R][16]`, all written; these outputs belong to this call.
+        unsafe { self.finish.tile::<W::Half>(unit, row, R, sums) };
         R
     }
 
@@ -162,9 +198,6 @@ impl Matmul<'_> {
         let mut acc = [W::splat(start); R];
         // SAFETY: the caller's promise; prefetches may point anywhere.
         unsafe {
-            let codes: [*const i8; R] = std::array::from_fn(|r| self.x.codes(row + r).cast_const());
-            let scales: [*const f32; R] = std::array::from_fn(|r| self.x.scales(row + r).cast_const());
-            let totals: [*const i32; R] = std::array::from_fn(|r| self.x.sums(row + r).cast_const());
             for b in blocks {
                 let at = panel.add(b * BLOCK_BYTES);
                 if R == 1 {
@@ -174,11 +207,10 @@ impl Matmul<'_> {
                     }
                 }
                 let dw = W::load_f16(at.cast());
-                let x: [*const i8; R] = std::array::from_fn(|r| codes[r].add(b * SPAN));
-                let totals: [i32; R] = std::array::from_fn(|r| *totals[r].add(b));
-                let sums = W::dots(x, totals, at.add(2 * PANEL));
+                let x = self.x.place(row, R, b);
+                let sums = W::dots::<R>(x.codes, x.offsets, at.add(2 * PANEL));
                 for r in 0..R {
-                    let dx = W::splat(*scales[r].add(b));
+                    let dx = W::splat(*x.scales.add(r));
                     acc[r] = dx.mul(dw).madd(sums[r], acc[r]);
                 }
             }
@@ -192,7 +224,7 @@ pub(super) fn linear(machine: &Machine, x: RawMat, w: &Packed, finish: Finish) -
     /// Values of x from which on their quantization is worth the other threads.
     const SHARED: usize = 1 << 14;
     machine.with_scratch(Bytes::floats(x.rows, w.k), |at| {
-        let to = Bytes { at, rows: x.rows, k: w.k };
+        let to = Bytes { at, rows: x.rows, k: w.k, most: wide::rows_of_bytes(machine.isa) };
         let quantize = |rows| simd::run(machine.isa, machine.madd, Quantize { x, to, rows });
         if x.rows * w.k < SHARED {
             quantize(0..x.rows);

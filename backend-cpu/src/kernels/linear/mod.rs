@@ -35,7 +35,7 @@ use engraft_core::mem::{Float, WeightFormat};
 use engraft_core::{Error, Result};
 use epilogue::Finish;
 use gemm::{Gemm, PackRows, Tiling};
-use gemv::{Gemv, STREAMS};
+use gemv::{Gemv, Runs};
 
 /// `y = epilogue(x w^T)`: x `[tokens, k]`, w `[n, k]`, y `[tokens, n]` (gate: `[tokens, n / 2]`).
 ///
@@ -84,8 +84,10 @@ fn check_output(op: &'static str, w: &Packed, y: RawMatMut, epilogue: &Epilogue)
 fn one_row(machine: &Machine, x: RawMat, w: &Packed, finish: Finish) -> Result<()> {
     let panels = w.units() * w.panels_per_unit();
     let go = |x: Floats| {
-        over(machine, panels, STREAMS, |range, _| {
-            simd::run(machine.isa, machine.madd, Gemv { w, x, range, finish });
+        let runs = Runs::new(machine.pool.threads(), panels);
+        machine.pool.run(runs.count(), |run, _| {
+            let range = runs.range(run);
+            wide::run_both(machine.isa, machine.madd, Gemv { w, x, range, finish });
         })
     };
     if x.dtype == Float::F32 {

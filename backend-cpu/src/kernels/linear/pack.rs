@@ -9,12 +9,13 @@
 //! ("up"): panel 2p holds 16 gate rows and panel 2p + 1 the 16 value rows that belong to them, so that one
 //! work item has both. Invariant: columns beyond the last row are zero weights.
 
-use super::panel::{PANEL, SPAN, Source};
+use super::panel::{PANEL, SPAN, Source, put_nibble};
 use super::select::{self, with_source};
 use super::{float, format, group, large, w8a8};
 use crate::kernels::AlignedBytes;
 use crate::pool::Pool;
 use crate::simd::Lanes;
+use crate::simd::wide::Lanes16;
 use crate::sum::Bounds;
 use engraft_core::mem::{Block, Float, Stored, WeightFormat};
 use engraft_core::numerics::{LEAVES, Share, leaf_bounds, leaf_bounds_of_groups};
@@ -332,9 +333,7 @@ impl Packed {
             for (k, o) in out.iter_mut().enumerate() {
                 // SAFETY: the panel covers k.
                 unsafe {
-                    let w = S::at::<V>(panel, k);
-                    w[0].store(both.as_mut_ptr());
-                    w[1].store(both.as_mut_ptr().add(8));
+                    S::at::<[V; 2]>(panel, k).store(both.as_mut_ptr());
                 }
                 *o = both[col];
             }
@@ -405,9 +404,7 @@ fn pack_block(b: Block, stored: &[u8], out: &mut [u8], j: usize) {
         }
         // With the sign that 8 less gives.
         let q = if b == Block::Q4_0 { q ^ 8 } else { q };
-        let nibble = &mut out[at + i / 2 * PANEL + j];
-        let shift = (i % 2) * 4;
-        *nibble = *nibble & !(15 << shift) | (q & 15) << shift;
+        put_nibble(&mut out[at..], i, j, q);
         if five {
             let mask = &mut out[bits + 2 * i + j / 8];
             *mask = *mask & !(1 << (j % 8)) | (q >> 4) << (j % 8);

@@ -11,7 +11,7 @@ macro_rules! with_source {
         use $crate::kernels::linear::float::{Fp4, Fp4Fine, Fp6, Fp8, Fp8Wide, Iq4, Nf4};
         use $crate::kernels::linear::format::{Bytes8, Nibbles, PlainBf16, PlainF16, PlainF32};
         use $crate::kernels::linear::group::BytesOffset;
-        use $crate::kernels::linear::large::{BytesMin, BytesOnly, Nibbles4};
+        use $crate::kernels::linear::large::{Bytes5, Bytes6, Nibbles2, Nibbles3, Nibbles4};
         match $format {
             WeightFormat::Plain(Float::F32) => {
                 type $S = PlainF32;
@@ -84,12 +84,20 @@ macro_rules! with_source {
                 type $S = Nibbles4;
                 $body
             }
-            WeightFormat::Block(Block::Q2K | Block::Q5K) => {
-                type $S = BytesMin;
+            WeightFormat::Block(Block::Q2K) => {
+                type $S = Nibbles2;
                 $body
             }
-            WeightFormat::Block(Block::Q3K | Block::Q6K) => {
-                type $S = BytesOnly;
+            WeightFormat::Block(Block::Q3K) => {
+                type $S = Nibbles3;
+                $body
+            }
+            WeightFormat::Block(Block::Q5K) => {
+                type $S = Bytes5;
+                $body
+            }
+            WeightFormat::Block(Block::Q6K) => {
+                type $S = Bytes6;
                 $body
             }
             _ => $other,

@@ -230,7 +230,8 @@ fn attention_over_pages() {
         {
             let Heads { kv_heads, k_dim, v_dim, .. } = heads;
             let stride = 70usize.div_ceil(page_size);
-            let layout = KvLayout { pages: 2 * stride, page_size, kv_heads, k_dim, v_dim, dtype };
+            let layout =
+                KvLayout { pages: 2 * stride, page_size, kv_heads, k_dim, v_dim, format: dtype.into() };
             let mut slab = b.slab(layout);
             // The last page, which ends where the slab ends, holds the last keys of the first sequence.
             let pages: Vec<u32> = (0..stride as u32).map(|p| 2 * stride as u32 - stride as u32 + p).collect();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::{bits, values};
-use engraft_core::mem::{GroupBits, Table};
+use engraft_core::mem::{GroupBits, KvFormat, Table};
 use engraft_core::ops::{
     Attend, AttendDense, Combine, Embed, ExpertLinear, GatherRows, Groups, KvAppend, KvCopyPages, KvRead,
     MarkSeen, Norm, NormWeights, Rope, RopeView, Route, Sample, Scatter, Sequences,
@@ -74,7 +74,7 @@ fn rows_at_positions_beyond_the_table_are_not_rotated() {
 }
 
 const LAYOUT: KvLayout =
-    KvLayout { pages: 3, page_size: 4, kv_heads: 2, k_dim: 3, v_dim: 5, dtype: Float::F32 };
+    KvLayout { pages: 3, page_size: 4, kv_heads: 2, k_dim: 3, v_dim: 5, format: KvFormat::Plain(Float::F32) };
 
 /// The keys of the pages in `table`, page by page; what is not written stays 9.
 fn keys(b: &mut Bench, slab: &Slab<CpuMem>, table: &[u32]) -> Vec<f32> {

@@ -79,7 +79,9 @@ fn convolutions_have_the_bits_of_matmuls_of_their_windows() {
                     let Case { taps, cols, rows, .. } = case;
                     let what =
                         format!("{taps} taps, columns {cols:?}, rows {rows:?}, {dtype}, {:?}", machine.isa);
-                    assert!(got == want, "{what}");
+                    let at = got.iter().zip(&want).position(|(got, want)| got != want);
+                    let values = at.map(|at| [got[at], want[at]]);
+                    assert!(got == want, "{what}: byte {at:?} of {}, got and wanted {values:?}", want.len());
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 mod conv;
 mod packed;
+mod w8a8;
 
 use crate::testing::{aligned, bits, bytes, loaded, machines, stored, values};
 use engraft_core::math::{self, FusedMadd, MulAdd, SeparateMadd};

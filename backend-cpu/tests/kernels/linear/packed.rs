@@ -138,6 +138,53 @@ fn matmuls_equal_those_of_decoded_weights() {
     }
 }
 
+/// Sums that end a value or a block behind 4,096, of as many rows as kernels take one by one, and more; then
+/// thousands of outputs of a row, of one format by the seed or, in a full run, of each.
+#[test]
+fn matmuls_of_the_sizes_of_models() {
+    let seed = std::env::var("ENGRAFT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1usize);
+    let full = std::env::var_os("ENGRAFT_FULL").is_some();
+    let mut formats: Vec<_> = cases().into_iter().map(|(format, _)| format).collect();
+    formats.dedup();
+    let chosen = seed % formats.len();
+    for (at, format) in formats.into_iter().enumerate() {
+        let k = format.block().map_or(4097, |block| 4096 + block.values());
+        of_size(format, (33, k), &[1, 4, 5], 1);
+        if full || at == chosen {
+            of_size(format, (4097, k), &[1], 97);
+        }
+    }
+}
+
+/// A weight of this size and so many rows; of the outputs one of `step` is compared.
+fn of_size(format: WeightFormat, (n, k): (usize, usize), counts: &[usize], step: usize) {
+    let raw = rows(format, n, k);
+    let mut w = vec![f32::NAN; n * k];
+    quant::decode_rows(format, k, &raw, &mut w).unwrap();
+    let bounds = leaf_bounds(k, 1);
+    for m in &machines(Madd::Fused) {
+        let mut p = Packed::new(format, n, k, 1, Layout::Plain).unwrap();
+        p.fill_rows(&m.pool, format, 0..n, &raw).unwrap();
+        for &t in counts {
+            let x = values(t * k, t as u64);
+            let mut y = vec![f32::NAN; t * n];
+            // SAFETY: the slices outlive the call.
+            let (xv, yv) = unsafe { (RawMat::of(&x, k), RawMatMut::of(&mut y, n)) };
+            linear(m, xv, &p, yv, &Epilogue::NONE).unwrap();
+            for i in (0..t * n).step_by(step).chain([t * n - 1]) {
+                let want = dot_ref::<FusedMadd>(&x[i / n * k..][..k], &w[i % n * k..][..k], &bounds);
+                assert_eq!(
+                    y[i].to_bits(),
+                    want.to_bits(),
+                    "{format} {n}x{k} t={t} output {i} {:?}: {} for {want}",
+                    m.isa,
+                    y[i]
+                );
+            }
+        }
+    }
+}
+
 /// Leaves of whole heads begin and end anywhere among values that share a scale: whole runs of them, parts of
 /// one, and runs that a leaf's end cuts.
 #[test]
@@ -166,7 +213,8 @@ fn leaves_that_end_among_shared_scales() {
                                 Madd::Separate => dot_ref::<SeparateMadd>(x, w, &bounds),
                             };
                             let same = got.to_bits() == want.to_bits();
-                            assert!(same, "{format} {madd:?} grain {grain} t={t} output {i} {:?}", m.isa);
+                            let what = format!("{format} {madd:?} grain {grain} t={t} {:?}", m.isa);
+                            assert!(same, "{what}, output {i}: {got:e}, not {want:e}");
                         }
                     }
                 }

@@ -145,6 +145,37 @@ impl Bench {
         })
     }
 
+    /// Nine rows at the end of 330 positions, each of which chooses two keys.
+    fn scores_in_slices(&mut self) {
+        let (rows, keys, slots, heads, low, high) = (9, 330, 336, 3, 24, 8);
+        let (q, factors) = (self.noise(rows, heads * (low + high)), self.noise(rows, heads));
+        let (low, high) = (self.noise(slots, low), self.noise(slots, high));
+        let numbers: Vec<u32> = (0..42).rev().collect();
+        let (pages, step) = (self.words(&numbers), self.words(&[0, 9, 0, 330]));
+        self.in_slices("scores of an index", [6, 9, 1], &|bench| {
+            let part = |range| step.view().slice(range).unwrap();
+            let (bounds, table_rows, kv_lens) = (part(0..2), part(2..3), part(3..4));
+            let mut out = bench.guarded(rows * keys);
+            bench.run(IndexScores {
+                q: q.view(rows).unwrap(),
+                factors: factors.view(rows).unwrap(),
+                low: low.view(slots).unwrap(),
+                high: high.view(slots).unwrap(),
+                heads,
+                scale: 0.7,
+                seqs: Sequences { bounds, table_rows, kv_lens, max_query: rows, max_keys: keys },
+                table: Table { pages: pages.view(), stride: 42 },
+                page_size: 8,
+                first: 0,
+                count: 2,
+                out: out.mat(rows, keys),
+            });
+            let scores = bench.inside(&out);
+            assert!(scores.iter().filter(|bits| **bits != 0).count() > rows * keys / 2);
+            scores
+        });
+    }
+
     fn dense_in_slices(&mut self) {
         let (rows, cols) = (9, HEADS.heads * HEADS.k_dim);
         let sinks = self.noisy_weight(1, HEADS.heads, WeightUse::Vector);
@@ -182,6 +213,7 @@ fn a_dispatch_in_slices_gives_its_bits() {
     bench.experts_in_slices(26);
     bench.attention_in_slices("attention over pages", [9, 2, 1]);
     bench.dense_in_slices();
+    bench.scores_in_slices();
 }
 
 /// Where a sum is split over lanes, and queries share their keys.

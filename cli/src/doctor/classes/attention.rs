@@ -80,7 +80,14 @@ fn tokens(size: Size) -> usize {
 /// Pages for so many positions.
 fn layout(heads: Heads, positions: usize, dtype: Float) -> KvLayout {
     let Heads { kv_heads, k_dim, v_dim, .. } = heads;
-    KvLayout { pages: positions.div_ceil(PAGE), page_size: PAGE, kv_heads, k_dim, v_dim, dtype }
+    KvLayout {
+        pages: positions.div_ceil(PAGE),
+        page_size: PAGE,
+        kv_heads,
+        k_dim,
+        v_dim,
+        format: dtype.into(),
+    }
 }
 
 /// A page table of one sequence.

@@ -255,6 +255,11 @@ impl Source for Merged {
         self.ranks.iter().for_each(|r| r.release(name));
     }
 
+    fn release_bytes(&self, bytes: &[u8]) {
+        self.whole.release_bytes(bytes);
+        self.ranks.iter().for_each(|r| r.release_bytes(bytes));
+    }
+
     fn total_bytes(&self) -> u64 {
         let bytes = |t: &TensorInfo| t.stored.bytes(t.elements()).unwrap_or(0) as u64;
         self.infos.iter().map(bytes).fold(0, u64::saturating_add)

@@ -5,10 +5,16 @@
 //! of Llama the rows of q and k are permuted (GPT-2's and BERT's are not).
 
 use super::Metadata;
+use super::families::family;
+use super::gemma4;
+use super::translation::{Seen, Translation};
+use super::words::{
+    COUNTS, EXPERTS, HEAD, KV_HEADS, NUMBERS, ROTATED, SCALING, SCALING_FACTOR, VOCABULARY, WHOLE_HEADS,
+    YARN, model_type, yarn_factor,
+};
 use crate::checkpoint::{TensorInfo, sentence::FIELD};
 use crate::{Error, Result};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
 
 /// Translates metadata to the vocabulary of `config.json`; `tensors` tell the vocabulary's size and whether
 /// the head is tied. An unknown architecture becomes `model_type` as it is called, so that policies can
@@ -27,6 +33,7 @@ pub fn config<'a>(metadata: &Metadata, tensors: impl IntoIterator<Item = &'a Ten
         "gpt2" => gpt2(&mut to)?,
         "bert" | "nomic-bert" | "jina-bert-v2" => bert(&mut to, &seen)?,
         "t5" | "t5encoder" => t5(&mut to, &seen)?,
+        gemma4::ARCH => gemma4::configuration(&mut to, &seen)?,
         _ => {
             llama(&mut to)?;
             family(&mut to, &seen)?;
@@ -36,120 +43,18 @@ pub fn config<'a>(metadata: &Metadata, tensors: impl IntoIterator<Item = &'a Ten
     if let Some(name) = metadata.str("general.name")? {
         to.put("_name_or_path", json!(name));
     }
-    let listed = metadata.u64(&format!("{arch}.vocab_size"))?.map(|n| json!(n));
+    let listed = metadata.u64(&format!("{arch}.{}", VOCABULARY.0))?.map(|n| json!(n));
     if let Some(size) = seen.vocabulary.map(|n| json!(n)).or(listed) {
-        to.put("vocab_size", size);
+        to.put(VOCABULARY.1, size);
     }
     // All published models whose feed-forward parts have no gate share the table; older files of T5 repeat it
     // as a head.
     let repeated = arch == "t5" && !seen.gated_encoder;
     to.put("tie_word_embeddings", json!(!seen.head || repeated));
-    if seen.rope_factors {
+    if seen.rope_factors && arch != gemma4::ARCH {
         to.put("engraft_rope_factors", json!("rope_freqs.weight"));
     }
     Ok(Value::Object(to.out))
-}
-
-/// What the tensor list tells.
-#[derive(Default)]
-struct Seen {
-    vocabulary: Option<usize>,
-    token_types: Option<usize>,
-    head: bool,
-    rope_factors: bool,
-    /// Biases of q, k and v.
-    qkv_bias: bool,
-    /// A second norm before attention (Falcon 40B).
-    second_norm: bool,
-    /// A gate in the encoder's feed-forward part (T5 1.1).
-    gated_encoder: bool,
-    /// Biases by distance of the second block's own (UMT5).
-    bias_of_each: bool,
-    /// Blocks with a router.
-    routed: BTreeSet<u64>,
-}
-
-impl Seen {
-    fn among<'a>(tensors: impl IntoIterator<Item = &'a TensorInfo>) -> Self {
-        let mut seen = Self::default();
-        for t in tensors {
-            match t.name.as_str() {
-                "token_embd.weight" => seen.vocabulary = t.shape.first().copied(),
-                "token_types.weight" => seen.token_types = t.shape.first().copied(),
-                "output.weight" => seen.head = true,
-                "rope_freqs.weight" => seen.rope_factors = true,
-                "blk.0.attn_q.bias" | "blk.0.attn_qkv.bias" => seen.qkv_bias = true,
-                "blk.0.attn_norm_2.weight" => seen.second_norm = true,
-                "enc.blk.0.ffn_gate.weight" => seen.gated_encoder = true,
-                "enc.blk.1.attn_rel_b.weight" => seen.bias_of_each = true,
-                other => seen.routed.extend(routed_block(other)),
-            }
-        }
-        seen
-    }
-}
-
-/// The number of the block whose router this is.
-fn routed_block(name: &str) -> Option<u64> {
-    name.strip_prefix("blk.")?.strip_suffix(".ffn_gate_inp.weight")?.parse().ok()
-}
-
-/// A config being filled.
-struct Translation<'m> {
-    metadata: &'m Metadata,
-    arch: &'m str,
-    out: Map<String, Value>,
-}
-
-impl Translation<'_> {
-    fn put(&mut self, name: &str, value: Value) {
-        self.out.insert(name.into(), value);
-    }
-
-    fn count(&self, key: &str) -> Result<Option<u64>> {
-        self.metadata.uniform_u64(&format!("{}.{key}", self.arch))
-    }
-
-    fn number(&self, key: &str) -> Result<Option<f64>> {
-        self.metadata.f64(&format!("{}.{key}", self.arch))
-    }
-
-    fn flag(&self, key: &str) -> Result<Option<bool>> {
-        self.metadata.bool(&format!("{}.{key}", self.arch))
-    }
-
-    /// Copies integers: pairs of GGUF key (without the architecture) and config name.
-    fn counts(&mut self, pairs: &[(&str, &str)]) -> Result<()> {
-        for (key, name) in pairs {
-            if let Some(n) = self.count(key)? {
-                self.put(name, json!(n));
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies numbers.
-    fn numbers(&mut self, pairs: &[(&str, &str)]) -> Result<()> {
-        for (key, name) in pairs {
-            if let Some(n) = self.number(key)? {
-                self.put(name, json!(n));
-            }
-        }
-        Ok(())
-    }
-
-    fn token_ids(&mut self) -> Result<()> {
-        for (key, name) in [
-            ("bos_token_id", "bos_token_id"),
-            ("eos_token_id", "eos_token_id"),
-            ("padding_token_id", "pad_token_id"),
-        ] {
-            if let Some(id) = self.metadata.u64(&format!("tokenizer.ggml.{key}"))? {
-                self.put(name, json!(id));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Llama, its relatives, and whatever else uses the common keys.
@@ -165,107 +70,18 @@ fn llama(to: &mut Translation) -> Result<()> {
         to.put("architectures", json!([class]));
         to.put("hidden_act", json!("silu"));
     }
-    to.counts(&[
-        ("block_count", "num_hidden_layers"),
-        ("embedding_length", "hidden_size"),
-        ("feed_forward_length", "intermediate_size"),
-        ("attention.head_count", "num_attention_heads"),
-        ("context_length", "max_position_embeddings"),
-        ("attention.sliding_window", "sliding_window"),
-    ])?;
+    to.counts(COUNTS)?;
     if experts > 0 {
-        to.counts(&[
-            ("expert_count", "num_local_experts"),
-            ("expert_used_count", "num_experts_per_tok"),
-            ("expert_feed_forward_length", "moe_intermediate_size"),
-            ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
-        ])?;
+        to.counts(EXPERTS)?;
     }
     let heads = to.count("attention.head_count")?;
-    if let Some(n) = to.count("attention.head_count_kv")?.or(heads) {
-        to.put("num_key_value_heads", json!(n));
+    if let Some(n) = to.count(KV_HEADS.0)?.or(heads) {
+        to.put(KV_HEADS.1, json!(n));
     }
-    to.numbers(&[
-        ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
-        ("attention.layer_norm_epsilon", "layer_norm_eps"),
-        ("rope.freq_base", "rope_theta"),
-    ])?;
+    to.numbers(NUMBERS)?;
     head_width(to, heads)?;
     rope_scaling(to)
 }
-
-/// What checkpoints call an architecture.
-fn model_type(arch: &str) -> &str {
-    match arch {
-        "qwen2moe" => "qwen2_moe",
-        "qwen3moe" => "qwen3_moe",
-        "gemma3" => "gemma3_text",
-        "phi2" => "phi",
-        "gptneox" => "gpt_neox",
-        other => other,
-    }
-}
-
-/// Switches that llama.cpp knows by the architecture, or sees in the tensors, and configurations name.
-fn family(to: &mut Translation, seen: &Seen) -> Result<()> {
-    match to.arch {
-        "qwen2moe" | "qwen3moe" => {
-            let norm = to.flag("expert_weights_norm")?.unwrap_or(to.arch == "qwen3moe");
-            to.put("norm_topk_prob", json!(norm));
-            let blocks = to.count("block_count")?.unwrap_or(0).min(1 << 16);
-            let dense: Vec<u64> = (0..blocks).filter(|b| !seen.routed.contains(b)).collect();
-            to.put("mlp_only_layers", json!(dense));
-        }
-        "gemma2" | "gemma3" => gemma(to)?,
-        "stablelm" | "gptneox" => {
-            let parallel = to.flag("use_parallel_residual")?.unwrap_or(to.arch == "gptneox");
-            to.put("use_parallel_residual", json!(parallel));
-            to.put("use_qkv_bias", json!(seen.qkv_bias));
-            rotated_part(to)?;
-        }
-        "phi2" => rotated_part(to)?,
-        "falcon" => {
-            let kv = to.count("attention.head_count_kv")?.unwrap_or(1);
-            to.put("new_decoder_architecture", json!(kv > 1));
-            to.put("num_kv_heads", json!(kv));
-            to.put("num_ln_in_parallel_attn", json!(1 + u64::from(seen.second_norm)));
-        }
-        _ => {}
-    }
-    Ok(())
-}
-
-/// Families that rotate a part of a head where nothing is said.
-fn rotated_part(to: &mut Translation) -> Result<()> {
-    let width = to.out.get("head_dim").and_then(Value::as_u64).filter(|w| *w > 0);
-    if let (Some(rotated), Some(width)) = (to.count("rope.dimension_count")?, width) {
-        to.put("partial_rotary_factor", json!(rotated as f64 / width as f64));
-    }
-    Ok(())
-}
-
-/// Caps, and the scale of scores: by the width of a head, in the models of 27 billion weights by that of an
-/// even share.
-fn gemma(to: &mut Translation) -> Result<()> {
-    to.numbers(&[
-        ("attn_logit_softcapping", "attn_logit_softcapping"),
-        ("final_logit_softcapping", "final_logit_softcapping"),
-    ])?;
-    to.counts(&[("attention.sliding_window_pattern", "sliding_window_pattern")])?;
-    let even = matches!((to.arch, to.count("block_count")?), ("gemma2", Some(46)) | ("gemma3", Some(62)));
-    let share = match (to.count("embedding_length")?, to.count("attention.head_count")?) {
-        (Some(width), Some(heads)) if even && heads > 0 => Some(width / heads),
-        _ => to.count("attention.key_length")?,
-    };
-    if let Some(share) = share {
-        to.put("query_pre_attn_scalar", json!(share));
-    }
-    Ok(())
-}
-
-/// Architectures whose models have no part of a head that is not rotated.
-const WHOLE_HEADS: [&str; 8] =
-    ["llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3"];
 
 /// `head_dim`, and which part of it is rotated.
 fn head_width(to: &mut Translation, heads: Option<u64>) -> Result<()> {
@@ -273,15 +89,15 @@ fn head_width(to: &mut Translation, heads: Option<u64>) -> Result<()> {
         (Some(width), Some(heads)) if heads > 0 && width % heads == 0 => Some(width / heads),
         _ => None,
     };
-    let Some(width) = to.count("attention.key_length")?.or(even) else { return Ok(()) };
-    to.put("head_dim", json!(width));
-    if let Some(v) = to.count("attention.value_length")?.filter(|v| *v != width) {
-        to.put("v_head_dim", json!(v));
+    let Some(width) = to.count(HEAD[0].0)?.or(even) else { return Ok(()) };
+    to.put(HEAD[0].1, json!(width));
+    if let Some(v) = to.count(HEAD[1].0)?.filter(|v| *v != width) {
+        to.put(HEAD[1].1, json!(v));
     }
-    if let Some(rotated) = to.count("rope.dimension_count")?.filter(|r| *r != width && width > 0) {
+    if let Some(rotated) = to.count(ROTATED)?.filter(|r| *r != width && width > 0) {
         if WHOLE_HEADS.contains(&to.arch) {
             let allowed = format!("{width}, the width of a head: this architecture rotates all of it");
-            return Err(Error::config(format!("{}.rope.dimension_count", to.arch), rotated, allowed));
+            return Err(Error::config(format!("{}.{ROTATED}", to.arch), rotated, allowed));
         }
         to.put("partial_rotary_factor", json!(rotated as f64 / width as f64));
     }
@@ -290,32 +106,34 @@ fn head_width(to: &mut Translation, heads: Option<u64>) -> Result<()> {
 
 /// `rope.scaling.*` (or the older `rope.scale_linear`) as `rope_scaling`.
 fn rope_scaling(to: &mut Translation) -> Result<()> {
-    let factor = match to.number("rope.scaling.factor")? {
+    let [kind_key, factor_key, original] = SCALING;
+    let factor = match to.number(factor_key.0)? {
         None => to.number("rope.scale_linear")?,
         found => found,
     };
     // llama.cpp takes a factor without a type as linear.
-    let kind = to.metadata.str(&format!("{}.rope.scaling.type", to.arch))?.unwrap_or("linear");
+    let kind = to.metadata.str(&format!("{}.{}", to.arch, kind_key.0))?.unwrap_or("linear");
     let Some(factor) = factor.filter(|f| *f != 0.0) else { return Ok(()) };
     if kind == "none" {
         return Ok(());
     }
     let mut scaling = Map::new();
-    scaling.insert("rope_type".into(), json!(kind));
-    scaling.insert("factor".into(), json!(factor));
-    if let Some(n) = to.count("rope.scaling.original_context_length")? {
-        scaling.insert("original_max_position_embeddings".into(), json!(n));
+    scaling.insert(kind_key.1.into(), json!(kind));
+    scaling.insert(factor_key.1.into(), json!(factor));
+    if let Some(n) = to.count(original.0)? {
+        scaling.insert(original.1.into(), json!(n));
     }
-    if let Some(extra) = to.number("rope.scaling.attn_factor")? {
+    if let Some(extra) = to.number(SCALING_FACTOR.0)? {
         // llama.cpp multiplies YaRN's own factor by it; in config.json the product is given.
-        let own = if kind == "yarn" && factor > 1.0 { 0.1 * libm::log(factor) + 1.0 } else { 1.0 };
-        scaling.insert("attention_factor".into(), json!(extra * own));
+        scaling.insert(SCALING_FACTOR.1.into(), json!(extra * yarn_factor(kind, factor)));
     }
-    for (key, name) in
-        [("rope.scaling.yarn_beta_fast", "beta_fast"), ("rope.scaling.yarn_beta_slow", "beta_slow")]
-    {
+    // As configurations have it, the whole factor.
+    if let Some(whole) = to.number("rope.scaling.yarn_attn_factor")? {
+        scaling.insert(SCALING_FACTOR.1.into(), json!(whole));
+    }
+    for (key, name) in YARN {
         if let Some(n) = to.number(key)? {
-            scaling.insert(name.into(), json!(n));
+            scaling.insert((*name).into(), json!(n));
         }
     }
     to.put("rope_scaling", Value::Object(scaling));

@@ -280,6 +280,11 @@ impl Metadata {
         self.pairs.insert(key, value)
     }
 
+    /// Takes away the pairs whose keys are not wanted.
+    pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
+        self.pairs.retain(|key, _| wanted(key));
+    }
+
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.pairs.get(key)
@@ -335,6 +340,24 @@ impl Metadata {
             }
             single => single.as_u64(),
         })
+    }
+
+    /// A list of integers, one for each layer, or one for all of `layers`.
+    pub(super) fn u64_of_layers(&self, key: &str, layers: usize) -> Result<Option<Vec<u64>>> {
+        self.typed(key, "one integer, or one for each layer", |v| match v {
+            Value::Array(Array::Numbers(list)) => {
+                let all: Option<Vec<u64>> = list.iter().map(|v| v?.as_u64()).collect();
+                all.filter(|all| all.len() == layers)
+            }
+            single => single.as_u64().map(|n| vec![n; layers]),
+        })
+    }
+
+    /// A list of booleans; none where the key has another value: some writers give a number there.
+    pub(super) fn bools(&self, key: &str) -> Option<Vec<bool>> {
+        let Value::Array(Array::Numbers(list)) = self.pairs.get(key)? else { return None };
+        let flag = |value: Option<Value>| if let Some(Value::Bool(flag)) = value { Some(flag) } else { None };
+        list.iter().map(flag).collect()
     }
 
     /// Moves a list of strings out; an absent one is empty.

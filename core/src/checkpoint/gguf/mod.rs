@@ -3,31 +3,42 @@
 //! Here: versions 2 and 3, little-endian, one file per model, plain elements, the five block formats of 32
 //! values and the five K formats. `format.rs` has the format's numbers and our bounds, `reader.rs` walks the
 //! bytes, `metadata.rs` holds the pairs, `tokenizer.rs` the vocabulary among them, `config.rs` translates the
-//! rest to the words of `config.json`, `write.rs` makes files. Not here: what tensor names mean (`policy`).
+//! rest to the words of `config.json`, `families.rs` what single ones have, `describe.rs` back, by the tables
+//! in `words.rs`; `write.rs` makes files. Not here: what tensor names mean (`policy`).
 //!
 //! Memory stays below twice the file plus a constant: lists keep the file's own packed layout, and a count is
 //! compared with the bytes that are left before anything is allocated by it.
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 mod config;
+mod describe;
+mod families;
 mod format;
+mod gemma4;
 mod metadata;
 mod reader;
 mod tokenizer;
+mod translation;
+mod words;
 pub mod write;
 
 pub use config::config;
+pub use describe::describe;
+pub(crate) use describe::written;
 pub use format::{MAGIC, MAX_ALIGNMENT, MAX_ARRAY, MAX_KEY, MAX_PAIRS, MAX_RANK, MAX_STRING, MAX_TENSORS};
+pub(crate) use format::{file_type, holds};
 pub use metadata::{Array, Kind, Metadata, Numbers, Strings, Value};
 pub use tokenizer::Tokenizer;
 
 use super::{
     Layout, ModelFiles, TensorInfo, TokenizerFiles, json,
+    packed::mxfp4,
     storage::Storage,
-    tensors::{Placed, Tensors},
+    tensors::{Placed, Tensors, View},
 };
-use crate::{Error, Result, mem::Stored};
-use format::stored;
+use crate::mem::{Block, Stored};
+use crate::{Error, Result};
+use format::{MXFP4, stored};
 use reader::{Reader, Stop};
 use std::path::PathBuf;
 
@@ -51,6 +62,8 @@ pub struct Tensor {
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
+    /// Whether the file has blocks of MXFP4 there; they are read as the blocks of Q5_0 with the same values.
+    pub mxfp4: bool,
 }
 
 /// Reads the header of a file in memory.
@@ -68,12 +81,17 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Header> {
 pub(super) fn model(path: PathBuf, storage: Storage) -> Result<ModelFiles> {
     let Header { mut metadata, tensors, .. } = read_header(&storage)?;
     let file = storage.name().to_owned();
-    let config = config(&metadata, tensors.iter().map(|t| &t.info)).map_err(|e| in_file(&file, e))?;
+    let mut config = config(&metadata, tensors.iter().map(|t| &t.info)).map_err(|e| in_file(&file, e))?;
     let tokenizer = Tokenizer::take(&mut metadata).map_err(|e| in_file(&file, e))?;
     let generation = tokenizer.generation();
-    let placed = |t: Tensor| Placed { info: t.info, shard: 0, start: t.start, end: t.end, view: None };
+    let placed = |t: Tensor| {
+        let view = t.mxfp4.then_some(View::Mxfp4);
+        Placed { info: t.info, shard: 0, start: t.start, end: t.end, view }
+    };
     let placed = tensors.into_iter().map(placed).collect();
-    let source = Box::new(Tensors::new(file, vec![storage], placed)?);
+    let source = Box::new(Tensors::new(file.clone(), vec![storage], placed)?);
+    families::long_rope(&mut config, &metadata, source.as_ref()).map_err(|e| in_file(&file, e))?;
+    gemma4::rotations(&mut config, &metadata, source.as_ref()).map_err(|e| in_file(&file, e))?;
     let tokenizer = TokenizerFiles::Gguf(Box::new(tokenizer));
     let generation = if generation.is_null() { json::empty() } else { generation };
     Ok(ModelFiles { path, layout: Layout::Gguf, config, generation, tokenizer, source })
@@ -81,9 +99,15 @@ pub(super) fn model(path: PathBuf, storage: Storage) -> Result<ModelFiles> {
 
 /// A file with the metadata of this one and no tensors.
 pub(super) fn without_tensors(storage: &Storage) -> Result<Vec<u8>> {
-    let header = read_header(storage)?;
-    let pairs = header.metadata.iter().filter(|(key, _)| !key.starts_with("split."));
-    Ok(pairs.fold(write::Writer::new(), |w, (key, value)| w.pair(key, value)).finish())
+    let metadata = own_metadata(storage)?;
+    Ok(metadata.iter().fold(write::Writer::new(), |w, (key, value)| w.pair(key, value)).finish())
+}
+
+/// All pairs of a file but those that say that it is one part of several.
+pub(super) fn own_metadata(storage: &Storage) -> Result<Metadata> {
+    let mut metadata = read_header(storage)?.metadata;
+    metadata.retain(|key| !key.starts_with("split."));
+    Ok(metadata)
 }
 
 /// Puts the file in front of a metadata error.
@@ -211,9 +235,14 @@ fn tensor(r: &mut Reader, i: usize) -> Result<Tensor, Stop> {
         shape.push(usize::try_from(d).map_err(|_| overflow(&name))?);
     }
     let values = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-    let bytes = values.and_then(|n| stored.bytes(n)).ok_or_else(|| overflow(&name))?;
+    let mxfp4 = kind == MXFP4;
+    let bytes = |n: usize| match mxfp4 {
+        true => (n / Block::VALUES).checked_mul(mxfp4::GGUF_BLOCK),
+        false => stored.bytes(n),
+    };
+    let bytes = values.and_then(bytes).ok_or_else(|| overflow(&name))?;
     let end = offset.checked_add(bytes as u64).ok_or_else(|| overflow(&name))?;
-    Ok(Tensor { info: TensorInfo { name, shape, stored }, start: offset, end })
+    Ok(Tensor { info: TensorInfo { name, shape, stored }, start: offset, end, mxfp4 })
 }
 
 /// Moves a tensor's range behind the header and checks that it lies in the file.

@@ -140,7 +140,7 @@ impl Floats {
         }
     }
 
-    /// The values in f32.
+    /// The values in f32: each times its factor, rounded once.
     fn widened(&self, source: &dyn Source) -> Result<Vec<u8>> {
         let cols = self.cols.max(1);
         let mut values = match &self.factors {
@@ -152,25 +152,45 @@ impl Floats {
                 .map(|code| small_float::E2M1[usize::from(code)])
                 .collect(),
         };
-        match &self.factors {
-            Factors::Blocks(scale, [down, across]) => {
-                let (scales, wide) = (read(source, scale)?, cols.div_ceil(*across));
-                for (row, values) in values.chunks_mut(cols).enumerate() {
-                    let scales = &scales[row / down * wide..];
-                    for (values, scale) in values.chunks_mut(*across).zip(scales) {
-                        values.iter_mut().for_each(|value| *value *= scale);
-                    }
-                }
-            }
-            Factors::Nvfp4(scale, global) => {
-                let (scales, global) = (read(source, scale)?, read(source, global)?);
-                // A value of 2 bits times a scale of 4 is exact; the division rounds.
-                for (values, scale) in values.chunks_mut(NVFP4).zip(&scales) {
-                    values.iter_mut().for_each(|value| *value = *value * scale / global[0]);
-                }
+        self.are_numbers(&values)?;
+        let (scales, [down, across]) = (self.scales(source)?, self.block());
+        let wide = cols.div_ceil(across);
+        self.are_factors(&scales, wide)?;
+        for (row, values) in values.chunks_mut(cols).enumerate() {
+            let scales = &scales[row / down * wide..];
+            for (values, scale) in values.chunks_mut(across).zip(scales) {
+                values.iter_mut().for_each(|value| *value *= scale);
             }
         }
+        self.are_numbers(&values)?;
         Ok(values.into_iter().flat_map(f32::to_le_bytes).collect())
+    }
+
+    /// Rows and columns that share a factor.
+    fn block(&self) -> [usize; 2] {
+        match &self.factors {
+            Factors::Blocks(_, block) => *block,
+            Factors::Nvfp4(..) => [1, NVFP4],
+        }
+    }
+
+    /// Refuses values that are none, by their place, as `native::rows` does.
+    fn are_numbers(&self, values: &[f32]) -> Result<()> {
+        let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+        let (row, column) = (at / self.cols.max(1), at % self.cols.max(1));
+        let what = format!("row {row}, column {column}: not a number; finite codes are expected");
+        Err(Error::tensor(&self.values.name, what))
+    }
+
+    /// The same of factors, `wide` of which belong to the rows of a block.
+    fn are_factors(&self, scales: &[f32], wide: usize) -> Result<()> {
+        let Some(at) = scales.iter().position(|scale| !scale.is_finite()) else { return Ok(()) };
+        let (Factors::Blocks(scale, _) | Factors::Nvfp4(scale, _)) = &self.factors;
+        let [down, across] = self.block();
+        let (row, column) = (at / wide.max(1) * down, at % wide.max(1) * across);
+        let what =
+            format!("a factor of {} at row {row}, column {column}; finite ones are expected", scales[at]);
+        Err(Error::tensor(&scale.name, what))
     }
 }
 

@@ -3,8 +3,41 @@
 use crate::{Error, Result};
 use serde_json::{Map, Value};
 
-/// Where a configuration says it; the second is what older files of compressed-tensors have.
-pub(super) const FIELDS: [&str; 2] = ["quantization_config", "compression_config"];
+/// Where a configuration says it; the second is what older files of compressed-tensors have, the third what
+/// models that see images may have.
+pub(super) const FIELDS: [&str; 3] =
+    ["quantization_config", "compression_config", "text_config.quantization_config"];
+
+/// The formats of compressed-tensors that are read: their tensors say which of them they are in.
+const FORMATS: [&str; 6] = [
+    "pack-quantized",
+    "int-quantized",
+    "float-quantized",
+    "naive-quantized",
+    "nvfp4-pack-quantized",
+    "dense",
+];
+
+/// What a configuration has in one of these places.
+pub(super) fn at<'a>(config: &'a Value, place: &str) -> Option<&'a Value> {
+    let there = place.split('.').try_fold(config, |object, field| object.get(field));
+    there.filter(|value| !value.is_null())
+}
+
+/// Takes what a configuration says of packing out of it.
+pub(super) fn forget(config: &mut Value) {
+    for place in FIELDS {
+        let (object, field) =
+            place.split_once('.').map_or((None, place), |(object, field)| (Some(object), field));
+        let fields = match object {
+            Some(object) => config.get_mut(object),
+            None => Some(&mut *config),
+        };
+        if let Some(fields) = fields.and_then(Value::as_object_mut) {
+            fields.remove(field);
+        }
+    }
+}
 
 /// A way of packing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +119,7 @@ impl<'a> Fields<'a> {
 /// # Errors
 /// `Config`, naming the field, for a method or a variant that cannot be read.
 pub(super) fn read(config: &Value) -> Result<Option<Said>> {
-    let found = FIELDS.iter().find_map(|field| Some((*field, config.get(field).filter(|v| !v.is_null())?)));
+    let found = FIELDS.iter().find_map(|place| Some((*place, at(config, place)?)));
     let Some((place, value)) = found else { return Ok(None) };
     let Some(map) = value.as_object() else { return Err(Error::config(place, value, "an object, or null")) };
     if map.is_empty() {
@@ -150,6 +183,17 @@ fn compressed(said: &Fields<'_>) -> Result<Method> {
         return said.refuse("transform_config", "none: rotations of activations are not there");
     }
     let groups = said.get("config_groups").and_then(Value::as_object);
+    let of_groups = groups
+        .into_iter()
+        .flatten()
+        .map(|(name, group)| (format!("config_groups.{name}.format"), group.get("format")));
+    let whole = said.get("format").filter(|format| format.as_str() != Some("mixed-precision"));
+    for (field, format) in [("format".to_string(), whole)].into_iter().chain(of_groups) {
+        let Some(format) = format.filter(|format| !format.is_null()) else { continue };
+        if !format.as_str().is_some_and(|format| FORMATS.contains(&format)) {
+            return Err(Error::config(format!("{}.{field}", said.place), format, FORMATS.join(", ")));
+        }
+    }
     let bits = |group: &Value| group.pointer("/weights/num_bits").and_then(Value::as_u64);
     if groups.is_some_and(|all| all.values().filter_map(bits).any(|bits| !matches!(bits, 4 | 8))) {
         return said.refuse("config_groups", "groups whose weights have a num_bits of 4 or 8");
@@ -209,6 +253,13 @@ mod tests {
         assert_eq!(read(&json!({"model_type": "llama"})).unwrap(), None);
         let older = json!({"compression_config": {"quant_method": "compressed-tensors"}});
         assert_eq!(read(&older).unwrap().unwrap().method, Method::CompressedTensors);
+        // As Kimi K2.5 is published.
+        let mut of_text = json!({"model_type": "any", "text_config": {"model_type": "any",
+            "quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized",
+                "config_groups": {"group_0": {"format": null, "weights": {"num_bits": 4}}}}}});
+        assert_eq!(read(&of_text).unwrap().unwrap().method, Method::CompressedTensors);
+        forget(&mut of_text);
+        assert_eq!(of_text, json!({"model_type": "any", "text_config": {"model_type": "any"}}));
     }
 
     #[test]
@@ -250,6 +301,18 @@ mod tests {
                 "7",
             ),
             (json!({"quant_method": "bitsandbytes", "load_in_8bit": true}), "load_in_8bit", "true"),
+            (
+                json!({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}),
+                "format",
+                "\"mxfp4-pack-quantized\"; allowed: pack-quantized, int-quantized",
+            ),
+            (
+                json!({"quant_method": "compressed-tensors", "format": "mixed-precision",
+                    "config_groups": {"group_1": {"format": "mxfp8-quantized", "weights": {"num_bits": 8}}}}),
+                "config_groups.group_1.format",
+                "\"mxfp8-quantized\"",
+            ),
+            (json!({"quant_method": "compressed-tensors", "format": 4}), "format", "is 4"),
             (
                 json!({"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24"}}),
                 "sparsity_config",

@@ -11,7 +11,7 @@
 mod floats;
 mod integers;
 mod method;
-mod mxfp4;
+pub(super) mod mxfp4;
 mod native;
 mod part;
 mod stated;
@@ -98,15 +98,13 @@ pub(super) fn unpacked(config: &mut Value, source: Box<dyn Source>) -> Result<Bo
         return Ok(source);
     }
     let unpacked = Unpacked::new(source, packed, &said)?;
-    if let Some(fields) = config.as_object_mut() {
-        method::FIELDS.iter().for_each(|field| drop(fields.remove(*field)));
-    }
+    method::forget(config);
     Ok(Box::new(unpacked))
 }
 
 /// Rows and columns of the blocks that share a factor.
 fn block_of(config: &Value) -> Result<[usize; 2]> {
-    let of = method::FIELDS.iter().find_map(|field| config.get(field)?.get("weight_block_size"));
+    let of = method::FIELDS.iter().find_map(|place| method::at(config, place)?.get("weight_block_size"));
     let Some(of) = of.filter(|of| !of.is_null()) else { return Ok([128, 128]) };
     let sides = of.as_array().map(|sides| sides.iter().map(Value::as_u64).collect::<Vec<_>>());
     match sides.as_deref() {
@@ -343,6 +341,10 @@ impl Source for Unpacked {
             Some(packed) => packed.parts().iter().for_each(|part| self.inner.release(&part.name)),
             None => self.inner.release(name),
         }
+    }
+
+    fn release_bytes(&self, bytes: &[u8]) {
+        self.inner.release_bytes(bytes);
     }
 
     fn total_bytes(&self) -> u64 {

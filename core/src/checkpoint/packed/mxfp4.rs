@@ -56,33 +56,56 @@ impl Mxfp4 {
     /// `Tensor` for a factor that f16 does not have; what reading raises.
     pub(super) fn read(&self, source: &dyn Source) -> Result<Vec<u8>> {
         let (codes, scales) = (source.bytes(&self.codes.name)?, source.bytes(&self.scales.name)?);
-        let size = Block::Q5_0.bytes();
-        let mut out = vec![0; scales.len() * size];
-        let whole = small_float::E2M1.map(|value| (2.0 * value) as i32);
-        let blocks = codes.as_chunks::<16>().0.iter().zip(scales.iter()).zip(out.chunks_exact_mut(size));
-        for ((codes, scale), out) in blocks {
-            let mut values = [0; Block::VALUES];
-            for (pair, byte) in values.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
-                *pair = [byte & 15, byte >> 4].map(|code| whole[usize::from(code)]);
-            }
-            block::write(Block::Q5_0, self.factor(*scale, &values)?, &values, out);
-        }
-        Ok(out)
+        let blocks = codes.as_chunks::<16>().0.iter().zip(scales.iter().copied());
+        blocks_of_q5_0(&self.scales.name, blocks, |byte| [2 * byte, 2 * byte + 1])
     }
+}
 
-    /// Half of a block's power of two.
-    fn factor(&self, scale: u8, values: &[i32]) -> Result<f16> {
-        let exponent = i32::from(scale) - BIAS - 1;
-        // Of zeros no factor matters.
-        if values.iter().all(|value| *value == 0) {
-            return Ok(f16::ZERO);
+/// Bytes of a block of MXFP4 in a GGUF file.
+pub(in crate::checkpoint) const GGUF_BLOCK: usize = 17;
+
+/// Blocks of Q5_0 with the values of GGUF's blocks of MXFP4: a scale, then codes, the second half of them in
+/// the upper bits.
+///
+/// # Errors
+/// `Tensor` for a factor that f16 does not have.
+pub(in crate::checkpoint) fn of_gguf(name: &str, bytes: &[u8]) -> Result<Vec<u8>> {
+    let blocks = bytes.as_chunks::<GGUF_BLOCK>().0.iter().map(|[scale, codes @ ..]| (codes, *scale));
+    blocks_of_q5_0(name, blocks, |byte| [byte, byte + Block::VALUES / 2])
+}
+
+/// Blocks of Q5_0 with the values of codes, whose places in a block `places` says of every byte, and scales.
+fn blocks_of_q5_0<'a>(
+    name: &str,
+    blocks: impl ExactSizeIterator<Item = (&'a [u8; 16], u8)>,
+    places: impl Fn(usize) -> [usize; 2],
+) -> Result<Vec<u8>> {
+    let size = Block::Q5_0.bytes();
+    let mut out = vec![0; blocks.len() * size];
+    let whole = small_float::E2M1.map(|value| (2.0 * value) as i32);
+    for ((codes, scale), out) in blocks.zip(out.chunks_exact_mut(size)) {
+        let mut values = [0; Block::VALUES];
+        for (i, byte) in codes.iter().enumerate() {
+            let [low, high] = places(i);
+            (values[low], values[high]) = (whole[usize::from(byte & 15)], whole[usize::from(byte >> 4)]);
         }
-        match exponent {
-            -24..=15 => Ok(f16::from_f64(libm::exp2(f64::from(exponent)))),
-            _ => {
-                let what = format!("a scale of 2^{}; allowed: 2^-23 to 2^16", exponent + 1);
-                Err(Error::tensor(&self.scales.name, what))
-            }
+        block::write(Block::Q5_0, factor(name, scale, &values)?, &values, out);
+    }
+    Ok(out)
+}
+
+/// Half of a block's power of two.
+fn factor(name: &str, scale: u8, values: &[i32]) -> Result<f16> {
+    let exponent = i32::from(scale) - BIAS - 1;
+    // Of zeros no factor matters.
+    if values.iter().all(|value| *value == 0) {
+        return Ok(f16::ZERO);
+    }
+    match exponent {
+        -24..=15 => Ok(f16::from_f64(libm::exp2(f64::from(exponent)))),
+        _ => {
+            let what = format!("a scale of 2^{}; allowed: 2^-23 to 2^16", exponent + 1);
+            Err(Error::tensor(name, what))
         }
     }
 }
@@ -132,6 +155,20 @@ mod tests {
             assert_eq!(f64::from(*got), want, "{i}");
         }
         assert!(source.notes()[0].contains("1 matrices of 4-bit floats of all experts (mxfp4)"));
+    }
+
+    #[test]
+    fn blocks_of_gguf_have_their_second_half_above() {
+        let codes: [u8; 32] = std::array::from_fn(|i| (i * 7 % 16) as u8);
+        let pairs: [u8; 16] = std::array::from_fn(|i| codes[2 * i] | codes[2 * i + 1] << 4);
+        let halves: [u8; 16] = std::array::from_fn(|i| codes[i] | codes[i + 16] << 4);
+        for scale in [120, 127, 131] {
+            let block: Vec<u8> = std::iter::once(scale).chain(halves).collect();
+            let want = blocks_of_q5_0("w", std::iter::once((&pairs, scale)), |i| [2 * i, 2 * i + 1]);
+            assert_eq!(of_gguf("w", &block).unwrap(), want.unwrap(), "scale {scale}");
+        }
+        let error = of_gguf("blk.0.ffn_up_exps.weight", &[255; 17]).unwrap_err().to_string();
+        assert!(error.contains("blk.0.ffn_up_exps.weight") && error.contains("2^128"), "{error}");
     }
 
     #[test]

@@ -33,14 +33,12 @@ impl StatedPacking {
                 "fp8, mxfp4, or none: what else becomes of a matrix its tensors say; give the folder";
             return Err(Error::config("quantization_config.quant_method", method.name(), allowed));
         }
-        let field = |name: &str| method::FIELDS.iter().find_map(|place| config.get(place)?.get(name));
+        let field = |name: &str| method::FIELDS.iter().find_map(|place| method::at(config, place)?.get(name));
         let blocks = field("weight_block_size").is_some_and(|size| !size.is_null());
         let run = if blocks { Some(block_of(config)?[1]) } else { None };
         let listed = APART.iter().filter_map(|name| field(name)?.as_array()).flatten();
         let apart = listed.filter_map(|name| name.as_str().map(str::to_owned)).collect();
-        if let Some(fields) = config.as_object_mut() {
-            method::FIELDS.iter().for_each(|place| drop(fields.remove(*place)));
-        }
+        method::forget(config);
         Ok(Some(Self { method, run, apart, notes: said.not_done }))
     }
 

@@ -390,6 +390,56 @@ fn what_is_no_number_is_refused_by_its_place() {
     }
 }
 
+/// The same where no group has such blocks, or such a factor, and values are multiplied out.
+#[test]
+fn what_is_no_number_is_refused_where_values_are_multiplied_out() {
+    let blocks = json!({"quant_method": "fp8", "weight_block_size": [128, 48]});
+    let one = json!({"quant_method": "fp8"});
+    for (dtype, code) in [(Dtype::F8_E4M3, 0x7f), (Dtype::F8_E4M3, 0xff), (Dtype::F8_E5M2, 0x7c)] {
+        let file = |code: u8| {
+            let mut bytes = vec![0x30; ROWS * COLS];
+            bytes[5 * COLS + 7] = code;
+            File::default().with("a.weight", dtype, &[ROWS, COLS], bytes)
+        };
+        for (said, name, shape, scales) in [
+            (&blocks, "a.weight_scale_inv", &[1, 2][..], vec![0.5, 0.75]),
+            (&one, "a.weight_scale", &[1][..], vec![1e-35]),
+        ] {
+            let source = file(code).floats(name, shape, scales.clone()).open(said.clone()).unwrap();
+            assert_eq!(source.find("a.weight").unwrap().stored, Stored::F32);
+            let error = source.bytes("a.weight").unwrap_err().to_string();
+            assert!(error.contains("a.weight") && error.contains("row 5, column 7: not a number"), "{error}");
+        }
+        for factor in [f32::NAN, f32::INFINITY] {
+            let file = file(0x30).floats("a.weight_scale_inv", &[1, 2], [0.5, factor]);
+            let error = file.open(blocks.clone()).unwrap().bytes("a.weight").unwrap_err().to_string();
+            let place = format!("a factor of {factor} at row 0, column 48");
+            assert!(error.contains("a.weight_scale_inv") && error.contains(&place), "{error}");
+        }
+    }
+}
+
+/// Multiplied out, a weight of NVFP4 is what a group of its codes would give: its code times the rounded
+/// quotient.
+#[test]
+fn four_bit_floats_have_one_rule() {
+    let codes: Vec<u8> = (0..ROWS * COLS / 2).map(|i| noise(i) as u8).collect();
+    let scales: Vec<u8> = (0..ROWS * COLS / 16).map(|i| noise(i + 9) as u8 & 0x77).collect();
+    let global = 3e33;
+    let file = File::default()
+        .with("a.weight_packed", Dtype::U8, &[ROWS, COLS / 2], codes.clone())
+        .with("a.weight_scale", Dtype::F8_E4M3, &[ROWS, COLS / 16], scales.clone())
+        .floats("a.weight_global_scale", &[1], [global]);
+    let source = file.open(json!({"quant_method": "compressed-tensors"})).unwrap();
+    let (stored, _, got) = weight(source.as_ref());
+    assert_eq!(stored, Stored::F32);
+    for (i, got) in got.iter().enumerate() {
+        let code = codes[i / 2] >> (4 * (i % 2)) & 15;
+        let want = small_float::E2M1[usize::from(code)] * (small_float::e4m3(scales[i / 16]) / global);
+        assert_eq!(got.to_bits(), want.to_bits(), "{i}");
+    }
+}
+
 /// Rows of whole blocks of NF4's own table stay as they are; of rows of 96 a block of 64 is in two.
 #[test]
 fn whole_blocks_of_nf4_stay_groups() {

@@ -135,7 +135,8 @@ fn place(name: &str, tensor: &Tensor, (start, end): (u64, u64)) -> Result<Placed
     if plain {
         return Ok(Placed { info, shard: 0, start: from, end: from + elements * size, view: None });
     }
-    let view = View { size: size as usize, strides: strides.iter().map(|s| (s * size) as usize).collect() };
+    let view =
+        View::Strided { size: size as usize, strides: strides.iter().map(|s| (s * size) as usize).collect() };
     Ok(Placed { info, shard: 0, start: from, end: start + (last + 1) * size, view: Some(view) })
 }
 

@@ -180,7 +180,7 @@ impl DeepSpeedConfig {
         let dtype = self.dtype.activations();
         let mut engine = EngineConfig {
             dtype,
-            kv_dtype: dtype,
+            kv_dtype: dtype.into(),
             max_context: self.max_out_tokens,
             min_context: self.min_out_tokens,
             graphs: self.graphs,

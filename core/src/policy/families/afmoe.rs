@@ -4,7 +4,7 @@
 use super::deepseek;
 use super::llama::llama_as;
 use crate::params::Act;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf, with_window};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, with_window};
 use crate::policy::moe::{BY_BIASED_SIGMOID, Routing, routed, shared_columns};
 use crate::policy::*;
 
@@ -28,7 +28,6 @@ const NAMES: Names<'_> = Names {
 pub const AFMOE: Described = Described::new(&["afmoe"], NAMES, afmoe);
 
 fn afmoe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let config = &with_window(config, 1024)?;
     let mut spec = llama_as(config, catalog, Switches { eps: 1e-5, positions: 16_384, ..LLAMA_LIKE })?;
     let every = config.size_opt(&["global_attn_every_n_layers"])?.unwrap_or(4);

@@ -5,7 +5,7 @@
 
 use super::llama::NAMES;
 use crate::params::NormKind;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder, refuse_gguf, with_window};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder, with_window};
 use crate::policy::moe::{BY_LOGIT, Routing, routed, shared_columns};
 use crate::policy::*;
 
@@ -31,7 +31,6 @@ const EXPERT_NAMES: Names<'_> = Names {
 pub const COHERE2_MOE: Described = Described::new(&["cohere2_moe"], EXPERT_NAMES, cohere2_moe);
 
 fn cohere(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let config =
         &rope::with_theta(config, if config.model_type() == "cohere" { 500_000.0 } else { 10_000.0 });
     // One tensor for all heads, each of which has values of its own.

@@ -3,7 +3,7 @@
 
 use super::llama;
 use crate::params::GroupRank;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder, refuse_gguf};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder};
 use crate::policy::moe::{BY_BIASED_SIGMOID, BY_LOGIT, Routing, routed, shared_columns};
 use crate::policy::*;
 
@@ -62,7 +62,6 @@ pub const GLM4_MOE_LITE: Described = Described::new(&["glm4_moe_lite"], LATENT_N
 pub const DOTS1: Described = Described::new(&["dots1"], NAMES, dots1);
 
 fn dots1(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let mut spec = llama::llama_as(config, catalog, LLAMA_LIKE)?;
     spec.each(|_, b| b.qk_norm = b.attn_norm.map(|norm| QkNorm::new(norm, QkSpan::Head)));
     let plain = config.index(&["max_window_layers"], 62)?;
@@ -77,7 +76,6 @@ fn dots1(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 /// # Errors
 /// `Config`, naming a field.
 pub(super) fn latent(config: &ModelConfig, catalog: Catalog<'_>, defaults: Switches) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let mut spec = decoder(config, defaults)?;
     let size = |field| config.size(&[field]);
     let (rank, rotated, plain) =
@@ -85,6 +83,7 @@ pub(super) fn latent(config: &ModelConfig, catalog: Catalog<'_>, defaults: Switc
     let (value, query_rank) = (size("v_head_dim")?, config.size_opt(&["q_lora_rank"])?);
     let (bias, mlp) = (config.flag(&["attention_bias"], false)?, config.flag(&["mlp_bias"], false)?);
     let heads = spec.blocks.first().map_or(0, |b| b.heads.heads);
+    let apart = config.is_gguf() && catalog.find("blk.0.attn_k_b.weight").is_some();
     // What says the same in another way.
     for (field, allowed) in [
         ("num_key_value_heads", [heads; 2]),
@@ -104,7 +103,7 @@ pub(super) fn latent(config: &ModelConfig, catalog: Catalog<'_>, defaults: Switc
     spec.each(|_, b| {
         // The norms between matmuls have an epsilon of their own, which no configuration names.
         let norm = b.attn_norm.map(|norm| NormSpec { eps: 1e-6, ..norm });
-        b.latent = norm.map(|norm| LatentSpec { query_rank, plain, value, norm, factor: None });
+        b.latent = norm.map(|norm| LatentSpec { query_rank, plain, value, norm, factor: None, apart });
         b.heads = Heads { kv_heads: 1, k_dim: rotated + rank, v_dim: rank, ..b.heads };
         b.scores.scale = scale as f32;
         b.bias = [bias, bias, mlp, mlp];

@@ -4,7 +4,7 @@
 use super::deepseek;
 use super::llama::{NAMES, llama_as};
 use crate::params::RouterScore;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches};
 use crate::policy::moe::{BY_BIASED_SIGMOID, Routing, routed, shared_columns};
 use crate::policy::*;
 
@@ -20,7 +20,6 @@ pub const ERNIE4_5_MOE: Described = Described::new(
 );
 
 fn ernie4_5(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let config = &rope::with_theta(config, 500_000.0);
     let defaults = Switches { eps: 1e-5, tied: true, positions: 131_072, ..LLAMA_LIKE };
     let mut spec = llama_as(config, catalog, defaults)?;

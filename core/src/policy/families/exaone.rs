@@ -4,7 +4,7 @@
 use super::deepseek;
 use super::llama::llama_as;
 use super::post_norm::local_rotations;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches};
 use crate::policy::moe::{BY_BIASED_SIGMOID, Routing, routed, shared_columns};
 use crate::policy::*;
 
@@ -12,7 +12,6 @@ use crate::policy::*;
 pub const EXAONE_MOE: Described = Described::new(&["exaone_moe"], deepseek::NAMES, exaone_moe);
 
 fn exaone_moe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     // Null says that there is none; what is not said has a default.
     let defaults = [("sliding_window", 4096), ("sliding_window_pattern", 4)];
     let unsaid = |(field, _): &(&str, u64)| !config.fields().any(|(name, _)| name == field);

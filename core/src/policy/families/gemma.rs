@@ -1,7 +1,7 @@
 //! Gemma 1, 2 and 3 (text): norm weights stored minus one, embeddings scaled by the root of the hidden size,
 //! gated GELU, a shared head. From 2 on norms before and after both parts, every other block (3: all but
 //! every sixth) with a window; 2 caps scores and logits, 3 norms queries and keys and rotates local blocks by
-//! another base. Of files with images (3, from 4B on) the text part is taken.
+//! another base.
 
 use super::llama::NAMES;
 use crate::params::Act;
@@ -25,32 +25,13 @@ pub const GEMMA: Described = Described::new(&["gemma"], NAMES, gemma);
 /// `model_type` gemma2.
 pub const GEMMA2: Described = Described::new(&["gemma2"], SANDWICH, gemma2);
 
-/// `model_type` gemma3_text, and the text part of gemma3, whose images are left out.
-pub const GEMMA3: Described = Described {
-    name: "gemma3",
-    ..Described::new(
-        &["gemma3_text", "gemma3"],
-        Names {
-            ignored: &[
-                "*rotary_emb.inv_freq",
-                "*.attn_rot_embd",
-                "lm_head.weight",
-                "*.lm_head.weight",
-                "output.weight",
-                "vision_tower.*",
-                "model.vision_tower.*",
-                "multi_modal_projector.*",
-                "model.multi_modal_projector.*",
-            ],
-            ..SANDWICH
-        },
-        gemma3,
-    )
-};
+/// `model_type` gemma3_text.
+pub const GEMMA3: Described =
+    Described { name: "gemma3", ..Described::new(&["gemma3_text"], SANDWICH, gemma3) };
 
-/// The text part's own configuration; files with images leave out what is as in the library's defaults.
-fn text_part(config: &ModelConfig) -> Result<ModelConfig> {
-    const DEFAULTS: &[(&str, u64)] = &[
+/// What the library has where a published configuration leaves it out; files of GGUF leave nothing out.
+fn with_defaults(config: &ModelConfig) -> ModelConfig {
+    const DEFAULTS: [(&str, u64); 9] = [
         ("vocab_size", 262_208),
         ("hidden_size", 2304),
         ("intermediate_size", 9216),
@@ -61,12 +42,8 @@ fn text_part(config: &ModelConfig) -> Result<ModelConfig> {
         ("max_position_embeddings", 131_072),
         ("sliding_window", 4096),
     ];
-    if config.model_type() != "gemma3" {
-        return Ok(config.clone());
-    }
-    let own = config.section("text_config")?;
-    let missing = DEFAULTS.iter().filter(|(field, _)| own.get(field).is_none());
-    Ok(missing.fold(own.clone(), |filled, (field, value)| filled.with(field, *value)))
+    let own = config.clone();
+    if config.is_gguf() { own } else { text_part::with_defaults(own, DEFAULTS) }
 }
 
 /// What all have, unrotated.
@@ -119,7 +96,7 @@ fn gemma2(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 }
 
 fn gemma3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    let config = &text_part(config)?;
+    let config = &with_defaults(config);
     let mut spec = sandwich(config)?;
     let every = config.size_opt(&["sliding_window_pattern", "_sliding_window_pattern"])?.unwrap_or(6);
     spec.slide(config, |i| (i + 1) % every != 0)?;

@@ -1,7 +1,6 @@
 //! Gemma 3n's text part: several residual streams of which a block computes one, a low-rank path next to
 //! attention, inputs of every block's own, gates that are cut off in the first blocks, values that are
-//! normed, and last blocks that read the keys and values of earlier ones. Of files with images and sound the
-//! text part is taken.
+//! normed, and last blocks that read the keys and values of earlier ones.
 
 use super::gemma4::{GEMMA4_NAMES, shared_keys};
 use crate::params::Act;
@@ -34,16 +33,12 @@ const GEMMA3N_NAMES: Names<'_> = Names {
     ..GEMMA4_NAMES
 };
 
-/// `model_type` gemma3n_text, and the text part of gemma3n, whose images and sound are left out.
+/// `model_type` gemma3n_text.
 pub const GEMMA3N: Described =
-    Described { name: "gemma3n", ..Described::new(&["gemma3n_text", "gemma3n"], GEMMA3N_NAMES, gemma3n) };
+    Described { name: "gemma3n", ..Described::new(&["gemma3n_text"], GEMMA3N_NAMES, gemma3n) };
 
-/// The text part's own configuration, with the library's defaults in the place of what is not there.
-fn text_part(config: &ModelConfig) -> Result<ModelConfig> {
-    let own = match config.model_type() {
-        "gemma3n" => config.section("text_config")?.clone(),
-        _ => config.clone(),
-    };
+/// The configuration with the library's defaults in the place of what is not there.
+fn with_defaults(config: &ModelConfig) -> ModelConfig {
     let defaults = [
         ("vocab_size", json!(262_400)),
         ("hidden_size", json!(2048)),
@@ -62,20 +57,12 @@ fn text_part(config: &ModelConfig) -> Result<ModelConfig> {
         ("final_logit_softcapping", json!(30.0)),
         ("laurel_rank", json!(64)),
     ];
-    // Null says something where a clip or a cap may be left out.
-    let missing = |field: &str| match field {
-        "altup_coef_clip" | "final_logit_softcapping" => !own.fields().any(|(name, _)| name == field),
-        _ => own.get(field).is_none(),
-    };
-    Ok(defaults
-        .into_iter()
-        .filter(|(field, _)| missing(field))
-        .fold(own.clone(), |own, (field, value)| own.with(field, value)))
+    text_part::with_defaults(config.clone(), defaults)
 }
 
 fn gemma3n(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
     refuse_gguf(config)?;
-    let config = &text_part(config)?;
+    let config = &with_defaults(config);
     let layers = config.size(&["num_hidden_layers"])?;
     let inner = columns(config, layers)?;
     let uniform = &config.with("intermediate_size", inner.first().copied().unwrap_or(1));

@@ -1,11 +1,10 @@
 //! Gemma 4's text part: Gemma 3's blocks, whose global ones have wider heads that turn in part, values that
 //! are normed or that are the keys, later blocks that read the keys and values of an earlier one, inputs of
-//! every block's own, and experts next to the dense part. Of files with images and sound the text part is
-//! taken.
+//! every block's own, and experts next to the dense part.
 
 use super::gemma::SANDWICH;
 use crate::params::{Act, NormKind, Router, RouterScore};
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder, kv_heads, refuse_gguf};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder, kv_heads};
 use crate::policy::*;
 use serde_json::json;
 
@@ -34,28 +33,25 @@ pub(super) const GEMMA4_NAMES: Names<'_> = Names {
         "*rotary_emb.inv_freq",
         "lm_head.weight",
         "*.lm_head.weight",
-        "model.vision_tower.*",
-        "model.embed_vision.*",
-        "model.audio_tower.*",
-        "model.embed_audio.*",
         // Of blocks that read another's keys and values.
         "*.self_attn.k_proj.weight",
         "*.self_attn.v_proj.weight",
         "*.self_attn.k_norm.weight",
+        "*.attn_k.weight",
+        "*.attn_v.weight",
+        "*.attn_k_norm.weight",
+        // The part of a head that turns, which the configuration says.
+        "rope_freqs.weight",
     ],
     ..SANDWICH
 };
 
-/// `model_type` gemma4_text, and the text part of gemma4, whose images and sound are left out.
+/// `model_type` gemma4_text.
 pub const GEMMA4: Described =
-    Described { name: "gemma4", ..Described::new(&["gemma4_text", "gemma4"], GEMMA4_NAMES, gemma4) };
+    Described { name: "gemma4", ..Described::new(&["gemma4_text"], GEMMA4_NAMES, gemma4) };
 
-/// The text part's own configuration, with the library's defaults in the place of what is not there.
-fn text_part(config: &ModelConfig) -> Result<ModelConfig> {
-    let own = match config.model_type() {
-        "gemma4" => config.section("text_config")?.clone(),
-        _ => config.clone(),
-    };
+/// The configuration with the library's defaults in the place of what is not there.
+fn with_defaults(config: &ModelConfig) -> ModelConfig {
     let numbers = [
         ("vocab_size", 262_144),
         ("hidden_size", 2304),
@@ -76,15 +72,11 @@ fn text_part(config: &ModelConfig) -> Result<ModelConfig> {
     });
     let defaults = numbers.into_iter().map(|(field, value)| (field, json!(value)));
     let defaults = defaults.chain([("rope_parameters", ropes)]);
-    let missing = |field: &str| own.get(field).is_none();
-    Ok(defaults
-        .filter(|(field, _)| missing(field))
-        .fold(own.clone(), |own, (field, value)| own.with(field, value)))
+    text_part::with_defaults(config.clone(), defaults)
 }
 
 fn gemma4(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
-    let config = &text_part(config)?;
+    let config = &with_defaults(config);
     if let Some(way @ ("all" | "true")) = config.text_opt(&["use_bidirectional_attention"])? {
         let allowed = "\"vision\", which is of images alone";
         return Err(Error::config("use_bidirectional_attention", format!("\"{way}\""), allowed));

@@ -4,7 +4,7 @@
 
 use super::deepseek;
 use super::llama::{NAMES, llama_as};
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches};
 use crate::policy::moe::{BY_BIASED_SIGMOID, Routing, routed, shared_columns};
 use crate::policy::*;
 
@@ -25,7 +25,6 @@ pub const GLM4: Described = Described::new(&["glm4"], GLM4_NAMES, glm4);
 pub const GLM4_MOE: Described = Described::new(&["glm4_moe"], deepseek::NAMES, glm4_moe);
 
 fn base(config: &ModelConfig, catalog: Catalog<'_>, style: RopeStyle, eps: f64) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let mut spec = llama_as(config, catalog, Switches { eps, positions: 131_072, ..LLAMA_LIKE })?;
     let bias = config.flag(&["attention_bias"], NAMES.has(config, catalog, Slot::Qkv, Part::Bias))?;
     spec.each(|_, b| b.bias = [bias, false, false, false]);

@@ -3,7 +3,7 @@
 
 use super::llama::{NAMES, llama_as};
 use crate::params::Clamp;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf, with_window};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, with_window};
 use crate::policy::moe::{BY_LOGIT, Routing, routed};
 use crate::policy::*;
 
@@ -31,7 +31,6 @@ pub const GPT_OSS: Described = Described::new(
 );
 
 fn gpt_oss(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let config = &rope::with_theta(&with_window(&stretched(config), 128)?, 150_000.0);
     let mut spec = llama_as(config, catalog, Switches { eps: 1e-5, positions: 131_072, ..LLAMA_LIKE })?;
     spec.slide(config, |i| i % 2 == 0)?;

@@ -3,7 +3,7 @@
 
 use super::llama::{NAMES, llama_as};
 use crate::params::RouterScore;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches};
 use crate::policy::moe::{BY_BIASED_SIGMOID, BY_LOGIT, Routing, routed, shared_columns};
 use crate::policy::*;
 
@@ -60,7 +60,6 @@ pub const HY_V3: Described = Described::new(
 );
 
 fn hunyuan(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let defaults = Switches { eps: 1e-5, ..LLAMA_LIKE };
     let mut spec = llama_as(&with_base(config)?, catalog, defaults)?;
     spec.each(|_, b| {
@@ -129,7 +128,6 @@ fn with_one(config: &ModelConfig, field: &str) -> Result<ModelConfig> {
 }
 
 fn hy_v3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let config = &rope::with_theta(config, 11_158_840.0);
     let mut spec = llama_as(config, catalog, Switches { eps: 1e-5, positions: 131_072, ..LLAMA_LIKE })?;
     if config.flag(&["qk_norm"], true)? {

@@ -11,7 +11,7 @@ use crate::policy::*;
 
 /// Names that most decoders of this kind share.
 pub(super) const NAMES: Names<'_> = Names {
-    prefixes: &["model.", "", "model.language_model.", "language_model.model."],
+    prefixes: &["model.", "", "model.language_model.", "language_model.model.", "model.text_model."],
     block: "layers.{}.",
     slots: &[
         (Slot::TokenEmbed, "embed_tokens"),
@@ -30,14 +30,16 @@ pub(super) const NAMES: Names<'_> = Names {
     ..Names::NONE
 };
 
-/// Buffers of old files, heads that share the token table, and blocks that predict further tokens for
-/// speculation.
+/// Buffers of old files, heads that share the token table, divisors that have become part of the
+/// configuration, and blocks that predict further tokens for speculation.
 pub(super) const IGNORED: &[&str] = &[
     "*rotary_emb.inv_freq",
     "*.attn_rot_embd",
     "lm_head.weight",
     "*.lm_head.weight",
     "output.weight",
+    "rope_factors_long.weight",
+    "rope_factors_short.weight",
     "mtp.*",
 ];
 

@@ -4,7 +4,7 @@
 
 use super::llama::{NAMES, llama_as};
 use crate::params::{NormKind, RouterScore};
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches};
 use crate::policy::moe::{BY_LOGIT, Routing, routed};
 use crate::policy::*;
 use serde_json::Value;
@@ -30,7 +30,6 @@ const LLAMA4_NAMES: Names<'_> = Names {
 pub const LLAMA4: Described = Described::new(&["llama4_text"], LLAMA4_NAMES, llama4);
 
 fn llama4(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let config = &rope::with_theta(config, 500_000.0);
     let mut spec = llama_as(config, catalog, Switches { eps: 1e-5, positions: 131_072, ..LLAMA_LIKE })?;
     spec.ropes.iter_mut().for_each(|rope| rope.style = RopeStyle::Interleaved);

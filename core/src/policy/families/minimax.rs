@@ -3,7 +3,7 @@
 
 use super::llama::{NAMES, llama_as};
 use super::mixtral::EXPERTS;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches};
 use crate::policy::moe::{BY_BIASED_SIGMOID, Routing, routed};
 use crate::policy::*;
 
@@ -24,7 +24,6 @@ pub const MINIMAX_M2: Described = Described::new(
 );
 
 fn minimax_m2(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let config = &rope::with_theta(config, 5_000_000.0);
     let mut spec = llama_as(config, catalog, Switches { positions: 196_608, ..LLAMA_LIKE })?;
     if config.flag(&["use_qk_norm"], true)? {

@@ -2,9 +2,9 @@
 //! the same in DeepSeek 3's blocks.
 
 use super::deepseek;
-use super::llama::{NAMES, llama, llama_as};
+use super::llama::{NAMES, llama, llama_as, pairs};
 use crate::params::GroupRank;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches};
 use crate::policy::moe::{BY_LOGIT, Routing, routed, shared_columns};
 use crate::policy::*;
 
@@ -12,7 +12,7 @@ use crate::policy::*;
 pub const MISTRAL: Described = Described::new(&["mistral"], NAMES, mistral);
 
 /// `model_type` ministral3.
-pub const MINISTRAL3: Described = Described::new(&["ministral3"], NAMES, ministral3);
+pub const MINISTRAL3: Described = Described::new(&["ministral3"], NAMES, ministral3).layout(pairs);
 
 /// `model_type` mistral4.
 pub const MISTRAL4: Described = Described::new(&["mistral4"], deepseek::LATENT_NAMES, mistral4);
@@ -36,7 +36,6 @@ fn grow(config: &ModelConfig, spec: &mut ModelSpec) -> Result<()> {
 }
 
 fn ministral3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let mut spec = llama_as(config, catalog, Switches { eps: 1e-5, positions: 262_144, ..LLAMA_LIKE })?;
     spec.slide(config, |_| true)?;
     grow(config, &mut spec)?;

@@ -82,7 +82,7 @@ families!(
     llama: LLAMA;
     mistral: MISTRAL, MINISTRAL3, MISTRAL4;
     smollm: SMOLLM3;
-    granite: GRANITE, GRANITE_MOE;
+    granite: GRANITE, GRANITE_MOE, GRANITE_HYBRID;
     hunyuan: HUNYUAN, HUNYUAN_MOE, HY_V3;
     ernie: ERNIE4_5, ERNIE4_5_MOE;
     seed_oss: SEED_OSS;

@@ -1,14 +1,14 @@
 //! OLMo 1: LLaMA's blocks whose LayerNorms have neither weights nor biases; OLMoE: LLaMA's blocks with
 //! experts and norms of all heads at once. Queries, keys and values of both may be held within limits.
 
-use super::llama::{NAMES, llama_as};
+use super::llama::{NAMES, llama_as, pairs};
 use crate::params::NormKind;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches};
 use crate::policy::moe::{BY_LOGIT, routed};
 use crate::policy::*;
 
 /// `model_type` olmo.
-pub const OLMO: Described = Described::new(&["olmo"], NAMES, olmo);
+pub const OLMO: Described = Described::new(&["olmo"], NAMES, olmo).layout(pairs);
 
 const EXPERT_NAMES: Names<'_> = Names {
     slots: &[
@@ -24,7 +24,6 @@ const EXPERT_NAMES: Names<'_> = Names {
 pub const OLMOE: Described = Described::new(&["olmoe"], EXPERT_NAMES, olmoe);
 
 fn olmo(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     // The configuration names no epsilon.
     let defaults = Switches { norm: NormKind::Layer, eps: 1e-5, ..LLAMA_LIKE };
     let mut spec = llama_as(config, catalog, defaults)?;
@@ -36,7 +35,6 @@ fn olmo(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 }
 
 fn olmoe(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let mut spec = llama_as(config, catalog, Switches { eps: 1e-5, positions: 4096, ..LLAMA_LIKE })?;
     spec.each(|_, b| b.qk_norm = b.attn_norm.map(|norm| QkNorm::new(norm, QkSpan::Whole)));
     spec.limit_heads(config, "clip_qkv")?;

@@ -3,7 +3,7 @@
 //! alone, EXAONE 4 rotates only those with one.
 
 use super::llama::{NAMES, llama_as};
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf, sliding_layers, with_window};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, sliding_layers, with_window};
 use crate::policy::*;
 
 /// Names of families that norm what attention gives under the name that LLaMA gives the norm before the
@@ -42,7 +42,6 @@ fn olmo2(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 
 /// Three of four blocks have a window, and a rotation that is not stretched.
 fn olmo3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let config = &with_window(config, 4096)?;
     // The newer layout has a section for either kind of block.
     let sections = ["rope_parameters.full_attention", "rope_parameters.sliding_attention"];

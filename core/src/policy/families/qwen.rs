@@ -22,11 +22,11 @@ const MOE_NAMES: Names<'_> = Names {
     ..NAMES
 };
 
-/// `model_type` qwen2.
-pub const QWEN2: Described = Described::new(&["qwen2"], NAMES, qwen2);
+/// `model_type` qwen2, and the text parts of Qwen 2 VL and 2.5 VL, which are its.
+pub const QWEN2: Described = Described::new(&["qwen2", "qwen2_vl_text", "qwen2_5_vl_text"], NAMES, qwen2);
 
-/// `model_type` qwen3.
-pub const QWEN3: Described = Described::new(&["qwen3"], NAMES, qwen3);
+/// `model_type` qwen3, and the text part of Qwen 3 VL, which is its.
+pub const QWEN3: Described = Described::new(&["qwen3", "qwen3_vl_text"], NAMES, qwen3);
 
 /// `model_type` qwen2_moe.
 pub const QWEN2_MOE: Described = Described::new(&["qwen2_moe"], MOE_NAMES, qwen2_moe);

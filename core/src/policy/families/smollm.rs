@@ -1,14 +1,13 @@
 //! SmolLM 3: LLaMA's blocks, every fourth without a rotation.
 
-use super::llama::{NAMES, llama_as};
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, refuse_gguf};
+use super::llama::{NAMES, llama_as, pairs};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches};
 use crate::policy::*;
 
 /// `model_type` smollm3.
-pub const SMOLLM3: Described = Described::new(&["smollm3"], NAMES, smollm3);
+pub const SMOLLM3: Described = Described::new(&["smollm3"], NAMES, smollm3).layout(pairs);
 
 fn smollm3(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let config = &rope::with_theta(config, 2_000_000.0);
     let mut spec = llama_as(config, catalog, Switches { tied: true, positions: 32_768, ..LLAMA_LIKE })?;
     let rotated = rotated(config, spec.blocks.len())?;

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::plan::{MOST_SPECIAL, Plan, Special};
 use super::table::Ranks;
@@ -14,6 +15,10 @@ use crate::{Error, Result};
 
 /// The file's name.
 pub(super) const NAME: &str = "tekken.json";
+/// The values of `config.version` that are published, as mistral-common 1.13 knows them. They differ in how
+/// conversations are written, not in how a text is split; v1 and v2 are SentencePiece models, and what a
+/// later one means by these fields is not known. A file without the field is read as v3, the first one.
+const VERSIONS: [&str; 5] = ["v3", "v7", "v11", "v13", "v15"];
 /// The first special tokens of files that list none.
 const USUAL: [&str; 20] = [
     "<unk>",
@@ -48,6 +53,7 @@ struct File<'a> {
 
 #[derive(Deserialize)]
 struct Config {
+    version: Option<Value>,
     pattern: String,
     default_vocab_size: u64,
     default_num_special_tokens: u64,
@@ -82,6 +88,12 @@ pub(super) fn read(settings: &Settings<'_>) -> Result<Plan> {
     let bytes = settings.files.bytes(NAME).ok_or_else(|| broken("is missing".into()))?;
     let File { config, mut vocab, special_tokens } =
         serde_json::from_slice(bytes).map_err(|e| broken(e.to_string()))?;
+    let version = config.version.as_ref().map_or(Some("v3"), Value::as_str);
+    if !version.is_some_and(|version| VERSIONS.contains(&version)) {
+        let found = config.version.unwrap_or_default().to_string();
+        let shown: String = found.chars().take(40).collect();
+        return Err(broken(format!("config.version is {shown}; allowed are {}", VERSIONS.join(", "))));
+    }
     let (size, front) = (config.default_vocab_size, config.default_num_special_tokens);
     let most = front.saturating_add(vocab.len() as u64);
     if front > MOST_SPECIAL as u64 || size <= front || size > most {

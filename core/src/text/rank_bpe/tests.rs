@@ -292,6 +292,17 @@ fn broken_tekken_files_are_refused_by_name() {
         error
     };
     let listed = |rank: u64, text: &str| json!({"rank": rank, "token_str": text});
+    for unknown in [json!("v99"), json!("99"), json!(99), json!("v1"), json!("v".repeat(1 << 16)), json!({})]
+    {
+        let said = error(&|f| f["config"]["version"] = unknown.clone());
+        let found: String = unknown.to_string().chars().take(40).collect();
+        assert!(said.contains(&format!("config.version is {found}; allowed are v3, v7, v11")), "{said}");
+    }
+    for known in [json!("v7"), json!("v11"), json!("v13"), json!("v15"), Value::Null] {
+        let mut file = good.clone();
+        file["config"]["version"] = known;
+        read("tekken.json", file.to_string().into_bytes(), &Value::Null).unwrap();
+    }
     assert!(error(&|f| f["vocab"][7]["rank"] = json!(8)).contains("token 7 of `vocab` has rank 8"));
     assert!(error(&|f| f["vocab"][7]["token_bytes"] = json!("?")).contains("rank 7 is not base 64"));
     assert!(error(&|f| f["vocab"][7] = json!({"rank": 7})).contains("token_bytes"));

@@ -190,7 +190,7 @@ fn guards_outlive_dxc() {
         Kernel::LinearLanes { weight, x, out, rows: 4, gate: false, act: false, subgroups }
     };
     let attend = |dense, distances, capped, subgroups| {
-        Kernel::Attention(Attention { dense, columns: 2, capped, subgroups, distances }, x, x)
+        Kernel::Attention(Attention { dense, columns: 2, capped, subgroups, distances }, x, x.into())
     };
     let mut all = vec![
         linear(Packing::F32, 1, false),
@@ -202,7 +202,7 @@ fn guards_outlive_dxc() {
         attend(false, false, true, true),
         attend(true, false, false, false),
         attend(true, true, false, false),
-        Kernel::AttentionTile(2, false, x, x),
+        Kernel::AttentionTile(2, false, x, x.into()),
         Kernel::Probe,
     ];
     all.extend(Reduce::ALL.map(|reduce| Kernel::Norm(Norm::Alone, x, reduce)));

@@ -131,6 +131,14 @@ impl Clock {
         }
     }
 
+    /// Orders the owner after whole operations of the caller that come before `other`, and after nothing
+    /// that has a number of its own in the present company.
+    pub(crate) fn join_chains(&mut self, other: &Clock) {
+        let mut chains = Clock::new(u32::MAX, 0);
+        chains.begin_after(Past { chains: other.chains(), ..Past::default() });
+        self.join_past(&chains);
+    }
+
     /// Orders the owner after what `other` is ordered after outside these clusters.
     pub(crate) fn join_outside(&mut self, other: &Clock, own: &Range<u32>) {
         self.join_past(other);

@@ -97,11 +97,12 @@ impl Flag {
         }
     }
 
-    /// Adds what another launch has released here, of which only whole operations count from now on.
+    /// Adds what has been released here by a company that is over: whole operations. The numbers of its
+    /// clusters are those of others from now on.
     pub(crate) fn settle(&mut self, other: &Flag) {
-        self.system.join_past(&other.system);
+        self.system.join_chains(&other.system);
         for (device, clock) in &other.device {
-            self.device.entry(*device).or_default().join_past(clock);
+            self.device.entry(*device).or_default().join_chains(clock);
         }
     }
 }
@@ -109,6 +110,7 @@ impl Flag {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::clock::Past;
 
     /// Whether an acquire at a scope, by a thread there, is ordered after a release by the first warp of
     /// cluster 0 on device 0.
@@ -120,6 +122,31 @@ mod tests {
         let mut reader = Clock::new(9, 1);
         flag.acquire(&Seat { device, cluster, rank }, acquire, &mut reader);
         reader.knows(0, 0, 1)
+    }
+
+    /// A company that is over has numbered its launches from 0, as the next one does.
+    #[test]
+    fn a_flag_of_a_company_that_is_over_says_nothing_of_the_next_ones_clusters() {
+        let past = |clusters: &[(u32, u32)]| Past {
+            clusters: clusters.iter().copied().collect(),
+            chains: [(1, 4)].into(),
+        };
+        let seat = Seat { device: 0, cluster: 9, rank: 0 };
+        let mut writer = Clock::new(9, 1);
+        writer.begin_after(past(&[(0, 3), (5, 7)]));
+        let (mut then, mut now) = (Flag::default(), Flag::default());
+        then.release(&seat, Scope::System, &writer);
+        now.settle(&then);
+        // It is behind a launch of ten clusters that has the same first number.
+        let mut reader = Clock::new(10, 1);
+        reader.begin_after(past(&[(0, 10)]));
+        reader.tick(0);
+        now.acquire(&Seat { cluster: 10, ..seat }, Scope::System, &mut reader);
+        assert!(reader.knows(9, 0, 1), "it was behind all ten");
+        assert_eq!(reader.chains(), [(1, 4)].into());
+        let mut other = Clock::new(0, 1);
+        now.acquire(&Seat { cluster: 0, ..seat }, Scope::System, &mut other);
+        assert!(!other.knows(5, 0, 1), "nothing has ordered it behind cluster 5 of its own company");
     }
 
     #[test]

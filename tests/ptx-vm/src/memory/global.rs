@@ -123,9 +123,9 @@ impl GlobalShadow {
         }
     }
 
-    /// Shows what has been done with each word, ascending: allocation, offset and the access. `released` is
-    /// what the launch has released to others.
-    pub(crate) fn touched(&mut self, released: &Clock, see: &mut dyn FnMut(usize, usize, Seen)) {
+    /// Shows what has been done with each word, or with a line whose words have one history, ascending:
+    /// allocation, offsets and the access. `released` is what the launch has released to others.
+    pub(crate) fn touched(&mut self, released: &Clock, mut see: impl FnMut(usize, Range<usize>, Seen)) {
         let GlobalShadow { pages, parts, readers, .. } = self;
         for (allocation, pages) in pages.iter_mut().enumerate() {
             for (at, page) in pages.iter_mut().enumerate() {
@@ -133,10 +133,17 @@ impl GlobalShadow {
                 for (line, cells) in lines.iter_mut().enumerate() {
                     let offset = (at * PAGE + line) * LINE;
                     let cells = cells.all(parts);
-                    for word in 0..LINE / 4 {
-                        let cell = &cells[word.min(cells.len() - 1)];
-                        let seen = cell.touched(readers, released);
-                        seen.into_iter().flatten().for_each(|seen| see(allocation, offset + 4 * word, seen));
+                    let bytes = if cells.len() == 1 { LINE } else { 4 };
+                    let mut range = offset..offset + bytes;
+                    for cell in cells {
+                        let [write, read] = cell.touched(readers, released);
+                        if let Some(seen) = write {
+                            see(allocation, range.clone(), seen);
+                        }
+                        if let Some(seen) = read {
+                            see(allocation, range.clone(), seen);
+                        }
+                        range = range.end..range.end + bytes;
                     }
                 }
             }

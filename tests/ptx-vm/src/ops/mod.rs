@@ -21,6 +21,7 @@ pub(crate) mod heap;
 pub(crate) mod integer;
 pub(crate) mod matrix;
 pub(crate) mod mbarrier;
+pub(crate) mod pairs;
 pub(crate) mod print;
 pub(crate) mod reduce;
 pub(crate) mod space;
@@ -200,6 +201,9 @@ pub(crate) fn decode<'a>(l: &mut Lowering<'a>, i: &'a Instruction, guard: Option
 
 /// Arithmetic and logic, by type.
 fn arithmetic(d: &mut Decoder<'_, '_>) -> Result<Op, Error> {
+    if let Some(op) = pairs::decode(d) {
+        return op;
+    }
     let ty = d.variant.rest().last().and_then(|t| Type::parse(t));
     match ty {
         Some(Type::Pred) => compare::logic(d),

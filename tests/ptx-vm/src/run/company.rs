@@ -5,7 +5,7 @@
 //! them, and flags carry what is released from one to the other. When none waits any more the company is
 //! over, and of what was released only the caller's whole operations are remembered.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub struct Standing {
     pub at: u64,
     /// Of each chain, the last operation that it is ordered behind, itself included.
     pub clock: BTreeMap<u64, u64>,
+    /// Chains that are over: it is ordered behind all of them, whatever `clock` says.
+    pub over: Arc<BTreeSet<u64>>,
 }
 
 /// A launch of the company.
@@ -79,7 +81,11 @@ impl Common {
         // What it releases itself.
         past.chains.insert(standing.chain, standing.at.saturating_sub(1));
         for member in &self.members {
-            let known = standing.clock.get(&member.standing.chain).copied().unwrap_or(0);
+            let chain = member.standing.chain;
+            let known = match standing.over.contains(&chain) {
+                true => u64::MAX,
+                false => standing.clock.get(&chain).copied().unwrap_or(0),
+            };
             if let Some(ended) = member.ended.as_ref().filter(|_| known >= member.standing.at) {
                 past.clusters.insert(member.own.start, member.own.end);
                 start.join_outside(ended, &member.own);

@@ -9,7 +9,8 @@
 //! with both instructions. So the launch goes on for a while behind such a read, even when one fault is all
 //! that is wanted.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use super::schedule::Plan;
 use super::{Cluster, Grid, Spot, Stop, Warp};
@@ -195,17 +196,18 @@ pub(crate) fn touched(
     if !plan.options.track_accesses {
         return Vec::new();
     }
-    shadow.touched(released, &mut |allocation, offset, seen| {
+    shadow.touched(released, |allocation, offsets, seen| {
         let Seen { write, strong, late, by } = seen;
-        let start = memory.at(allocation).base + offset as u64;
+        let base = memory.at(allocation).base;
+        let range = base + offsets.start as u64..base + offsets.end as u64;
         match all.last_mut() {
             Some((last, line))
-                if last.range.end == start
+                if last.range.end == range.start
                     && (last.write, last.strong, last.late, *line) == (write, strong, late, by) =>
             {
-                last.range.end += 4;
+                last.range.end = range.end;
             }
-            _ => all.push((Touched { range: start..start + 4, write, strong, late, by: None }, by)),
+            _ => all.push((Touched { range, write, strong, late, by: None }, by)),
         }
     });
     for Freed { range, line, by: (cluster, warp, count) } in std::mem::take(&mut shadow.freed) {
@@ -213,6 +215,10 @@ pub(crate) fn touched(
         all.push((Touched { range, write: true, strong: false, late, by: None }, Some(line)));
     }
     all.sort_by_key(|(touched, _)| touched.range.start);
-    let by = |line: Option<u32>| line.and_then(|at| plan.program.lines.get(at as usize)).cloned();
-    all.into_iter().map(|(touched, line)| Touched { by: by(line), ..touched }).collect()
+    // A few instructions stand for many ranges.
+    let mut known: BTreeMap<u32, Option<Arc<Instruction>>> = BTreeMap::new();
+    let mut by = |at: u32| {
+        known.entry(at).or_insert_with(|| plan.program.lines.get(at as usize).cloned().map(Arc::new)).clone()
+    };
+    all.into_iter().map(|(touched, line)| Touched { by: line.and_then(&mut by), ..touched }).collect()
 }

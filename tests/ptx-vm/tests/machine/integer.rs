@@ -73,6 +73,28 @@ fn add_sub_mul() {
     check(cases);
 }
 
+/// Of each half of two words, the upper one first.
+fn halves(a: u64, b: u64, f: impl Fn(u64, u64) -> i64) -> u64 {
+    [16, 0].iter().fold(0, |out, at| out << 16 | f(a >> at & 0xffff, b >> at & 0xffff) as u64 & 0xffff)
+}
+
+#[test]
+fn pairs_of_halves() {
+    let cases: &[Case<'_>] = &[
+        ("add.u16x2 %r10, %r0, %r1;", 'r', |a, b, _| halves(a, b, |a, b| (a + b) as i64)),
+        ("add.s16x2 %r10, %r0, %r1;", 'r', |a, b, _| halves(a, b, |a, b| h(a) + h(b))),
+        ("min.u16x2 %r10, %r0, %r1;", 'r', |a, b, _| halves(a, b, |a, b| a.min(b) as i64)),
+        ("max.u16x2 %r10, %r0, %r1;", 'r', |a, b, _| halves(a, b, |a, b| a.max(b) as i64)),
+        ("min.s16x2 %r10, %r0, %r1;", 'r', |a, b, _| halves(a, b, |a, b| h(a).min(h(b)))),
+        ("max.s16x2 %r10, %r0, %r1;", 'r', |a, b, _| halves(a, b, |a, b| h(a).max(h(b)))),
+        ("min.s16x2.relu %r10, %r0, %r1;", 'r', |a, b, _| halves(a, b, |a, b| h(a).min(h(b)).max(0))),
+        ("max.relu.s16x2 %r10, %r0, %r1;", 'r', |a, b, _| halves(a, b, |a, b| h(a).max(h(b)).max(0))),
+        ("min.relu.s32 %r10, %r0, %r1;", 'r', |a, b, _| u(s(a).min(s(b)).max(0))),
+        ("max.s32.relu %r10, %r0, %r1;", 'r', |a, b, _| u(s(a).max(s(b)).max(0))),
+    ];
+    check(cases);
+}
+
 #[test]
 fn division_signs_and_extremes() {
     let cases: &[Case<'_>] = &[

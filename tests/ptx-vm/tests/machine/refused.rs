@@ -30,6 +30,9 @@ fn unknown_opcodes_variants_and_operands() {
         "lop3.b32 %r1, %r2, %r3, %r1, 300;",
         "tex.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [t, {%f1,%f2}];",
         "cvt.rn.satfinite.e2m1x2.f32 %h1, %f1, %f2;",
+        "sub.u16x2 %r1, %r2, %r3;",
+        "max.relu.u16x2 %r1, %r2, %r3;",
+        "add.relu.s32 %r1, %r2, %r3;",
     ] {
         let ptx = module(&format!(
             ".visible .entry k() {{\n.reg .b16 %h<4>; .reg .b32 %r<5>; .reg .f32 %f<5>; .reg .b64 %rd<5>; .reg .f64 %fd<4>; .reg .pred %p<3>;\n{text}\nret; }}"

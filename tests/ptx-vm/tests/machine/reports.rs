@@ -1,6 +1,7 @@
 //! What is told of a fault: both instructions of a race, source lines, every distinct one; and what counts as
 //! one.
 
+use ptx_vm::fault::demangled;
 use ptx_vm::{Barriers, Fault, FaultKind, Launch, Options, Touched, launch_all};
 
 use crate::harness::{Arg, Bench, module, schedules};
@@ -154,6 +155,17 @@ fn races_name_both_instructions_with_their_source_lines() {
         let fault = first(body, 128, &Options::default()).expect("a race");
         assert_eq!(fault.other.expect("both").text, earlier);
     }
+}
+
+/// numba's tags say how it has compiled a function; tags of C++ are a part of the name.
+#[test]
+fn names_are_shown_without_the_tags_of_numba() {
+    let long = "cw51cXTLSUwv1sDUaKthqaNgoKmjgMVuW1AiA8rAEg2UjxRKtuAIAMYDWpKAqkSkPiQB1BQFk0DyoW21Oizc1a0UoPGnDpQE8oxrNQE_3d";
+    let tagged = format!("_ZN8__main__5scaleB2v1B{}{long}E5ArrayIfLi1E1C7mutable7alignedEx", long.len());
+    assert_eq!(demangled(&tagged), "__main__::scale(Array<float, 1, C, mutable, aligned>, long long)");
+    assert_eq!(demangled("_Z4nameB5cxx11i"), "name[abi:cxx11](int)");
+    assert_eq!(demangled("_Z1fB2v1i"), "f[abi:v1](int)");
+    assert_eq!(demangled("plain"), "plain");
 }
 
 #[test]

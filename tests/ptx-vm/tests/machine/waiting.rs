@@ -76,7 +76,7 @@ impl Bench {
         // A chain of operations for each device.
         self.operations += 2;
         let (chain, at) = (device as u64 + 1, self.operations);
-        let standing = Standing { chain, at, clock: [(chain, at)].into() };
+        let standing = Standing { chain, at, clock: [(chain, at)].into(), ..Standing::default() };
         let options = Options { schedule, ..Options::default() };
         self.company.begin(&self.instances[device], "swap", launch, standing, &mut self.memory, &options)
     }

@@ -6,7 +6,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{BinOp, Expr, Token};
 
-/// Lines of `assert!(a == b)` and `assert!(a == b && c == d)` without a message.
+/// Lines of `assert!(a == b)` and `assert!(a == b && c == d)` without a message that has values in it.
 pub fn bare(text: &str) -> Vec<usize> {
     let parsed = syn::parse_file(text).unwrap_or_else(|e| panic!("{e}: {text}"));
     let mut reader = Reader(Vec::new());
@@ -21,8 +21,8 @@ impl<'ast> Visit<'ast> for Reader {
         let name = item.path.segments.last().map(|segment| segment.ident.to_string());
         let arguments = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(item.tokens.clone());
         if let (Some("assert" | "prop_assert" | "debug_assert"), Ok(arguments)) = (name.as_deref(), arguments)
-            && arguments.len() == 1
-            && equality(&arguments[0])
+            && arguments.first().is_some_and(equality)
+            && !arguments.iter().nth(1).is_some_and(shows)
         {
             self.0.push(item.path.span().start().line);
         }
@@ -33,7 +33,13 @@ impl<'ast> Visit<'ast> for Reader {
     fn visit_item_const(&mut self, _: &'ast syn::ItemConst) {}
 }
 
-/// Whether an expression is an equality, or several.
+/// Whether a message has values in it.
+fn shows(message: &Expr) -> bool {
+    let Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = message else { return true };
+    text.value().replace("{{", "").contains('{')
+}
+
+/// Whether an expression is an equality, or several: of values, or of their bits.
 fn equality(expression: &Expr) -> bool {
     match expression {
         Expr::Binary(binary) => match binary.op {

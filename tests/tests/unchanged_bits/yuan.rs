@@ -2,10 +2,13 @@
 //! here in f64, token by token and without a cache; then the laws, since its blocks keep more of every
 //! position than keys and values.
 
-use crate::described::{Matrix, Tensors, attend, close, matvec, rms, rotated, widened, write};
+use crate::described::{Matrix, Tensors, attend, close, matvec, rotated, widened, write};
 use crate::whole;
-use conformance::backends::{self, adapters, cuda, cuda_names, wgpu};
+use conformance::backends::{adapters, cuda, cuda_names, wgpu};
 use conformance::dice::Dice;
+use conformance::named;
+use conformance::trials::Named;
+use engraft_core::backend::Backend;
 use engraft_core::config::EngineConfig;
 use engraft_core::engine::{Batch, Engine, ForwardWant, Kept, Layers, Output, Pick, Request, Want};
 use engraft_core::kv::HostPages;
@@ -16,6 +19,24 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+
+/// The laws, by name.
+pub const TESTS: &[Named] = &named![
+    random_weights_give_what_the_description_gives,
+    nothing_depends_on_batch_mates_chunks_or_pages,
+    hits_forks_and_a_store_take_what_filters_keep,
+    a_saved_request_takes_what_filters_keep,
+    a_preemption_before_any_step_changes_no_bit,
+    chunks_pages_and_recorded_steps_change_nothing,
+];
+pub const ON_CUDA: &[Named] = &named![
+    hits_forks_and_a_store_take_what_filters_keep_on_cuda,
+    chunks_pages_and_recorded_steps_change_nothing_on_cuda
+];
+pub const ON_WGPU: &[Named] = &named![
+    hits_forks_and_a_store_take_what_filters_keep_on_wgpu,
+    chunks_pages_and_recorded_steps_change_nothing_on_wgpu
+];
 
 const HIDDEN: usize = 32;
 const HEADS: usize = 4;
@@ -75,6 +96,12 @@ fn config() -> Value {
         "intermediate_size": INNER, "vocab_size": VOCAB, "rms_norm_eps": EPS, "max_position_embeddings": 64,
         "hidden_act": "silu", "tie_word_embeddings": false, "use_shareqk": false,
     })
+}
+
+/// RMSNorm.
+fn rms(w: &[f32], eps: f64, x: &[f64]) -> Vec<f64> {
+    let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+    x.iter().zip(w).map(|(v, w)| v / (mean + eps).sqrt() * f64::from(*w)).collect()
 }
 
 /// A convolution over two steps: `weight[o][i][0]` meets the step before, which is zero before the first.
@@ -148,7 +175,6 @@ fn prompts() -> Vec<Vec<u32>> {
     [1, 2, 3, 9, 17].iter().enumerate().map(prompt).collect()
 }
 
-#[test]
 fn random_weights_give_what_the_description_gives() {
     let split = tensors();
     for (variant, tensors) in [("q and k", split.clone()), ("one tensor", one_tensor(split.clone()))] {
@@ -183,7 +209,6 @@ fn run(dir: &Path, config: EngineConfig, order: &[usize], at_once: bool) -> Run 
     ids.values().map(|id| (sampled[id].clone(), engine.take_kept(*id).unwrap())).collect()
 }
 
-#[test]
 fn nothing_depends_on_batch_mates_chunks_or_pages() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &config(), &tensors());
@@ -213,11 +238,14 @@ fn nothing_depends_on_batch_mates_chunks_or_pages() {
     }
 }
 
-/// What a filter keeps of a position goes with its page: to those whose prompts begin alike, and to forks.
-#[test]
-fn hits_and_forks_take_what_filters_keep() {
-    let dir = tempfile::tempdir().unwrap();
-    write(dir.path(), &config(), &tensors());
+/// What a filter keeps of a position goes with its page: to those whose prompts begin alike, so many tokens;
+/// to forks behind so many tokens; to host memory and back.
+fn pages_take_what_filters_keep<B: Backend>(
+    backend: &Arc<B>,
+    dir: &Path,
+    shared: impl Iterator<Item = usize>,
+    forked: impl Iterator<Item = usize>,
+) {
     let sizes = |prefix_cache| EngineConfig {
         page_size: 4,
         page_seed: Some(5),
@@ -226,15 +254,15 @@ fn hits_and_forks_take_what_filters_keep() {
         ..usual()
     };
     let request = || Request { prompt: prompts()[4].clone(), max_new_tokens: 8, ..Request::default() };
-    let run = |engine: &mut Engine<Cpu>| {
+    let run = |engine: &mut Engine<B>| {
         let id = engine.put(request()).unwrap();
         let sampled = engine.run().unwrap().remove(&id).unwrap();
         assert_eq!(sampled.len(), 8);
         sampled
     };
-    let want = run(&mut whole::open(&cpu(Madd::Fused), dir.path(), sizes(false)));
-    for alike in 0..=17 {
-        let mut engine = whole::open(&cpu(Madd::Fused), dir.path(), sizes(true));
+    let want = run(&mut whole::open(backend, dir, sizes(false)));
+    for alike in shared {
+        let mut engine = whole::open(backend, dir, sizes(true));
         let mut other = request();
         other.prompt[alike..].iter_mut().for_each(|token| *token = (*token + 1) % VOCAB as u32);
         engine.put(other).unwrap();
@@ -244,7 +272,7 @@ fn hits_and_forks_take_what_filters_keep() {
     }
     // What leaves for host memory takes what the filters keep along.
     let small = EngineConfig { kv_pages: Some(8), ..sizes(true) };
-    let mut engine = whole::open(&cpu(Madd::Fused), dir.path(), small);
+    let mut engine = whole::open(backend, dir, small);
     engine.set_page_store(HostPages::new(1 << 20)).unwrap();
     for other in 0..3 {
         let mut request = request();
@@ -254,13 +282,44 @@ fn hits_and_forks_take_what_filters_keep() {
         assert_eq!(run(&mut engine), want, "round {other}");
     }
     assert!(engine.prefix_stats().restored >= 4, "{:?}", engine.prefix_stats());
-    for stop in 1..7 {
-        let mut engine = whole::open(&cpu(Madd::Fused), dir.path(), sizes(false));
+    for stop in forked {
+        let mut engine = whole::open(backend, dir, sizes(false));
         let (id, mut out) = (engine.put(request()).unwrap(), Vec::new());
         (0..stop).for_each(|_| engine.step(&mut out).unwrap());
         let fork = engine.fork(id, request().sampling, 0).unwrap();
         assert!(engine.cancel(id).unwrap());
         assert_eq!(engine.run().unwrap()[&fork], want[stop..], "forked behind {stop} tokens");
+    }
+}
+
+fn hits_forks_and_a_store_take_what_filters_keep() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &config(), &tensors());
+    pages_take_what_filters_keep(&cpu(Madd::Fused), dir.path(), 0..=17, 1..7);
+}
+
+/// What devices are asked for: tokens that are alike, and tokens behind which a request is forked.
+const ON_DEVICES: ([usize; 3], [usize; 2]) = ([6, 12, 17], [2, 5]);
+
+fn hits_forks_and_a_store_take_what_filters_keep_on_cuda() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &config(), &tensors());
+    let (shared, forked) = ON_DEVICES;
+    for name in cuda_names() {
+        for mode in [Mode::Reference, Mode::Invariant] {
+            let gpu = cuda(&name, mode).unwrap();
+            pages_take_what_filters_keep(&gpu, dir.path(), shared.into_iter(), forked.into_iter());
+        }
+    }
+}
+
+fn hits_forks_and_a_store_take_what_filters_keep_on_wgpu() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &config(), &tensors());
+    let (shared, forked) = ON_DEVICES;
+    for name in adapters() {
+        let gpu = wgpu(Some(&name), false).unwrap();
+        pages_take_what_filters_keep(&gpu, dir.path(), shared.into_iter(), forked.into_iter());
     }
 }
 
@@ -281,7 +340,6 @@ fn caches(engine: &mut Engine<Cpu>, id: u64) -> Vec<[Vec<f32>; 2]> {
 
 /// A request that is saved takes what filters keep along to pages of another size: queries and keys behind
 /// are filtered with what the position before had. Behind any number of tokens.
-#[test]
 fn a_saved_request_takes_what_filters_keep() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &config(), &tensors());
@@ -319,7 +377,6 @@ fn a_saved_request_takes_what_filters_keep() {
 
 /// A request that gives its pages up before any of its steps finds what filters keep in the prefix cache, or
 /// computes it anew.
-#[test]
 fn a_preemption_before_any_step_changes_no_bit() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &config(), &tensors());
@@ -364,23 +421,31 @@ fn a_preemption_before_any_step_changes_no_bit() {
     }
 }
 
-/// Chunks, pages and recorded steps on every backend that is there; in reference mode the CPU's bits.
-#[test]
-fn gpus_keep_the_laws() {
-    let missing = backends::missing_here();
-    assert!(missing.is_empty(), "{} asks for {}", backends::REQUIRE, missing.join(", "));
+fn chunks_pages_and_recorded_steps_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &config(), &tensors());
     let case = dir.path().to_str().unwrap();
     whole::laws(&cpu(Madd::Fused), &cpu(Madd::Fused), case, Float::Bf16);
+}
+
+/// In reference mode the CPU's bits.
+fn chunks_pages_and_recorded_steps_change_nothing_on_cuda() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &config(), &tensors());
+    let case = dir.path().to_str().unwrap();
     for name in cuda_names() {
         whole::laws(&cuda(&name, Mode::Reference).unwrap(), &cpu(Madd::Fused), case, Float::F32);
         whole::laws(&cuda(&name, Mode::Invariant).unwrap(), &cpu(Madd::Fused), case, Float::Bf16);
     }
+}
+
+fn chunks_pages_and_recorded_steps_change_nothing_on_wgpu() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &config(), &tensors());
+    let case = dir.path().to_str().unwrap();
     for name in adapters() {
         let gpu = wgpu(Some(&name), false).unwrap();
         whole::laws(&gpu, &cpu(Madd::Separate), case, Float::F32);
         whole::laws(&gpu, &cpu(Madd::Separate), case, Float::Bf16);
     }
-    println!("{} CUDA devices, {} adapters", cuda_names().len(), adapters().len());
 }

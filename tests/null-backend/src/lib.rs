@@ -27,13 +27,16 @@ pub use steps::{Failure, Name};
 pub use stream::{NullGraph, NullStream, NullTicket};
 
 use engraft_core::backend::{Backend, Board, Caps, Communicator, Coverage, HostGroup};
-use engraft_core::mem::{Device, DeviceMem, Float, HostWeight, KvLayout, StepShape, Weight, WeightInfo};
+use engraft_core::mem::{
+    Device, DeviceMem, Float, HostWeight, KvFormat, KvLayout, StepShape, Weight, WeightInfo,
+};
 use engraft_core::numerics::{Madd, Mode, Numerics};
 use engraft_core::ops::Signature;
 use engraft_core::{Error, Result};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// The backend.
 #[derive(Debug)]
@@ -46,6 +49,8 @@ pub struct Null {
     fault: AtomicU32,
     /// Of so many reads one takes long; 0: none.
     waits_every: AtomicU64,
+    /// How long, in nanoseconds.
+    waits: AtomicU64,
     /// What steps, tokens and keys cost, in nanoseconds; and the sum so far.
     costs: Costs,
     spent: AtomicU64,
@@ -96,7 +101,7 @@ struct Memory {
 }
 
 /// How long a read takes that takes long.
-const WAIT: std::time::Duration = std::time::Duration::from_micros(100);
+const WAIT: Duration = Duration::from_micros(100);
 
 /// Bytes that an allocation takes whole.
 pub const GRANULE: u64 = 2 << 20;
@@ -134,12 +139,14 @@ impl Null {
         let caps = Caps {
             device: "none".into(),
             dtypes: vec![Float::F32],
+            kv_formats: KvFormat::PLAIN.to_vec(),
             graphs: true,
             asynchronous: true,
             memory_bytes: None,
             slab_bytes: None,
         };
         let [counted, allocated, waits_every, spent] = [const { AtomicU64::new(0) }; 4];
+        let waits = AtomicU64::new(WAIT.as_nanos() as u64);
         let (fails_in, fault) = (AtomicU64::new(u64::MAX), AtomicU32::new(0));
         let costs = Costs::default();
         let (follows, failures) = (AtomicBool::new(false), Mutex::new(Vec::new()));
@@ -149,6 +156,7 @@ impl Null {
             fails_in,
             fault,
             waits_every,
+            waits,
             costs,
             spent,
             counted,
@@ -202,6 +210,12 @@ impl Null {
         self.waits_every.store(reads, Relaxed);
     }
 
+    /// Lets every read take so long; zero: none takes long.
+    pub fn wait_for(&self, time: Duration) {
+        self.waits.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        self.wait_every(u64::from(!time.is_zero()));
+    }
+
     /// Nanoseconds that a device would have taken so far.
     pub fn spent(&self) -> u64 {
         self.spent.load(Relaxed)
@@ -218,7 +232,7 @@ impl Null {
     fn wait_now_and_then(&self) {
         let every = self.waits_every.load(Relaxed);
         if every > 0 && self.counted().is_multiple_of(every) {
-            std::thread::sleep(WAIT);
+            std::thread::sleep(Duration::from_nanos(self.waits.load(Relaxed)));
         }
     }
 
