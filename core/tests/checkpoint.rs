@@ -311,7 +311,6 @@ fn llama_metadata_becomes_a_config() {
     got["rope_scaling"].as_object_mut().unwrap().remove("attention_factor");
     want["tie_word_embeddings"] = json!(false);
     want["head_dim"] = json!(16);
-    want["engraft_rope_factors"] = json!("rope_freqs.weight");
     assert_eq!(got, want);
     let linear = config(with("llama", &[], &[("rope.scale_linear", 2.0)]));
     assert_eq!(linear["rope_scaling"], json!({"rope_type": "linear", "factor": 2.0}));

@@ -115,6 +115,27 @@ pub fn hostile_texts() -> Vec<Vec<u8>> {
             "{head}{}.visible .entry k() {{ call f0; ret; }}",
             many(&|i| format!(".func f{i}() {{ call f{}; call f{}; ret; }}", i + 1, i + 1), 40)
         ),
+        // Nothing is emitted; many kernels; instructions that nobody knows, inlined.
+        format!(
+            "{head}{}.visible .entry k() {{ call f0; ret; }}",
+            many(&|i| format!(".func f{i}() {{ {} }}", format!("call f{};", i + 1).repeat(4)), 30)
+        ),
+        format!(
+            "{head}{}.func f20() {{ ret; }}{}",
+            many(&|i| format!(".func f{i}() {{ call f{}; call f{}; ret; }}", i + 1, i + 1), 20),
+            many(&|i| format!(".visible .entry k{i}() {{ call f0; ret; }}"), 500)
+        ),
+        format!(
+            "{head}{}.func f16() {{ frob /*{}*/; ret; }}.visible .entry k() {{ call f0; ret; }}",
+            many(&|i| format!(".func f{i}() {{ call f{}; call f{}; ret; }}", i + 1, i + 1), 16),
+            "a".repeat(50_000)
+        ),
+        format!("{head}{}", ".extern .func f();".repeat(8_000)),
+        format!("{head}{}", ".extern .global .u32 g;".repeat(8_000)),
+        format!(
+            "{head}.func f() {{ .reg .pred %p<65536>; }} .visible .entry k() {{ {} }}",
+            "call f;".repeat(9_000)
+        ),
         format!(
             "{head}.visible .entry k({}.param .u64 p) {{ ret; }}",
             many(&|i| format!(".param .u64 p{i},"), 5_000)

@@ -106,17 +106,20 @@ fn rounded<C: Codes, const N: usize>(
     raw: &mut [u8],
 ) {
     let parts = values.as_chunks::<N>().0;
-    let wish = |x| if least < 0 { around_zero::<C, N>(x) } else { with_minimum::<C, N>(x) };
+    let mut w = [0.0; Block::LARGE];
+    let w = w.as_chunks_mut::<N>().0;
+    w.iter_mut().zip(parts).for_each(|(w, x)| *w = weights(x));
+    let wish = |x, w| if least < 0 { around_zero::<C, N>(x, w) } else { with_minimum::<C, N>(x, w) };
     let mut wishes = [Wish::default(); Block::LARGE / PART];
-    wishes.iter_mut().zip(parts).for_each(|(to, x)| *to = wish(x));
+    wishes.iter_mut().zip(parts.iter().zip(&*w)).for_each(|(to, (x, w))| *to = wish(x, w));
     let largest = |most: f32, v: f32| if v.abs() > most.abs() { v } else { most };
     let scale = wishes.iter().map(|wish| wish.scale).fold(0.0, largest);
     let minimum = wishes.iter().map(|wish| wish.minimum).fold(0.0, largest);
     // To the end that reaches further.
     let (d, e) = (step(scale / if least < 0 { least } else { most } as f32), step(minimum / most as f32));
     put_halves(block, raw, d, e);
-    for (p, (x, wish)) in parts.iter().zip(wishes).enumerate() {
-        let (scales, codes) = settled::<C, N>(x, wish, [d.to_f32(), e.to_f32()], [least, most]);
+    for (p, ((x, w), wish)) in parts.iter().zip(&*w).zip(wishes).enumerate() {
+        let (scales, codes) = settled::<C, N>(x, w, wish, [d.to_f32(), e.to_f32()], [least, most]);
         put_scale(block, raw, p * (N / PART), scales);
         for (i, code) in codes.into_iter().enumerate() {
             put_code(block, raw, p * N + i, C::stored(code));
@@ -145,15 +148,14 @@ fn weights<const N: usize>(x: &[f32; N]) -> [f32; N] {
 
 /// Scale and minimum, not negative, of codes from zero: the distance between the ends is tried as one code
 /// less to one code more than there are.
-fn with_minimum<C: Codes, const N: usize>(x: &[f32; N]) -> Wish {
-    let w = weights(x);
+fn with_minimum<C: Codes, const N: usize>(x: &[f32; N], w: &[f32; N]) -> Wish {
     let (low, high) = x.iter().fold((0f32, f32::NEG_INFINITY), |(low, high), v| (low.min(*v), high.max(*v)));
     if high <= low {
         return Wish { scale: 0.0, minimum: -low };
     }
     let (range, top) = (high - low, C::ENDS[1]);
     let codes = |places: f32| -> [f32; N] { from_fn(|i| C::nearest((x[i] - low) * (places / range))) };
-    let error = |wish: Wish, q: &[f32; N]| squares(x, &w, wish, q);
+    let error = |wish: Wish, q: &[f32; N]| squares(x, w, wish, q);
     let plain = Wish { scale: range / top, minimum: -low };
     let mut best = (error(plain, &codes(top)), plain);
     let [all, sum] = sums::<N, 2>(|i| [w[i], w[i] * (x[i] - low)]);
@@ -179,8 +181,7 @@ fn with_minimum<C: Codes, const N: usize>(x: &[f32; N]) -> Wish {
 
 /// The scale, of either sign, of codes on both sides of zero: the value of largest magnitude is tried at and
 /// next to either end.
-fn around_zero<C: Codes, const N: usize>(x: &[f32; N]) -> Wish {
-    let w = weights(x);
+fn around_zero<C: Codes, const N: usize>(x: &[f32; N], w: &[f32; N]) -> Wish {
     let extreme = x.iter().fold(0f32, |most, v| if v.abs() > most.abs() { *v } else { most });
     let mut best = (0.0, 0.0);
     for end in C::ENDS {
@@ -201,11 +202,11 @@ fn around_zero<C: Codes, const N: usize>(x: &[f32; N]) -> Wish {
 /// `s` and `t` next to what a part wishes for, and what its codes stand for.
 fn settled<C: Codes, const N: usize>(
     x: &[f32; N],
+    w: &[f32; N],
     wish: Wish,
     [d, e]: [f32; 2],
     [least, most]: [i32; 2],
 ) -> ((i32, i32), [f32; N]) {
-    let w = weights(x);
     // Of no step: 0 / 0 becomes 0.
     let near = |wish: f32, step: f32| (libm::roundf(wish / step) as i32).clamp(least, most);
     let (s, t) = (near(wish.scale, d), near(wish.minimum, e));
@@ -216,7 +217,7 @@ fn settled<C: Codes, const N: usize>(
             let wish = Wish { scale: d * s as f32, minimum: e * t as f32 };
             let factor = if wish.scale == 0.0 { 0.0 } else { 1.0 / wish.scale };
             let q = from_fn(|i| C::nearest((x[i] + wish.minimum) * factor));
-            let error = squares(x, &w, wish, &q);
+            let error = squares(x, w, wish, &q);
             if error < best.0 {
                 best = (error, (s, t), q);
             }

@@ -61,7 +61,7 @@ pub struct Instruction {
     /// The line in the module's PTX text, from 1.
     pub line: u32,
     /// The instruction as written.
-    pub text: String,
+    pub text: Arc<str>,
     /// `file:line` of the source, where the compiler noted it (`.loc`).
     pub source: Option<Arc<str>>,
 }

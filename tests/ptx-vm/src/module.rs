@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::code::{Program, SHARED_START};
-use crate::lower::Functions;
+use crate::lower::Context;
 use crate::text::parser;
 use crate::text::syntax::{Function, Initial, Item, Linkage, Space};
 use crate::{Error, Memory, lower, mutant};
@@ -160,7 +160,6 @@ impl Module {
             globals: vec![],
             initial: vec![],
         };
-        let mut names = HashMap::new();
         for v in file.variables.iter().filter(|v| matches!(v.space, Space::Global | Space::Const)) {
             if v.linkage == Linkage::Extern {
                 return Err(Error::Unsupported {
@@ -169,7 +168,6 @@ impl Module {
                     what: "a variable of another text: link the texts first".into(),
                 });
             }
-            names.insert(v.name.clone(), module.globals.len());
             module.globals.push(Global {
                 name: v.name.clone(),
                 bytes: v.bytes(),
@@ -177,11 +175,12 @@ impl Module {
             });
             module.initial.push(Initialiser { width: v.ty.bytes(), values: v.initial.clone(), line: v.line });
         }
-        let functions = Functions::new(&file, &text);
+        let context = Context::new(&file, &text);
+        let functions = &context.functions;
         for (v, initial) in module.globals.iter().zip(&mut module.initial) {
             for value in &mut initial.values {
                 if let Initial::Address(name, offset) = value
-                    && !names.contains_key(name)
+                    && context.global(name).is_none()
                     && let Some(index) = functions.get(name)
                 {
                     *value = Initial::Bits(functions.address(index).wrapping_add_signed(*offset));
@@ -194,7 +193,7 @@ impl Module {
                 });
             }
             let unknown = initial.values.iter().find_map(|v| match v {
-                Initial::Address(name, _) if !names.contains_key(name) => Some(name),
+                Initial::Address(name, _) if context.global(name).is_none() => Some(name),
                 _ => None,
             });
             if let Some(name) = unknown {
@@ -202,7 +201,7 @@ impl Module {
             }
         }
         for f in file.functions.iter().filter(|f| f.entry && f.body.is_some()) {
-            let (program, parameters) = lower::kernel(&file, f, &functions, &names)?;
+            let (program, parameters) = lower::kernel(&context, f)?;
             module.kernels.push(describe(f, &program, parameters));
             module.programs.push(program);
         }
@@ -215,12 +214,9 @@ impl Module {
     /// [`Error::Syntax`].
     pub fn refusals(text: &str) -> Result<Vec<Error>, Error> {
         let file = parser::parse(text)?;
-        let functions = Functions::new(&file, text);
-        let variables = file.variables.iter().filter(|v| matches!(v.space, Space::Global | Space::Const));
-        let globals: HashMap<String, usize> =
-            variables.enumerate().map(|(i, v)| (v.name.clone(), i)).collect();
+        let context = Context::new(&file, text);
         let kernels = file.functions.iter().filter(|f| f.entry && f.body.is_some());
-        Ok(kernels.flat_map(|f| lower::refusals(&file, f, &functions, &globals)).collect())
+        Ok(kernels.flat_map(|f| lower::refusals(&context, f)).collect())
     }
 
     /// The opcodes of the text, each with the number of times it stands there, ascending.
@@ -276,6 +272,14 @@ impl Instance {
         for global in &module.globals {
             addresses.push(memory.allocate(device, global.bytes)?);
         }
+        // Of equal names the first.
+        let named: HashMap<&str, u64> = module
+            .globals
+            .iter()
+            .zip(&addresses)
+            .rev()
+            .map(|(g, &address)| (g.name.as_str(), address))
+            .collect();
         for (at, (global, initial)) in module.globals.iter().zip(&module.initial).enumerate() {
             // What has no initial value starts as zero.
             memory.fill(addresses[at], global.bytes, &[0])?;
@@ -283,8 +287,7 @@ impl Instance {
                 let bits = match value {
                     Initial::Bits(n) => *n,
                     Initial::Address(name, offset) => {
-                        let target = module.globals.iter().position(|g| g.name == *name);
-                        target.map_or(0, |t| addresses[t]).wrapping_add_signed(*offset)
+                        named.get(name.as_str()).copied().unwrap_or(0).wrapping_add_signed(*offset)
                     }
                 };
                 let to = addresses[at] + i as u64 * u64::from(initial.width);

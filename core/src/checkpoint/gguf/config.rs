@@ -51,9 +51,6 @@ pub fn config<'a>(metadata: &Metadata, tensors: impl IntoIterator<Item = &'a Ten
     // as a head.
     let repeated = arch == "t5" && !seen.gated_encoder;
     to.put("tie_word_embeddings", json!(!seen.head || repeated));
-    if seen.rope_factors && arch != gemma4::ARCH {
-        to.put("engraft_rope_factors", json!("rope_freqs.weight"));
-    }
     Ok(Value::Object(to.out))
 }
 

@@ -13,7 +13,6 @@ pub(super) struct Seen {
     pub vocabulary: Option<usize>,
     pub token_types: Option<usize>,
     pub head: bool,
-    pub rope_factors: bool,
     /// Biases of q, k and v.
     pub qkv_bias: bool,
     /// Biases of the row that latent attention keeps.
@@ -43,7 +42,6 @@ impl Seen {
                 "token_embd.weight" => seen.vocabulary = t.shape.first().copied(),
                 "token_types.weight" => seen.token_types = t.shape.first().copied(),
                 "output.weight" => seen.head = true,
-                "rope_freqs.weight" => seen.rope_factors = true,
                 "blk.0.attn_q.bias" | "blk.0.attn_qkv.bias" => seen.qkv_bias = true,
                 "blk.0.attn_kv_a_mqa.bias" => seen.latent_bias = true,
                 "blk.0.attn_q_norm.weight" => seen.qk_norm = true,

@@ -64,8 +64,7 @@ fn choose<'u, 'a>(
         })
     };
     let Some(&definition) = strong.first().copied().or_else(weak).or_else(common) else {
-        let wanted: Vec<_> =
-            all.iter().filter(|s| units[s.unit].wanted().any(|w| w.name == s.name)).collect();
+        let wanted: Vec<_> = all.iter().filter(|s| units[s.unit].wants(s)).collect();
         let built_in = all.iter().filter(|s| s.is_built_in()).max_by_key(|s| s.align);
         return match (built_in, wanted.first()) {
             (Some(symbol), _) => Ok(Some(symbol)),
@@ -115,14 +114,18 @@ fn rename<'u, 'a>(
 ) -> HashMap<(usize, &'a str), String> {
     let all = || units.iter().flat_map(|u| &u.symbols);
     let mut taken: HashSet<&str> = all().filter(|s| !own(s)).map(|s| s.name).collect();
-    let mut renamed = HashMap::new();
+    let (mut renamed, mut given) = (HashMap::new(), HashSet::new());
     for symbol in all().filter(&own) {
-        if !taken.insert(symbol.name) {
+        let place = (symbol.unit, symbol.name);
+        // What stands twice in one text has one name there.
+        if !taken.insert(symbol.name) && !renamed.contains_key(&place) {
             let new = (symbol.unit..).map(|n| format!("{}_text{n}", symbol.name));
-            let free = new.into_iter().find(|new| {
-                units.iter().all(|u| !u.has_word(new)) && !renamed.values().any(|other| other == new)
-            });
-            renamed.insert((symbol.unit, symbol.name), free.unwrap_or_default());
+            let free = new
+                .into_iter()
+                .find(|new| units.iter().all(|u| !u.has_word(new)) && !given.contains(new))
+                .unwrap_or_default();
+            given.insert(free.clone());
+            renamed.insert(place, free);
         }
     }
     renamed

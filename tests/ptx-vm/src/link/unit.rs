@@ -1,6 +1,6 @@
 //! One text: what it defines, what it declares, what it uses.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::Input;
@@ -8,7 +8,7 @@ use crate::Error;
 use crate::lower::Shape;
 use crate::text::lexer::{Kind, Token, tokens};
 use crate::text::parser;
-use crate::text::syntax::{File, Linkage, Space};
+use crate::text::syntax::{File, Function, Linkage, Space};
 
 /// Functions that the machine itself has.
 const BUILT_IN: [&str; 4] = ["vprintf", "__assertfail", "malloc", "free"];
@@ -60,6 +60,8 @@ pub(super) struct Unit<'a> {
     pub(super) symbols: Vec<Symbol<'a>>,
     /// How often each word stands in the text.
     words: HashMap<&'a str, usize>,
+    /// How often each name is declared.
+    declared: HashMap<&'a str, usize>,
 }
 
 impl<'a> Unit<'a> {
@@ -67,20 +69,25 @@ impl<'a> Unit<'a> {
         let bad = |e: Error| Error::Input { name: input.name.into(), what: e.to_string() };
         let file = parser::parse(input.text).map_err(bad)?;
         let tokens = tokens(input.text).map_err(bad)?;
-        let mut words = HashMap::new();
-        for token in &tokens {
-            if let Kind::Word(word) = token.kind {
-                *words.entry(word).or_default() += 1;
-            }
-        }
+        let words = counts(tokens.iter().filter_map(|t| match t.kind {
+            Kind::Word(word) => Some(word),
+            _ => None,
+        }));
         let symbols = symbols(number, &file, input.text, &words).map_err(bad)?;
+        let declared = counts(symbols.iter().map(|s| s.name));
         let File { version, target, sources, .. } = file;
-        Ok(Unit { name: input.name, text: input.text, tokens, version, target, sources, symbols, words })
+        let (name, text) = (input.name, input.text);
+        Ok(Unit { name, text, tokens, version, target, sources, symbols, words, declared })
     }
 
     /// Names that another text has to define.
     pub(super) fn wanted(&self) -> impl Iterator<Item = &Symbol<'a>> {
-        self.symbols.iter().filter(|s| !s.defined && !s.is_built_in() && self.uses(s))
+        self.symbols.iter().filter(|s| self.wants(s))
+    }
+
+    /// Whether another text has to define a symbol of this one.
+    pub(super) fn wants(&self, symbol: &Symbol<'_>) -> bool {
+        !symbol.defined && !symbol.is_built_in() && self.uses(symbol)
     }
 
     /// Whether a word stands in the text.
@@ -90,9 +97,17 @@ impl<'a> Unit<'a> {
 
     /// Whether a declared name stands anywhere but in its declarations.
     fn uses(&self, symbol: &Symbol<'_>) -> bool {
-        let declared = self.symbols.iter().filter(|s| s.name == symbol.name).count();
-        self.words.get(symbol.name).is_some_and(|&n| n > declared)
+        self.words.get(symbol.name) > self.declared.get(symbol.name)
     }
+}
+
+/// How often each is there.
+fn counts<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, usize> {
+    let mut counts = HashMap::new();
+    for name in names {
+        *counts.entry(name).or_default() += 1;
+    }
+    counts
 }
 
 fn symbols<'a>(
@@ -104,9 +119,11 @@ fn symbols<'a>(
     // The name as the text has it, so that it lives as long.
     let name = |name: &str| words.get_key_value(name).map_or("", |(word, _)| *word);
     let mut out = Vec::new();
+    // A declaration of several variables is one span.
+    let together: HashSet<usize> =
+        file.variables.windows(2).filter(|w| w[0].span == w[1].span).map(|w| w[0].span.start).collect();
     for v in &file.variables {
-        let lonely = file.variables.iter().filter(|other| other.span == v.span).count() == 1;
-        if !lonely {
+        if together.contains(&v.span.start) {
             let what =
                 format!("`{}`: texts to link declare one variable at a time", text[v.span.clone()].trim());
             return Err(Error::Syntax { line: v.line, what });
@@ -122,11 +139,11 @@ fn symbols<'a>(
             head: 0..0,
         });
     }
+    let bodies = file.functions.iter().filter(|f| f.body.is_some()).map(|f| &f.name);
+    let elsewhere: HashSet<&String> = bodies.chain(file.aliases.iter().map(|alias| &alias.name)).collect();
     for f in &file.functions {
         // A declaration of what follows says nothing new.
-        let twice = file.functions.iter().any(|other| other.name == f.name && other.body.is_some())
-            || file.aliases.iter().any(|alias| alias.name == f.name);
-        if f.body.is_none() && twice {
+        if f.body.is_none() && elsewhere.contains(&f.name) {
             continue;
         }
         out.push(Symbol {
@@ -140,8 +157,10 @@ fn symbols<'a>(
             head: f.head.clone(),
         });
     }
+    // Of equal names the first.
+    let functions: HashMap<&String, &Function> = file.functions.iter().rev().map(|f| (&f.name, f)).collect();
     for alias in &file.aliases {
-        let Some(f) = file.functions.iter().find(|f| f.name == alias.name) else { continue };
+        let Some(f) = functions.get(&alias.name) else { continue };
         out.push(Symbol {
             name: name(&alias.name),
             unit,

@@ -42,17 +42,17 @@ impl<'a> Lowering<'a> {
             self.emit(guard, Op::Trap("a device-side assertion failed"));
             return Ok(());
         }
-        if name == "vprintf" && !self.functions.has_body(self.file, name) {
+        if name == "vprintf" && !self.context.functions.has_body(self.context.file, name) {
             return self.print(actual, guard);
         }
-        let Some(index) = self.functions.get(name) else {
+        let Some(index) = self.context.functions.get(name) else {
             return self.unsupported(format!("no function `{name}`"));
         };
-        if matches!(name.as_str(), "malloc" | "free") && self.file.functions[index].body.is_none() {
+        if matches!(name.as_str(), "malloc" | "free") && self.context.file.functions[index].body.is_none() {
             return self.heap(index, actual, guard);
         }
         // By its own name, whatever alias calls it.
-        let own = &self.file.functions[index].name;
+        let own = &self.context.file.functions[index].name;
         if self.calls.contains(own) || self.calls.len() >= CALLS {
             return self.unsupported(format!(
                 "`{own}` is recursive or more than {CALLS} calls deep; calls are inlined"
@@ -79,12 +79,13 @@ impl<'a> Lowering<'a> {
 
     /// The body of a function, which returns to a label.
     fn inline(&mut self, index: usize, actual: Actual<'_>, end: u32) -> Result<(), Error> {
-        let file = self.file;
+        let file = self.context.file;
         let function = &file.functions[index];
         let name = &function.name;
         let Some(body) = &function.body else {
             return self.unsupported(format!("function `{name}` has no body"));
         };
+        self.spend((function.returns.len() + function.parameters.len()) as u64)?;
         let formal: Vec<&Variable> = function.returns.iter().chain(&function.parameters).collect();
         if function.returns.len() != actual.results.len()
             || function.parameters.len() != actual.arguments.len()
@@ -144,8 +145,10 @@ impl<'a> Lowering<'a> {
         self.emit(None, Op::Nop);
         let mut targets = Vec::new();
         for index in candidates {
+            let function = &self.context.file.functions[index];
+            self.spend(1 + (function.returns.len() + function.parameters.len()) as u64)?;
             let refused = self.refused(index, given, wanted.as_ref(), label);
-            let mut target = CallTarget { address: self.functions.address(index), to: 0, refused };
+            let mut target = CallTarget { address: self.context.functions.address(index), to: 0, refused };
             if target.refused.is_none() {
                 target.to = self.new_label();
                 self.labels[target.to as usize] = self.program.code.len() as u32;
@@ -167,7 +170,7 @@ impl<'a> Lowering<'a> {
         wanted: Option<&Shape>,
         label: &str,
     ) -> Option<Box<str>> {
-        let function = &self.file.functions[index];
+        let function = &self.context.file.functions[index];
         let (name, own) = (&function.name, Shape::of(function));
         let why = match wanted {
             _ if self.calls.contains(name) || self.calls.len() >= CALLS => {
@@ -185,12 +188,12 @@ impl<'a> Lowering<'a> {
     /// The functions that an indirect call with this label can reach, and the shape that it says they have.
     fn candidates(&mut self, label: &str) -> Result<(Vec<usize>, Option<Shape>), Error> {
         if let Some(prototype) = self.find(|s| s.prototypes.get(label).copied()) {
-            return Ok((self.functions.taken().to_vec(), Some(Shape::of(prototype))));
+            return Ok((self.context.functions.taken().to_vec(), Some(Shape::of(prototype))));
         }
         let Some(names) = self.find(|s| s.tables.get(label).copied()) else {
             return self.unsupported(format!("no prototype and no call targets `{label}`"));
         };
-        let index = |name: &String| match self.functions.get(name) {
+        let index = |name: &String| match self.context.functions.get(name) {
             Some(index) => Ok(index),
             None => self.unsupported(format!("call target `{name}` is no function")),
         };
@@ -214,7 +217,7 @@ impl<'a> Lowering<'a> {
 
     /// Lowers a call of `malloc` or `free` that no text defines.
     fn heap(&mut self, index: usize, actual: Actual<'_>, guard: Option<Test>) -> Result<(), Error> {
-        let file = self.file;
+        let file = self.context.file;
         let function = &file.functions[index];
         let (returns, shape) = (usize::from(function.name == "malloc"), Shape::of(function));
         let wanted = Shape { returns: vec![8; returns], parameters: vec![8] };

@@ -6,18 +6,21 @@
 //! `.local` variables share one area of local memory per thread, each with its own place.
 
 mod call;
+mod context;
 mod functions;
+mod operand;
 mod source;
 
+pub(crate) use context::Context;
 pub(crate) use functions::{Functions, Shape};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::Error;
-use crate::code::{Address, Code, Constant, Op, Program, SHARED_START, Special, Test, special};
+use crate::code::{Code, Constant, Op, Program, SHARED_START, Test};
 use crate::ops;
 use crate::registers::{Pred, Slot};
-use crate::text::syntax::{File, Function, Instruction, Item, Loc, Operand, Space, Variable};
+use crate::text::syntax::{Function, Instruction, Item, Loc, Operand, Space, Variable};
 use crate::text::types::Type;
 
 /// Instructions of one kernel, calls inlined.
@@ -54,9 +57,7 @@ struct Scope<'a> {
 
 /// The state of lowering one kernel.
 pub(crate) struct Lowering<'a> {
-    file: &'a File,
-    functions: &'a Functions,
-    globals: &'a HashMap<String, usize>,
+    context: &'a Context<'a>,
     pub(crate) program: Program,
     scopes: Vec<Scope<'a>>,
     constants: HashMap<(Constant, bool), Slot>,
@@ -66,51 +67,55 @@ pub(crate) struct Lowering<'a> {
     returns: Vec<Option<u32>>,
     calls: Vec<String>,
     /// Errors of instructions, when all of them are wanted.
-    collected: Option<Vec<Error>>,
+    collected: Option<Refusals>,
     /// The instruction being lowered.
     line: u32,
-    text: String,
+    text: Arc<str>,
     /// What each `.loc` says.
     sources: HashMap<Loc, Option<Arc<str>>>,
+    /// A limit is passed: nothing that follows is lowered.
+    full: bool,
 }
 
-/// What cannot be lowered in a kernel: every instruction, not only the first.
-pub(crate) fn refusals(
-    file: &File,
-    entry: &Function,
-    functions: &Functions,
-    globals: &HashMap<String, usize>,
-) -> Vec<Error> {
-    let mut l = Lowering::new(file, entry, functions, globals);
-    l.collected = Some(Vec::new());
+/// Instructions that cannot be lowered.
+#[derive(Default)]
+struct Refusals {
+    errors: Vec<Error>,
+    /// Where they stand in the tree.
+    seen: HashSet<*const Instruction>,
+}
+
+impl Refusals {
+    fn note(&mut self, i: &Instruction, error: Error) {
+        if self.seen.insert(std::ptr::from_ref(i)) {
+            self.errors.push(error);
+        }
+    }
+}
+
+/// What cannot be lowered in a kernel: every instruction, not only the first, and each once, however often the
+/// function that it stands in is inlined.
+pub(crate) fn refusals<'a>(context: &'a Context<'a>, entry: &'a Function) -> Vec<Error> {
+    let mut l = Lowering::new(context, entry);
+    l.collected = Some(Refusals::default());
     let fatal = l.run(entry).err();
-    l.collected.unwrap_or_default().into_iter().chain(fatal).collect()
+    l.collected.unwrap_or_default().errors.into_iter().chain(fatal).collect()
 }
 
-/// Lowers a kernel. `functions` and `globals` give the indices of the file's functions and of the module's
-/// variables.
-pub(crate) fn kernel(
-    file: &File,
-    entry: &Function,
-    functions: &Functions,
-    globals: &HashMap<String, usize>,
+/// Lowers a kernel.
+pub(crate) fn kernel<'a>(
+    context: &'a Context<'a>,
+    entry: &'a Function,
 ) -> Result<(Program, Vec<crate::Parameter>), Error> {
-    let mut l = Lowering::new(file, entry, functions, globals);
+    let mut l = Lowering::new(context, entry);
     let parameters = l.run(entry)?;
     Ok((l.program, parameters))
 }
 
 impl<'a> Lowering<'a> {
-    fn new(
-        file: &'a File,
-        entry: &Function,
-        functions: &'a Functions,
-        globals: &'a HashMap<String, usize>,
-    ) -> Self {
+    fn new(context: &'a Context<'a>, entry: &Function) -> Self {
         Lowering {
-            file,
-            functions,
-            globals,
+            context,
             program: Program { shared_end: SHARED_START, shared_align: 16, ..Program::default() },
             scopes: vec![Scope::default()],
             constants: HashMap::new(),
@@ -119,9 +124,18 @@ impl<'a> Lowering<'a> {
             calls: vec![entry.name.clone()],
             collected: None,
             line: entry.line,
-            text: entry.name.clone(),
+            text: entry.name.as_str().into(),
             sources: HashMap::new(),
+            full: false,
         }
+    }
+
+    /// Counts what a text's kernels come to.
+    fn spend(&mut self, work: u64) -> Result<(), Error> {
+        self.context.spend(work).or_else(|what| {
+            self.full = true;
+            self.unsupported(what)
+        })
     }
 
     fn run(&mut self, entry: &'a Function) -> Result<Vec<crate::Parameter>, Error> {
@@ -154,7 +168,7 @@ impl<'a> Lowering<'a> {
 
     /// An error that names the current instruction.
     pub(crate) fn unsupported<T>(&self, what: impl Into<String>) -> Result<T, Error> {
-        Err(Error::Unsupported { line: self.line, text: self.text.clone(), what: what.into() })
+        Err(Error::Unsupported { line: self.line, text: self.text.to_string(), what: what.into() })
     }
 
     fn bind(&mut self, name: &str, place: Place) {
@@ -197,6 +211,7 @@ impl<'a> Lowering<'a> {
 
     fn items(&mut self, items: &'a [Item]) -> Result<(), Error> {
         for item in items {
+            self.spend(1)?;
             match item {
                 Item::Label(name, line) => {
                     let id = self.labels.len() as u32;
@@ -238,11 +253,13 @@ impl<'a> Lowering<'a> {
                 Item::Variable(v) => self.variable(v)?,
                 Item::Targets(..) | Item::Prototype(..) => {}
                 Item::Instruction(i) => match (self.instruction(i), &mut self.collected) {
-                    (Err(e), Some(list)) => list.push(e),
+                    // What has no end ends for good.
+                    (Err(e), Some(refused)) if !self.full => refused.note(i, e),
                     (result, _) => result?,
                 },
             }
-            if self.program.code.len() > LENGTH || self.program.units > 1 << 18 {
+            if self.program.code.len() > LENGTH || self.program.units.max(self.program.preds) > 1 << 18 {
+                self.full = true;
                 return self.unsupported(format!(
                     "the kernel has more than {LENGTH} instructions or 2^18 registers"
                 ));
@@ -260,6 +277,7 @@ impl<'a> Lowering<'a> {
             });
         }
         for (name, count) in names {
+            self.spend(count.unwrap_or(1).into())?;
             let one = |l: &mut Self, name: String| {
                 let register = if ty == Type::Pred {
                     Register::Pred(l.new_pred())
@@ -327,193 +345,13 @@ impl<'a> Lowering<'a> {
         {
             return Ok(Some(*place));
         }
-        if let Some(&index) = self.globals.get(name) {
+        if let Some(index) = self.context.global(name) {
             return Ok(Some(Place { space: Space::Global, value: Constant::Global(index, 0) }));
         }
-        let file = self.file;
-        let Some(v) = file.variables.iter().find(|v| v.name == name && v.space == Space::Shared) else {
-            return Ok(None);
-        };
+        let Some(v) = self.context.shared(name) else { return Ok(None) };
         let place = self.place_variable(v)?;
         self.scopes[0].variables.insert(name.into(), place);
         Ok(Some(place))
-    }
-
-    /// The slot that holds a constant.
-    pub(crate) fn constant(&mut self, value: Constant, wide: bool) -> Slot {
-        if let Some(&slot) = self.constants.get(&(value, wide)) {
-            return slot;
-        }
-        let slot = self.units(wide);
-        self.constants.insert((value, wide), slot);
-        slot
-    }
-
-    fn register(&self, name: &str) -> Option<Register> {
-        self.find(|s| s.registers.get(name).copied())
-    }
-
-    /// A source operand of a type. A register must have at least the type's width (`exact`: exactly, counting
-    /// 8 and 16 bits as one width).
-    pub(crate) fn source(&mut self, operand: &Operand, ty: Type) -> Result<Slot, Error> {
-        let wide = ty.bits() > 32;
-        let bits = match operand {
-            Operand::Name(name, offset) => {
-                match self.register(name) {
-                    Some(Register::Value(slot, declared)) if *offset == 0 => {
-                        if (declared.bits() > 32) != wide {
-                            return self.unsupported(format!(
-                                "`{name}` has {} bits, the instruction wants {}",
-                                declared.bits(),
-                                ty.bits()
-                            ));
-                        }
-                        return Ok(slot);
-                    }
-                    Some(_) => return self.unsupported(format!("`{name}` is a predicate or has an offset")),
-                    None => {}
-                }
-                if let Some(special) = special(name) {
-                    self.program.workspace |= matches!(special, Special::Environment(_));
-                    return Ok(self.constant(Constant::Special(special), wide));
-                }
-                if name == "WARP_SZ" {
-                    return Ok(self.constant(Constant::Bits(32), wide));
-                }
-                let value = match (self.lookup(name)?, self.functions.get(name)) {
-                    (Some(place), _) => place.value,
-                    (None, Some(index)) => Constant::Bits(self.functions.address(index)),
-                    _ => return self.unsupported(format!("nothing is called `{name}`")),
-                };
-                return Ok(self.constant(add(value, *offset), wide));
-            }
-            Operand::Integer(n) => match ty {
-                Type::F32 | Type::F64 => {
-                    return self.unsupported("an integer literal where a floating-point one belongs");
-                }
-                _ => *n,
-            },
-            Operand::F32(b) if ty == Type::F64 => f64::from(f32::from_bits(*b)).to_bits(),
-            Operand::F32(b) => u64::from(*b),
-            Operand::F64(b) if ty == Type::F32 => u64::from((f64::from_bits(*b) as f32).to_bits()),
-            Operand::F64(b) => *b,
-            _ => return self.unsupported("this operand cannot be a value"),
-        };
-        let bits = match ty.bits() {
-            64 => bits,
-            n => bits & ((1 << n) - 1),
-        };
-        Ok(self.constant(Constant::Bits(bits), wide))
-    }
-
-    /// Width of the register an operand names, if it is one.
-    pub(crate) fn width(&self, operand: &Operand) -> Option<u32> {
-        match operand {
-            Operand::Name(name, _) => match self.register(name) {
-                Some(Register::Value(_, ty)) => Some(ty.bits()),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// A source whose register may be wider than the type (`st`, `cvt`): slot and whether it has 64 bits.
-    pub(crate) fn source_any(&mut self, operand: &Operand, ty: Type) -> Result<(Slot, bool), Error> {
-        match self.width(operand) {
-            Some(64) => Ok((self.source(operand, Type::Bits(64))?, true)),
-            Some(_) if ty.bits() <= 32 => Ok((self.source(operand, Type::Bits(32))?, false)),
-            _ => Ok((self.source(operand, ty)?, ty.bits() > 32)),
-        }
-    }
-
-    /// A destination of a type; `_` is a register that is not read.
-    pub(crate) fn destination(&mut self, operand: &Operand, ty: Type) -> Result<Slot, Error> {
-        let wide = ty.bits() > 32;
-        match operand {
-            Operand::Name(name, 0) if name == "_" => Ok(self.units(wide)),
-            Operand::Name(name, 0) => match self.register(name) {
-                Some(Register::Value(slot, declared)) if (declared.bits() > 32) == wide => Ok(slot),
-                Some(Register::Value(_, declared)) => self.unsupported(format!(
-                    "`{name}` has {} bits, the result {}",
-                    declared.bits(),
-                    ty.bits()
-                )),
-                _ => self.unsupported(format!("`{name}` is no register for a result")),
-            },
-            _ => self.unsupported("the result needs a register"),
-        }
-    }
-
-    /// A destination whose register may be wider than the type (`ld`, `cvt`).
-    pub(crate) fn destination_any(&mut self, operand: &Operand, ty: Type) -> Result<(Slot, bool), Error> {
-        let wide = self.width(operand).unwrap_or(ty.bits()) > 32;
-        let ty = if wide { Type::Bits(64) } else { Type::Bits(32) };
-        Ok((self.destination(operand, ty)?, wide))
-    }
-
-    /// A predicate that is written.
-    pub(crate) fn pred(&mut self, operand: &Operand) -> Result<Pred, Error> {
-        match operand {
-            Operand::Name(name, 0) if name == "_" => Ok(self.new_pred()),
-            Operand::Name(name, 0) => match self.register(name) {
-                Some(Register::Pred(p)) => Ok(p),
-                _ => self.unsupported(format!("`{name}` is no predicate")),
-            },
-            _ => self.unsupported("a predicate is needed here"),
-        }
-    }
-
-    /// A predicate that is read, perhaps negated, or a literal 0 or 1.
-    pub(crate) fn test(&mut self, operand: &Operand) -> Result<Test, Error> {
-        match operand {
-            Operand::Not(inner) => {
-                let t = self.test(inner)?;
-                Ok(Test { negated: !t.negated, ..t })
-            }
-            // A predicate that is not written is false.
-            Operand::Integer(n) => Ok(Test { pred: self.new_pred(), negated: *n != 0 }),
-            _ => Ok(Test { pred: self.pred(operand)?, negated: false }),
-        }
-    }
-
-    /// The parts of `{a, b}`, or the operand itself.
-    pub(crate) fn parts<'b>(&self, operand: &'b Operand) -> &'b [Operand] {
-        match operand {
-            Operand::Vector(list) => list,
-            other => std::slice::from_ref(other),
-        }
-    }
-
-    pub(crate) fn sources(&mut self, operand: &Operand, ty: Type) -> Result<Vec<Slot>, Error> {
-        self.parts(operand).iter().map(|o| self.source(o, ty)).collect()
-    }
-
-    pub(crate) fn destinations(&mut self, operand: &Operand, ty: Type) -> Result<Vec<Slot>, Error> {
-        self.parts(operand).iter().map(|o| self.destination(o, ty)).collect()
-    }
-
-    /// `[base+offset]`, with the space of the variable when the base is one.
-    pub(crate) fn address(&mut self, operand: &Operand) -> Result<(Address, Option<Space>), Error> {
-        let Operand::Address { base, offset, .. } = operand else {
-            return self.unsupported("an address in brackets is needed here");
-        };
-        match &**base {
-            Operand::Name(name, _) => {
-                if let Some(Register::Value(slot, ty)) = self.register(name) {
-                    return Ok((Address { base: slot, wide: ty.bits() > 32, offset: *offset }, None));
-                }
-                let Some(place) = self.lookup(name)? else {
-                    return self.unsupported(format!("nothing is called `{name}`"));
-                };
-                let base = self.constant(add(place.value, *offset), true);
-                Ok((Address { base, wide: true, offset: 0 }, Some(place.space)))
-            }
-            Operand::Integer(n) => {
-                let base = self.constant(Constant::Bits(n.wrapping_add_signed(*offset)), true);
-                Ok((Address { base, wide: true, offset: 0 }, None))
-            }
-            _ => self.unsupported("this is no address"),
-        }
     }
 
     /// The label a name stands for.
@@ -547,9 +385,13 @@ impl<'a> Lowering<'a> {
 
     fn instruction(&mut self, i: &'a Instruction) -> Result<(), Error> {
         self.line = i.line;
-        self.text.clone_from(&i.text);
+        self.text = Arc::clone(&i.text);
         let source = i.loc.and_then(|loc| self.source_of(loc));
-        self.program.lines.push(crate::fault::Instruction { line: i.line, text: i.text.clone(), source });
+        self.program.lines.push(crate::fault::Instruction {
+            line: i.line,
+            text: Arc::clone(&i.text),
+            source,
+        });
         let guard = match &i.guard {
             None => None,
             Some((name, negated)) => {
@@ -584,14 +426,5 @@ impl<'a> Lowering<'a> {
             self.constants.iter().map(|(&(value, wide), &slot)| (slot, value, wide)).collect();
         self.program.constants.sort_by_key(|c| c.0.0);
         Ok(())
-    }
-}
-
-fn add(value: Constant, offset: i64) -> Constant {
-    match value {
-        Constant::Bits(n) => Constant::Bits(n.wrapping_add_signed(offset)),
-        Constant::Global(g, o) => Constant::Global(g, o.wrapping_add(offset)),
-        Constant::Dynamic(o) => Constant::Dynamic(o.wrapping_add(offset)),
-        Constant::Special(_) => value,
     }
 }

@@ -12,7 +12,7 @@ impl Lowering<'_> {
         if let Some(known) = self.sources.get(&loc) {
             return known.clone();
         }
-        let file = self.file;
+        let file = self.context.file;
         let name = |number: u32| Some(&file.sources.iter().find(|s| s.0 == number)?.1);
         let show = |(number, line): (u32, u32)| {
             let name = name(number)?;

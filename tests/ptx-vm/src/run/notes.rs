@@ -89,7 +89,7 @@ impl Notes {
             fault.detail
         );
         fault.detail = detail.into();
-        let (line, text, source) = (race.line, race.text.clone(), race.source.clone());
+        let (line, text, source) = (race.line, race.text.as_str().into(), race.source.clone());
         fault.other = Some(Box::new(Instruction { line, text, source }));
         let key = key(fault);
         self.seen.insert(key);
@@ -136,7 +136,7 @@ pub(crate) fn fault(
         kind: reason.kind,
         kernel: grid.kernel.into(),
         line,
-        text,
+        text: text.to_string(),
         block: cluster.blocks[usize::from(warp.rank)].coordinates,
         thread: [t % x, t / x % y, t / (x * y)],
         detail: reason.detail.as_str().into(),
@@ -147,7 +147,7 @@ pub(crate) fn fault(
 
 /// Puts the blame on another instruction.
 pub(crate) fn stand_at(fault: &mut Fault, at: &Instruction) {
-    (fault.line, fault.text, fault.source) = (at.line, at.text.clone(), at.source.clone());
+    (fault.line, fault.text, fault.source) = (at.line, at.text.to_string(), at.source.clone());
 }
 
 /// Turns what an instruction has noted into faults of the launch; the last of them when they are enough.

@@ -226,7 +226,7 @@ fn chosen(plan: &Plan<'_>, blocks: &[u32]) -> Result<Vec<u32>, String> {
 /// The executions of each source line, by the executions of the instructions that it became.
 fn lines(program: &Program, executed: Option<Box<[u64]>>) -> Vec<LineCount> {
     let Some(executed) = executed else { return Vec::new() };
-    let count = |i: &Instruction| LineCount { line: i.line, text: i.text.clone(), warps: 0 };
+    let count = |i: &Instruction| LineCount { line: i.line, text: i.text.to_string(), warps: 0 };
     let mut lines: Vec<LineCount> = program.lines.iter().map(count).collect();
     for (code, warps) in program.code.iter().zip(executed) {
         lines[code.line as usize].warps += warps;

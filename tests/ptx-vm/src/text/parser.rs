@@ -520,7 +520,7 @@ impl<'a> Parser<'a> {
         let end = self.tokens.get(self.at).map_or(self.text.len(), |t| t.start);
         self.expect(';')?;
         let text = self.text[start..end].split_whitespace().collect::<Vec<_>>().join(" ") + ";";
-        Ok(Instruction { guard, opcode, operands, line, text, loc: self.loc })
+        Ok(Instruction { guard, opcode, operands, line, text: text.into(), loc: self.loc })
     }
 
     fn list(&mut self, close: char, depth: u32) -> Result<Vec<Operand>, Error> {

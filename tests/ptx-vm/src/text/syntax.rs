@@ -1,6 +1,7 @@
 //! The syntax tree.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::types::Type;
 
@@ -96,7 +97,8 @@ pub(crate) struct Instruction {
     pub(crate) opcode: String,
     pub(crate) operands: Vec<Operand>,
     pub(crate) line: u32,
-    pub(crate) text: String,
+    /// Shared by every place that it is inlined into.
+    pub(crate) text: Arc<str>,
     /// Where it comes from.
     pub(crate) loc: Option<Loc>,
 }

@@ -60,3 +60,44 @@ fn recursion_and_foreign_variables() {
     let large = module(".visible .entry k() { .shared .b8 a[99999999999]; ret; }");
     assert!(Module::parse(&large).is_err());
 }
+
+/// Calls are inlined, so a few lines can stand for any number of instructions, or for none and any number of
+/// calls: a text that comes to too much is refused, and by listings as well, which go on behind an error.
+#[test]
+fn what_inlining_makes_of_a_text_is_bounded() {
+    let doubling = |levels: usize, body: &str| {
+        let one = |i| format!(".func f{i}() {{ call f{n}; call f{n}; {body} }}", n = i + 1);
+        (0..levels).map(one).collect::<String>()
+    };
+    let kernels = |count| {
+        let one = |i| format!(".visible .entry k{i}() {{ call f0; ret; }}");
+        (0..count).map(one).collect::<String>()
+    };
+    let leaf = |levels: usize, body: &str| format!(".func f{levels}() {{ {body} }}");
+    for text in [
+        // Calls alone emit nothing.
+        doubling(30, "") + &leaf(30, "") + &kernels(1),
+        doubling(30, "") + &leaf(30, "frob;") + &kernels(1),
+        // Each kernel is within its limit.
+        doubling(18, "ret;") + &leaf(18, "ret;") + &kernels(200),
+        ".func f0() { .reg .pred %p<65536>; }".to_owned()
+            + &format!(".visible .entry k() {{ {} }}", "call f0;".repeat(5000)),
+    ] {
+        let text = module(&text);
+        let limit = |said: &str| said.contains("calls inlined") || said.contains("2^18 registers");
+        let said = Module::parse(&text).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(limit(&said) || said.contains("this opcode is unknown"), "{said}");
+        let listed = Module::refusals(&text).unwrap();
+        assert!(listed.iter().any(|e| limit(&e.to_string())), "{listed:?}");
+    }
+}
+
+/// However often a function is inlined, what it has stands in the listing once.
+#[test]
+fn listings_name_an_inlined_instruction_once() {
+    let text = module(
+        ".func f() { frob; ret; } .visible .entry k() { call f; call f; { nope; } ret; } .visible .entry l() { call f; ret; }",
+    );
+    let said: Vec<_> = Module::refusals(&text).unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), 3, "{said:?}");
+}

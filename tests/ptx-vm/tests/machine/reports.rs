@@ -109,7 +109,7 @@ fn a_read_too_early_is_a_missing_barrier_and_names_the_write() {
     let launch = bench.launch("_Z3sumPj", [1, 1, 1], [64, 1, 1], &[Arg::U64(empty)]);
     let fault = bench.run("_Z3sumPj", &launch, &Options::default()).expect_err("a race");
     assert_eq!(fault.kind, FaultKind::GlobalRace, "{fault}");
-    assert_eq!(fault.other.expect("the store").text, "st.global.u32 [%rd3], %r1;");
+    assert_eq!(fault.other.expect("the store").text, "st.global.u32 [%rd3], %r1;".into());
 }
 
 /// LLVM counts the lines of inline assembly up from that of the statement, which no line of a Python source
@@ -153,7 +153,7 @@ fn races_name_both_instructions_with_their_source_lines() {
     let lanes = "st.shared.u32 [%r5], %r1; xor.b32 %r8, %r5, 4; ld.shared.u32 %r7, [%r8];";
     for (body, earlier) in [(many, "ld.shared.u32 %r7, [sm];"), (lanes, "st.shared.u32 [%r5], %r1;")] {
         let fault = first(body, 128, &Options::default()).expect("a race");
-        assert_eq!(fault.other.expect("both").text, earlier);
+        assert_eq!(fault.other.expect("both").text, earlier.into());
     }
 }
 
