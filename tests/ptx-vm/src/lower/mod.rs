@@ -93,8 +93,8 @@ impl Refusals {
     }
 }
 
-/// What cannot be lowered in a kernel: every instruction, not only the first, and each once, however often the
-/// function that it stands in is inlined.
+/// What cannot be lowered in a kernel: every instruction, not only the first, and each once, however often
+/// the function that it stands in is inlined.
 pub(crate) fn refusals<'a>(context: &'a Context<'a>, entry: &'a Function) -> Vec<Error> {
     let mut l = Lowering::new(context, entry);
     l.collected = Some(Refusals::default());
