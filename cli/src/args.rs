@@ -29,11 +29,12 @@ pub use texts::{AnswerArgs, ClassifyArgs, EmbedArgs, LinesArgs, ScoreArgs};
 pub use transcribe::{Threshold, TranscribeArgs, TranscribeTask};
 
 use super::values::{
-    degree, min_p, new_tokens, positive, repetition_penalty, report_seconds, seed, stop, temperature,
-    threads, top_k, top_p, weight_format,
+    degree, gguf_format, min_p, new_tokens, positive, repetition_penalty, report_seconds, seed, stop,
+    temperature, threads, top_k, top_p, weight_format,
 };
 use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
 use engraft::backends::Place;
+use engraft::engraft_core::weights::gguf::GgufFormat;
 use engraft::{GenerateOptions, WeightFormat};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -274,9 +275,10 @@ pub struct ConvertArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = degree)]
     pub tp: usize,
     /// Quantize weights, as with --quantize of the other commands; a GGUF file has f32, f16, bf16, q4_0,
-    /// q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl and iq4_xs
-    #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
-    pub quantize: Option<WeightFormat>,
+    /// q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl and iq4_xs, and llama.cpp's mixes:
+    /// q3_k_s, q3_k_m, q3_k_l, q4_k_s, q4_k_m, q5_k_s and q5_k_m
+    #[arg(long, value_name = "FORMAT", value_parser = gguf_format)]
+    pub quantize: Option<GgufFormat>,
     /// Quantize the table of tokens, too
     #[arg(long, requires = "quantize")]
     pub quantize_embeddings: bool,

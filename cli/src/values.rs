@@ -2,6 +2,7 @@
 
 use engraft::backends::{self, BackendName};
 use engraft::engraft_core::mem::Groups;
+use engraft::engraft_core::weights::gguf::{GgufFormat, Mix};
 #[cfg(feature = "image")]
 use engraft::engraft_diffusion::Lora;
 use engraft::{Float, KvFormat, SamplingParams, WeightFormat};
@@ -28,9 +29,21 @@ pub(super) fn weight_format(text: &str) -> Result<WeightFormat, String> {
         return Ok(WeightFormat::Group(Groups::FINE));
     }
     text.parse().map_err(|e| match e {
+        _ if text.parse::<Mix>().is_ok() => {
+            "a mix is for a GGUF file: `engraft convert --out FILE.gguf` makes one".into()
+        }
         engraft::Error::Config { allowed, .. } => format!("allowed: {allowed}"),
         other => other.to_string(),
     })
+}
+
+/// A format of a GGUF file: one as above, or a mix.
+pub(super) fn gguf_format(text: &str) -> Result<GgufFormat, String> {
+    if let Ok(mix) = text.parse() {
+        return Ok(GgufFormat::Mix(mix));
+    }
+    let one = weight_format(text).map(GgufFormat::All);
+    one.map_err(|said| format!("{said}; for a GGUF file also {}", Mix::ALL.map(Mix::name).join(", ")))
 }
 
 pub(super) fn degree(text: &str) -> Result<usize, String> {

@@ -53,7 +53,7 @@ fn operands(
 /// A file next to others: `place` is its folder.
 fn written(place: &str, files: &ModelFiles, quantize: Option<WeightFormat>) -> ModelFiles {
     let path = fresh(place).join("m.gguf");
-    let options = GgufOptions { quantize, ..GgufOptions::default() };
+    let options = GgufOptions { quantize: quantize.map(Into::into), ..GgufOptions::default() };
     let plan = plan_gguf(files, &Registry::default(), &options).unwrap();
     let done = plan.write(&path, &mut |_, _| {}).unwrap();
     assert_eq!(done.bytes, fs::metadata(&path).unwrap().len());

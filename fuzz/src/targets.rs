@@ -32,6 +32,8 @@ const READER: (usize, usize) = (2, 16 << 20);
 const WORKER: (usize, usize) = (2, 100_000_000);
 /// Of the PTX machine: a million instructions, calls inlined, is its own limit for a kernel.
 const MACHINE: (usize, usize) = (2, 1_000_000_000);
+/// Of readers of JSON: two bytes of text are a value of 72 bytes, and a list that grows is there three times.
+const JSON: (usize, usize) = (108, 16 << 20);
 /// Of readers of TOML: the parser keeps about 240 bytes for every piece `a.` of a dotted key.
 const TOML: (usize, usize) = (160, 16 << 20);
 
@@ -97,7 +99,7 @@ const TARGETS: [Target; 26] = [
         // The machine's stack may take a megabyte, and twice that while it grows.
         .with(200, READER),
     Target::new("json", files::json_seeds, files::hostile_json, words::JSON, files::read_json)
-        .with(500, READER),
+        .with(500, JSON),
     // Files of 200 KB are among the seeds.
     Target::new("config", texts::config_seeds, texts::hostile_configs, words::CONFIG, texts::read_config)
         .with(50, TOML),
@@ -123,14 +125,16 @@ const TARGETS: [Target; 26] = [
     // Several tokenizers are built, with their search for special tokens.
     Target::new("pieces", pieces::seeds, pieces::hostile, words::PIECES, pieces::read).at_work(20),
     Target::new("ranks", ranks::seeds, ranks::hostile, words::RANKS, ranks::read).at_work(20),
-    Target::new("model", model::seeds, model::hostile, words::MODEL, model::read).behind_a_header(),
-    Target::new("folder", folder::seeds, folder::hostile, words::FOLDER, folder::read).with(200, READER),
+    Target::new("model", model::seeds, model::hostile, words::MODEL, model::read)
+        .behind_a_header()
+        .with(1000, JSON),
+    Target::new("folder", folder::seeds, folder::hostile, words::FOLDER, folder::read).with(200, JSON),
     Target::new("packed", packed::seeds, packed::hostile, words::PACKED, packed::read)
         .behind_a_header()
-        .with(200, READER),
+        .with(200, JSON),
     Target::new("session", session::seeds, session::hostile, words::SESSION, session::read)
         .behind_a_header()
-        .with(200, READER),
+        .with(200, JSON),
     Target::new("sound", sound::seeds, sound::hostile, sound::WORDS, sound::read).with(200, READER),
     Target::new("picture", picture::seeds, picture::hostile, picture::WORDS, picture::read).with(200, READER),
     // A table of a million timesteps of training is made in several ways.

@@ -39,6 +39,11 @@ fn a_file_says_what_the_folder_says() {
     stdout(&engraft(&["convert", &demo, "--out", &large, "--quantize", "q4_k"]));
     assert_eq!(generated(&["-m", &large]), generated(&["--quantize", "q5_0"]));
     fs::remove_file(&large).unwrap();
+    // Of a mix the head and half of the values are in eight bits then.
+    let of_mix = stdout(&engraft(&["convert", &demo, "--out", &large, "--quantize", "Q4_K_M"]));
+    assert!(of_mix.contains("e.gguf: "), "{of_mix}");
+    generated(&["-m", &large]);
+    fs::remove_file(&large).unwrap();
     let table = ["--format", "gguf", "--token-embedding-type", "q4_0"];
     stdout(&engraft(&[&["convert", &demo, "--out", &named][..], &table].concat()));
     assert!(fs::metadata(&named).unwrap().len() < fs::metadata(&plain).unwrap().len());
@@ -96,6 +101,9 @@ fn what_cannot_be_written_leaves_nothing() {
         &line(&["--format", "folder", "--token-embedding-type", "q8_0"]),
         &["--token-embedding-type", "GGUF"],
     );
+    misused(&line(&["--format", "folder", "--quantize", "q4_k_m"]), &["q4_k_m", "mixes", "GGUF"]);
+    misused(&line(&["--quantize", "q4_k_x"]), &["q4_k_x", "Q4_K", "q4_k_m"]);
+    misused(&["generate", "--quantize", "q4_k_m"], &["q4_k_m", "a mix is for a GGUF file"]);
     misused(&line(&["--format", "onnx"]), &["onnx", "gguf"]);
     let windowed = demo_copy("gguf-windowed");
     let config = fs::read_to_string(windowed.join("config.json")).unwrap();

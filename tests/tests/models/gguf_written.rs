@@ -22,7 +22,7 @@ fn format(name: &str) -> WeightFormat {
 }
 
 fn options(quantize: Option<&str>) -> GgufOptions {
-    GgufOptions { quantize: quantize.map(format), ..GgufOptions::default() }
+    GgufOptions { quantize: quantize.map(|name| format(name).into()), ..GgufOptions::default() }
 }
 
 fn refused(files: &ModelFiles, options: &GgufOptions) -> String {

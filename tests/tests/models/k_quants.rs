@@ -8,10 +8,11 @@ use engraft_core::mem::{Block, Float, Stored, WeightFormat};
 use engraft_core::policy::Registry;
 use engraft_core::quant::{decode_rows, encode_rows};
 use engraft_core::weights::convert::{ConvertOptions, convert_model};
-use engraft_core::weights::gguf::{GgufOptions, plan_gguf};
+use engraft_core::weights::gguf::{GgufOptions, Mix, plan_gguf};
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::json;
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -140,7 +141,8 @@ fn files_and_loading_round_alike() {
             let block = format.block().unwrap();
             let quantize = Some(format);
             let want = alone(&files, quantize);
-            let options = GgufOptions { quantize, embeddings: quantize, tokenizer: None };
+            let asked = quantize.map(Into::into);
+            let options = GgufOptions { quantize: asked, embeddings: quantize, tokenizer: None };
             let (_, of_table, direct) = written(&folder, &files, &options);
             assert_eq!(stored(&of_table, "token_embd.weight"), Stored::Block(block));
             let (_, _, again) = written(&folder, &wide, &options);
@@ -166,6 +168,49 @@ fn files_and_loading_round_alike() {
             }
         }
     }
+}
+
+/// A matrix of a mix has the bytes of the same format for all, whatever the others have; the table has one, too.
+#[test]
+fn a_mix_is_made_of_its_formats() {
+    let (files, folder) = (Arc::new(files(512)), tempfile::tempdir().unwrap());
+    let with = |quantize: &str, embeddings: Option<&str>| GgufOptions {
+        quantize: quantize.parse().ok(),
+        embeddings: embeddings.map(|name| name.parse().unwrap()),
+        tokenizer: None,
+    };
+    let plain = written(&folder, &files, &with("f32", None)).0;
+    let bytes_of = |(_, header, bytes): &(Arc<ModelFiles>, gguf::Header, Vec<u8>), name: &str| {
+        let tensor = header.tensors.iter().find(|tensor| tensor.info.name == name).unwrap();
+        bytes[tensor.start as usize..tensor.end as usize].to_vec()
+    };
+    let alike = |name: &str| written(&folder, &files, &with(name, Some(name)));
+    let of_format = ["q3_k", "q4_k", "q5_k", "q6_k"].map(|name| (name.to_uppercase(), alike(name)));
+    for mix in Mix::ALL {
+        let from_folder = written(&folder, &files, &with(mix.name(), None));
+        let from_file = written(&folder, &plain, &with(mix.name(), None));
+        let mut formats = BTreeSet::new();
+        for tensor in from_folder.1.tensors.iter().filter(|tensor| tensor.info.shape.len() > 1) {
+            let name = tensor.info.name.as_str();
+            let format = tensor.info.stored.to_string();
+            let (_, want) = of_format.iter().find(|(known, _)| *known == format).unwrap();
+            assert!(bytes_of(&from_folder, name) == bytes_of(want, name), "{mix}: {name}");
+            assert!(bytes_of(&from_file, name) == bytes_of(want, name), "{mix}: {name}, from a file");
+            formats.insert(format);
+        }
+        assert!(formats.len() > 1, "{mix}: {formats:?}");
+        assert_eq!(stored(&from_folder.1, "output.weight").to_string(), "Q6_K", "{mix}");
+        assert_eq!(stored(&from_folder.1, "token_embd.weight").to_string(), mix.base().to_string());
+        assert_eq!(stored(&from_folder.1, "blk.0.attn_norm.weight"), Stored::F32);
+        assert!(alone(&from_folder.0, None) == alone(&from_file.0, None), "{mix}");
+        let named = written(&folder, &files, &with(mix.name(), Some("q8_0"))).1;
+        assert_eq!(stored(&named, "token_embd.weight").to_string(), "Q8_0", "{mix}");
+    }
+    let medium = written(&folder, &files, &with("q4_k_m", None)).1;
+    let of = |name: &str| stored(&medium, name).to_string();
+    assert_eq!(["blk.0", "blk.1"].map(|block| of(&format!("{block}.attn_v.weight"))), ["Q4_K", "Q6_K"]);
+    assert_eq!(["blk.0", "blk.1"].map(|block| of(&format!("{block}.ffn_down.weight"))), ["Q4_K", "Q6_K"]);
+    assert_eq!(medium.metadata.u64("general.file_type").unwrap(), Some(15));
 }
 
 /// Two ranks have whole blocks of an attention output of 512 columns, four would have half a block each;

@@ -24,11 +24,20 @@ pub(super) fn plan(
         let found = format!("{}, which has {} ready-made", files.path.display(), one.binding.role);
         return Err(Error::config("model", found, "the GGUF file that it was converted from"));
     }
+    let metadata = gguf_metadata(files)?;
+    let mixed = options.mixed(&metadata, source.tensors().iter().map(|tensor| tensor.name.as_str()))?;
     let mut asked: BTreeMap<&str, WeightFormat> = BTreeMap::new();
     for one in resolved {
-        let table = options.embeddings.filter(|_| one.binding.role.slot == Slot::TokenEmbed);
-        if let Some(format) = options.quantize.filter(|_| one.binding.quantize).or(table) {
-            asked.extend(one.tensors.iter().map(|tensor| (tensor.name.as_str(), format)));
+        let is_table = one.binding.role.slot == Slot::TokenEmbed;
+        for tensor in &one.tensors {
+            let cols = tensor.shape.last().copied().unwrap_or(1);
+            let of_mix = || mixed.as_ref().map(|mixed| mixed.format(&tensor.name, cols));
+            let format = match one.binding.quantize {
+                true => options.one_format().or_else(of_mix),
+                false if is_table => options.embeddings.or_else(of_mix),
+                false => None,
+            };
+            asked.extend(format.map(|format| (tensor.name.as_str(), format)));
         }
     }
     let (mut infos, mut parts) = (Vec::new(), Vec::new());
@@ -41,7 +50,7 @@ pub(super) fn plan(
         infos.push(TensorInfo { stored, ..tensor.clone() });
         parts.push(Part::Copied(tensor.name.clone(), format));
     }
-    Ok((gguf_metadata(files)?, infos, parts))
+    Ok((metadata, infos, parts))
 }
 
 /// Writes a tensor, in another format where one is named; its bytes in the file at hand.

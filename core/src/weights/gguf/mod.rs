@@ -8,10 +8,12 @@
 //! them in. From GGUF to GGUF (`again.rs`) names and metadata stay.
 
 mod again;
+mod mix;
 mod parts;
 mod plan;
 mod words;
 
+pub use mix::{GgufFormat, Mix};
 pub use parts::GgufOptions;
 
 use super::convert::Converted;
@@ -52,14 +54,14 @@ pub fn plan_gguf<'f>(
     registry: &Registry,
     options: &GgufOptions,
 ) -> Result<GgufPlan<'f>> {
-    asked("quantize", options.quantize)?;
+    asked("quantize", options.one_format())?;
     asked("token-embedding-type", options.embeddings)?;
     let config = ModelConfig::new(files.config.clone())?;
     let catalog = Catalog::new(files.source.tensors());
     let policy = registry.choose(&config, catalog)?;
     let spec = policy.spec(&config, catalog)?;
     let resolved = crate::policy::resolve(policy.as_ref(), &spec, &config, catalog)?;
-    let load = LoadOptions { quantize: options.quantize, ..LoadOptions::default() };
+    let load = LoadOptions { quantize: options.one_format(), ..LoadOptions::default() };
     let (mut metadata, infos, parts) = match files.layout {
         Layout::Gguf => again::plan(files, &resolved, options)?,
         Layout::HuggingFace => {
@@ -67,7 +69,7 @@ pub fn plan_gguf<'f>(
                 .plan(&config)?
         }
     };
-    say_types(&mut metadata, &infos);
+    say_types(&mut metadata, &infos, options);
     let mut outline = Outline::new();
     let key = "general.alignment";
     if let Some(bytes) = metadata.u64(key)?.and_then(|bytes| u32::try_from(bytes).ok()) {
@@ -80,15 +82,20 @@ pub fn plan_gguf<'f>(
     Ok(GgufPlan { files, load, spec, resolved, outline, parts })
 }
 
-/// Says which type most of the matrices' values have.
-fn say_types(metadata: &mut Metadata, infos: &[TensorInfo]) {
+/// Says which type most of the matrices' values have, or which mix of types the matrices are.
+fn say_types(metadata: &mut Metadata, infos: &[TensorInfo], options: &GgufOptions) {
     let mut values: BTreeMap<u32, usize> = BTreeMap::new();
     for info in infos.iter().filter(|info| info.shape.len() > 1) {
         if let Some(number) = file_type(info.stored) {
             *values.entry(number).or_default() += info.elements();
         }
     }
-    if let Some((number, _)) = values.into_iter().max_by_key(|(_, values)| *values) {
+    let most = values.into_iter().max_by_key(|(_, values)| *values).map(|(number, _)| number);
+    let number = match options.quantize {
+        Some(GgufFormat::Mix(mix)) => Some(mix.file_type()),
+        _ => most,
+    };
+    if let Some(number) = number {
         metadata.insert("general.file_type".into(), Value::U32(number));
     }
     if infos.iter().any(|info| matches!(info.stored, Stored::Block(_))) {

@@ -1,7 +1,8 @@
 //! What a file is made of, and which formats it may have.
 
+use super::mix::{GgufFormat, Mixed};
 use crate::checkpoint::Source;
-use crate::checkpoint::gguf::{Tokenizer, holds};
+use crate::checkpoint::gguf::{Metadata, Tokenizer, holds};
 use crate::mem::{Block, Float, Stored, WeightFormat};
 use crate::policy::{ModelSpec, Resolved, RowOrder};
 use crate::weights::{LoadOptions, Piece, pieces};
@@ -13,8 +14,8 @@ use std::ops::Range;
 pub struct GgufOptions {
     /// Format for matmuls whose binding allows it; none keeps what is stored. Columns may ask for another
     /// ([`WeightFormat::of_columns`]).
-    pub quantize: Option<WeightFormat>,
-    /// Format of the token table, as for matmuls; none keeps what is stored.
+    pub quantize: Option<GgufFormat>,
+    /// Format of the token table, as for matmuls; none keeps what is stored, but in a mix.
     pub embeddings: Option<WeightFormat>,
     /// The tokenizer ([`crate::text::Tokenizer::to_gguf`]), of models that are no GGUF file yet; none: token
     /// ids go in and out.
@@ -39,6 +40,26 @@ pub(super) struct FileTensor {
     pub format: WeightFormat,
     pub outputs: Range<usize>,
     pub order: RowOrder,
+}
+
+impl GgufOptions {
+    /// The one format of all matmuls.
+    pub(super) fn one_format(&self) -> Option<WeightFormat> {
+        match self.quantize {
+            Some(GgufFormat::All(format)) => Some(format),
+            Some(GgufFormat::Mix(_)) | None => None,
+        }
+    }
+
+    /// The mix that is asked for, for a file that will say this and have these tensors.
+    pub(super) fn mixed<'n>(
+        &self,
+        metadata: &Metadata,
+        names: impl Iterator<Item = &'n str>,
+    ) -> Result<Option<Mixed>> {
+        let Some(GgufFormat::Mix(mix)) = self.quantize else { return Ok(None) };
+        Mixed::new(mix, metadata, &names.collect::<Vec<_>>()).map(Some)
+    }
 }
 
 /// The formats that can be asked for.

@@ -1,5 +1,6 @@
 //! What a GGUF file of a model in Hugging Face's names will say, and what its reader will make of it.
 
+use super::mix::Mixed;
 use super::parts::{FileTensor, GgufOptions, Part, checked, pieces_of};
 use super::words::words;
 use crate::checkpoint::gguf::{Metadata, Value as Meta, config as read_config, describe};
@@ -39,8 +40,10 @@ impl Planning<'_> {
         }
         tokenizer.unwrap_or(&none).put(&mut metadata);
         let (mut infos, mut parts) = (Vec::new(), Vec::new());
+        let names: Vec<String> = (0..self.resolved.len()).flat_map(|one| self.names(one)).collect();
+        let mixed = self.options.mixed(&metadata, names.iter().map(String::as_str))?;
         for one in 0..self.resolved.len() {
-            let (tensors, rows) = self.operand(one)?;
+            let (tensors, rows) = self.operand(one, mixed.as_ref())?;
             infos.extend(tensors);
             parts.push(Part::Operand { one, order: RowOrder::Plain, tensors: rows });
         }
@@ -55,14 +58,20 @@ impl Planning<'_> {
         Ok((metadata, infos, parts))
     }
 
+    /// The names of an operand's tensors; none where GGUF has no name for it.
+    fn names(&self, one: usize) -> Vec<String> {
+        let role = self.resolved[one].binding.role;
+        let block = self.spec.block_of(&role);
+        let how = (self.spec.placement, block.is_some_and(|block| block.mlp.gated));
+        gguf_names(role, how, block.is_some_and(|block| block.moe.is_some()))
+    }
+
     /// The tensors of an operand.
-    fn operand(&self, one: usize) -> Result<(Vec<TensorInfo>, Vec<FileTensor>)> {
+    fn operand(&self, one: usize, mixed: Option<&Mixed>) -> Result<(Vec<TensorInfo>, Vec<FileTensor>)> {
         let Self { spec, resolved, .. } = self;
+        let names = self.names(one);
         let one = &resolved[one];
         let role = one.binding.role;
-        let block = spec.block_of(&role);
-        let how = (spec.placement, block.is_some_and(|block| block.mlp.gated));
-        let names = gguf_names(role, how, block.is_some_and(|block| block.moe.is_some()));
         let (Some((rows, cols)), false) = (spec.stored_shape(&role), names.is_empty()) else {
             let from = one.tensors.first().map_or("the model", |tensor| tensor.name.as_str());
             return Err(Error::tensor(from, format!("is {role}, which GGUF has no name for")));
@@ -85,9 +94,11 @@ impl Planning<'_> {
             let Some(piece) = piece else {
                 return Err(Error::tensor(name, format!("{role} is stored in several formats")));
             };
+            let of_mix = || mixed.map(|mixed| mixed.format(&name, cols));
             let format = match role.slot {
                 _ if role.is_vector() || rows == 1 => WeightFormat::Plain(Float::F32),
-                Slot::TokenEmbed => self.options.embeddings.unwrap_or(piece.format),
+                Slot::TokenEmbed => self.options.embeddings.or_else(of_mix).unwrap_or(piece.format),
+                _ if one.binding.quantize => of_mix().unwrap_or(piece.format),
                 _ => piece.format,
             };
             let (format, stored) = checked(&name, cols, format)?;
