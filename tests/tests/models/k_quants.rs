@@ -170,7 +170,7 @@ fn files_and_loading_round_alike() {
     }
 }
 
-/// A matrix of a mix has the bytes of the same format for all, whatever the others have; the table has one, too.
+/// A matrix of a mix has the bytes of the same format for all, whatever the others have; so has the table.
 #[test]
 fn a_mix_is_made_of_its_formats() {
     let (files, folder) = (Arc::new(files(512)), tempfile::tempdir().unwrap());

@@ -1,8 +1,8 @@
 //! Mixes: formats that differ from matrix to matrix, as `llama-quantize` mixes them.
 //!
-//! Values and outputs of attention, the feed-forward part's last matrix and the head lose most by rounding, so
-//! that files which people share have a wider format there, in some blocks or in all. Which one is a matter of
-//! experience: these are llama.cpp's choices (its `llama-quant.cpp`, build 11434, without an importance
+//! Values and outputs of attention, the feed-forward part's last matrix and the head lose most by rounding:
+//! files that people share have a wider format there, in some blocks or in all. Which one is a matter of
+//! experience. These are llama.cpp's choices (its `llama-quant.cpp`, build 11434, without an importance
 //! matrix), so that a file has the types that people expect of its name.
 
 use crate::checkpoint::gguf::{Array, Metadata, Value};

@@ -1,8 +1,8 @@
 use super::*;
 use serde_json::Value as Json;
 
-/// What `llama-quantize` gives the tensors of ten shapes of model (`core/tests/fixtures/mixes.py`), through the
-/// fallback for columns that are no whole blocks of 256.
+/// What `llama-quantize` gives the tensors of ten shapes of model (`core/tests/fixtures/mixes.py`): also
+/// where columns are no whole blocks of 256.
 #[test]
 fn mixes_are_those_of_llama_cpp() -> Result<()> {
     let found: Json = serde_json::from_str(include_str!("../../../tests/fixtures/mixes.json"))
