@@ -24,11 +24,11 @@ pub(super) fn resolve<'u, 'a>(units: &'u [Unit<'a>]) -> Result<Plan<'u, 'a>, Err
             visible.entry(symbol.name).or_default().push(symbol);
         }
     }
-    let mut chosen: HashSet<(usize, usize)> = HashSet::new();
+    let mut chosen: HashSet<(usize, usize, &str)> = HashSet::new();
     for (name, all) in &visible {
         match choose(units, name, all) {
             Ok(symbol) => {
-                chosen.extend(symbol.map(|s| (s.unit, s.span.start)));
+                chosen.extend(symbol.map(|s| (s.unit, s.span.start, s.name)));
             }
             Err(what) => wrong.push(what),
         }
@@ -37,7 +37,7 @@ pub(super) fn resolve<'u, 'a>(units: &'u [Unit<'a>]) -> Result<Plan<'u, 'a>, Err
         return Err(Error::Link(wrong.join("; ")));
     }
     let own = |s: &&Symbol<'a>| s.linkage == Linkage::Local && s.defined;
-    let kept = |s: &&Symbol<'a>| own(s) || chosen.contains(&(s.unit, s.span.start));
+    let kept = |s: &&Symbol<'a>| own(s) || chosen.contains(&(s.unit, s.span.start, s.name));
     Ok(Plan {
         kept: units.iter().flat_map(|u| &u.symbols).filter(kept).collect(),
         renamed: rename(units, own),

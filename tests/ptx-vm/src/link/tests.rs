@@ -145,3 +145,24 @@ fn one_text_stays_as_it_is() {
     let text = format!("{HEAD}// a comment\n{OTHER}");
     assert_eq!(link(&[Input { name: "a", text: &text }]).unwrap(), text);
 }
+
+/// Several variables of one declaration are one text, which is kept or left out as a whole.
+#[test]
+fn variables_are_declared_together() {
+    let pair = ".visible .global .u32 shared_number = 20000, other_number = 7;";
+    let texts = |pair: &str| OTHER.replace(".visible .global .align 4 .u32 shared_number = 20000;", pair);
+    let text = linked(&[("main", MAIN), ("other", &texts(pair))]).unwrap();
+    assert_eq!(run(&text), 5 + 100 + 30 + 1000 + 20000, "{text}");
+    assert_eq!(text.matches("other_number").count(), 1, "{text}");
+    // Names that a text keeps to itself are renamed there, too.
+    let own = OTHER.replace(".global .align 4 .u32 own = 30;", ".global .u32 own = 30, more = 1;");
+    assert_eq!(run(&linked(&[("main", MAIN), ("other", &own)]).unwrap()), 5 + 100 + 30 + 1000 + 20000);
+    // Of common variables the largest is kept: one of these, and not the other.
+    let common = |a: u32, b: u32| format!(".common .global .align 4 .b8 a[{a}], b[{b}];");
+    assert!(linked(&[("x", &common(4, 8)), ("y", &common(2, 4))]).unwrap().contains("a[4], b[8]"));
+    let said = linked(&[("x", &common(4, 2)), ("y", &common(2, 4))]).unwrap_err().to_string();
+    assert!(said.contains("several variables") && said.contains("`x`"), "{said}");
+    assert!(
+        linked(&[("x", ".global .u32 1st;"), ("y", "")]).unwrap_err().to_string().contains("expected a name")
+    );
+}

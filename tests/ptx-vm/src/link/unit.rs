@@ -73,7 +73,7 @@ impl<'a> Unit<'a> {
             Kind::Word(word) => Some(word),
             _ => None,
         }));
-        let symbols = symbols(number, &file, input.text, &words).map_err(bad)?;
+        let symbols = symbols(number, &file, &words);
         let declared = counts(symbols.iter().map(|s| s.name));
         let File { version, target, sources, .. } = file;
         let (name, text) = (input.name, input.text);
@@ -110,24 +110,11 @@ fn counts<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, usize> {
     counts
 }
 
-fn symbols<'a>(
-    unit: usize,
-    file: &File,
-    text: &'a str,
-    words: &HashMap<&'a str, usize>,
-) -> Result<Vec<Symbol<'a>>, Error> {
+fn symbols<'a>(unit: usize, file: &File, words: &HashMap<&'a str, usize>) -> Vec<Symbol<'a>> {
     // The name as the text has it, so that it lives as long.
     let name = |name: &str| words.get_key_value(name).map_or("", |(word, _)| *word);
     let mut out = Vec::new();
-    // A declaration of several variables is one span.
-    let together: HashSet<usize> =
-        file.variables.windows(2).filter(|w| w[0].span == w[1].span).map(|w| w[0].span.start).collect();
     for v in &file.variables {
-        if together.contains(&v.span.start) {
-            let what =
-                format!("`{}`: texts to link declare one variable at a time", text[v.span.clone()].trim());
-            return Err(Error::Syntax { line: v.line, what });
-        }
         out.push(Symbol {
             name: name(&v.name),
             unit,
@@ -172,5 +159,5 @@ fn symbols<'a>(
             head: f.head.clone(),
         });
     }
-    Ok(out)
+    out
 }

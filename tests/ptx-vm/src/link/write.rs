@@ -1,5 +1,6 @@
 //! The linked text: declarations of functions, variables, bodies.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -28,7 +29,7 @@ pub(super) fn write(units: &[Unit<'_>], plan: &Plan<'_, '_>) -> Result<String, E
     for symbol in functions() {
         let _ = writeln!(out, "{};", copy(symbol, symbol.head.clone()).trim_end());
     }
-    for symbol in plan.kept.iter().filter(|s| matches!(s.thing, Thing::Variable(..))) {
+    for symbol in declarations(units, plan)? {
         let _ = writeln!(out, "{}", copy(symbol, symbol.span.clone()).trim_end());
     }
     let kernels = plan.kept.iter().filter(|s| s.thing == Thing::Kernel && s.defined);
@@ -36,6 +37,33 @@ pub(super) fn write(units: &[Unit<'_>], plan: &Plan<'_, '_>) -> Result<String, E
         let _ = writeln!(out, "{}", copy(symbol, symbol.span.clone()).trim_end());
     }
     Ok(out)
+}
+
+/// A symbol of each declaration of variables that is kept, of which all or none of its variables are.
+fn declarations<'u, 'a>(units: &[Unit<'a>], plan: &Plan<'u, 'a>) -> Result<Vec<&'u Symbol<'a>>, Error> {
+    let place = |s: &Symbol<'_>| (s.unit, s.span.start);
+    let counted = |symbols: &mut dyn Iterator<Item = &Symbol<'a>>| {
+        let mut counts: HashMap<(usize, usize), usize> = HashMap::new();
+        for symbol in symbols.filter(|s| matches!(s.thing, Thing::Variable(..))) {
+            *counts.entry(place(symbol)).or_default() += 1;
+        }
+        counts
+    };
+    let all = counted(&mut units.iter().flat_map(|u| &u.symbols));
+    let kept = counted(&mut plan.kept.iter().copied());
+    let mut written = HashSet::new();
+    let variables = plan.kept.iter().copied().filter(|s| matches!(s.thing, Thing::Variable(..)));
+    let first: Vec<_> = variables.filter(|s| written.insert(place(s))).collect();
+    match first.iter().find(|s| kept.get(&place(s)) != all.get(&place(s))) {
+        None => Ok(first),
+        Some(torn) => {
+            let text = units[torn.unit].text[torn.span.clone()].trim();
+            let name = units[torn.unit].name;
+            Err(Error::Link(format!(
+                "`{text}` in `{name}` declares several variables, and another text has some of them: declare each by itself"
+            )))
+        }
+    }
 }
 
 /// What is added to the numbers of each text's source files.

@@ -117,6 +117,17 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// What a declaration names.
+    fn name(&mut self) -> Result<String, Error> {
+        match self.peek_word().filter(|w| !w.starts_with(|c: char| c.is_ascii_digit())) {
+            Some(w) => {
+                self.at += 1;
+                Ok(w.into())
+            }
+            None => self.error(format!("expected a name, found {}", self.shown())),
+        }
+    }
+
     fn number(&mut self) -> Result<u64, Error> {
         let word = self.word()?;
         super::words::integer(word)
@@ -200,7 +211,7 @@ impl<'a> Parser<'a> {
         if self.is('(') {
             returns = self.parameters()?;
         }
-        let name = self.word()?.to_string();
+        let name = self.name()?;
         let parameters = if self.is('(') { self.parameters()? } else { Vec::new() };
         while let Some(word) = self.peek_word() {
             self.at += 1;
@@ -318,7 +329,7 @@ impl<'a> Parser<'a> {
 
     fn declarator(&mut self, space: Space, ty: Type, align: u32) -> Result<Variable, Error> {
         let line = self.line();
-        let name = self.word()?.to_string();
+        let name = self.name()?;
         let mut elements = Some(1u64);
         while self.eat('[') {
             if self.eat(']') {
