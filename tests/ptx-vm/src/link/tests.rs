@@ -166,3 +166,15 @@ fn variables_are_declared_together() {
         linked(&[("x", ".global .u32 1st;"), ("y", "")]).unwrap_err().to_string().contains("expected a name")
     );
 }
+
+/// What nothing uses is wanted by nobody, however often it is declared: to compare each declaration with each
+/// pair of others would take minutes here, where a pass takes milliseconds.
+#[test]
+fn declarations_without_use_cost_a_pass() {
+    let declared = format!("{HEAD}{}", ".extern .func f();\n".repeat(8_000));
+    let inputs = [Input { name: "a", text: &declared }, Input { name: "b", text: HEAD }];
+    let start = std::time::Instant::now();
+    assert!(!link(&inputs).unwrap().contains("func"));
+    assert_eq!(undefined(&declared).unwrap(), [""; 0]);
+    assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
+}
