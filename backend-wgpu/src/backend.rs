@@ -4,8 +4,8 @@
 use crate::adapter::Listed;
 use crate::arithmetic::{Arithmetic, Sums};
 use crate::config::WgpuConfig;
-use crate::device::{Counters, Gpu};
-use crate::encoding::{Encoding, Loss};
+use crate::device::{Counters, Gpu, Uploads};
+use crate::encoding::{self, Encoding, Loss};
 use crate::limits::{Limits, Way};
 use crate::outcome::Probe;
 use crate::pipelines::Pipelines;
@@ -17,7 +17,7 @@ use engraft_core::backend::Caps;
 use engraft_core::mem::{Device, Float, KvFormat, KvLayout, StepShape};
 use engraft_core::numerics::Mode;
 use engraft_shaders::{Kernel, KvElem};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// A GPU (or a driver that plays one) as a backend.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Wgpu {
     pub(crate) scores: ScoreBuffers,
     pub(crate) fixed: FixedWords,
     pub(crate) of_heads: OfHeads,
-    encoding: Mutex<Encoding>,
+    pub(crate) encoding: Mutex<Encoding>,
     nothing: WgpuMem,
     pub(crate) gpu: Gpu,
 }
@@ -217,9 +217,14 @@ impl Wgpu {
         &self.nothing
     }
 
+    /// What writes to buffers so that the host sees it where a write was given up.
+    pub(crate) fn uploads(&self) -> &dyn Uploads {
+        &self.encoding
+    }
+
     /// The open command buffer.
     pub(crate) fn encoding(&self) -> MutexGuard<'_, Encoding> {
-        self.encoding.lock().unwrap_or_else(PoisonError::into_inner)
+        encoding::lock(&self.encoding)
     }
 }
 

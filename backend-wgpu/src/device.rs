@@ -10,7 +10,7 @@ use engraft_core::backend::block_on;
 use engraft_core::{Error, Result};
 use engraft_shaders::{Carrier, Dialect, PARAM_WORDS};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What a device's streams have done so far.
@@ -99,6 +99,7 @@ pub(crate) struct Gpu {
     /// For tests: the driver refuses the module of this kernel if it is marked.
     #[cfg(test)]
     pub refuses_marked: Option<engraft_shaders::Kernel>,
+    submissions: Mutex<u64>,
     /// Command buffers that have run, as far as anyone waited.
     run: Arc<AtomicU64>,
     /// How long none may end while one is waited for; none: as long as it takes.
@@ -150,6 +151,26 @@ fn asked_of(have: &wgpu::Limits) -> wgpu::Limits {
         max_compute_workgroup_storage_size: 16 << 10,
         max_compute_invocations_per_workgroup: 256,
         ..wgpu::Limits::downlevel_defaults()
+    }
+}
+
+/// Writes to buffers, in the order of the queue.
+pub(crate) trait Uploads {
+    /// Writes whole words at byte `at`, before whatever is submitted next.
+    fn upload(&self, gpu: &Gpu, to: &wgpu::Buffer, at: u64, bytes: &[u8]) -> Result<()>;
+    /// Submits what was uploaded.
+    fn hand_over(&self, gpu: &Gpu) -> Result<()>;
+}
+
+/// What a driver gives up of it nobody sees: for trials, which look at their results themselves.
+impl Uploads for wgpu::Queue {
+    fn upload(&self, _gpu: &Gpu, to: &wgpu::Buffer, at: u64, bytes: &[u8]) -> Result<()> {
+        self.write_buffer(to, at, bytes);
+        Ok(())
+    }
+    fn hand_over(&self, gpu: &Gpu) -> Result<()> {
+        gpu.submit([]);
+        Ok(())
     }
 }
 
@@ -206,6 +227,7 @@ impl Gpu {
             unmarked: Mutex::default(),
             #[cfg(test)]
             refuses_marked: None,
+            submissions: Mutex::default(),
             run: Arc::default(),
             // A driver that runs on the CPU is as slow as the CPU is busy, and has no hardware to hang.
             patience: (listed.kind != AdapterKind::Software && !IN_BROWSER).then_some(PATIENCE),
@@ -245,9 +267,17 @@ impl Gpu {
         })
     }
 
+    /// Submissions so far. As long as it is held, there is no other.
+    pub fn submissions(&self) -> MutexGuard<'_, u64> {
+        self.submissions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Hands work over, and counts it once it has run.
     pub fn submit(&self, work: impl IntoIterator<Item = wgpu::CommandBuffer>) -> wgpu::SubmissionIndex {
+        let mut submissions = self.submissions();
+        *submissions += 1;
         let index = self.queue.submit(work);
+        drop(submissions);
         if self.patience.is_some() {
             let run = self.run.clone();
             self.queue.on_submitted_work_done(move || _ = run.fetch_add(1, Ordering::Relaxed));
@@ -268,9 +298,9 @@ impl Gpu {
         self.create(what, bytes, (OF_KERNELS | wgpu::BufferUsages::MAP_WRITE, true))
     }
 
-    /// Allocates a buffer that begins with `bytes`, and is zero behind them. The queue writes them before the
-    /// next submit: a browser without memory for a buffer that is mapped from the beginning ends the page.
-    pub fn alloc_filled(&self, what: &str, bytes: &[u8]) -> Result<WgpuMem> {
+    /// Allocates a buffer that begins with `bytes`, and is zero behind them. They are uploaded: a browser
+    /// without memory for a buffer that is mapped from the beginning ends the page.
+    pub fn alloc_filled(&self, what: &str, bytes: &[u8], queue: &dyn Uploads) -> Result<WgpuMem> {
         let mem = self.alloc(what, bytes.len())?;
         // The queue takes whole words.
         let (words, rest) = bytes.split_at(bytes.len() / 4 * 4);
@@ -278,7 +308,7 @@ impl Gpu {
         last[..rest.len()].copy_from_slice(rest);
         for (at, part) in [(0, words), (words.len(), &last[..rest.len().next_multiple_of(4)])] {
             if !part.is_empty() {
-                self.queue.write_buffer(mem.buffer(), at as u64, part);
+                queue.upload(self, mem.buffer(), at as u64, part)?;
             }
         }
         self.tally.count(|c| c.uploaded += bytes.len() as u64);

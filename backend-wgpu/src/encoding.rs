@@ -15,16 +15,19 @@
 //! completed). So work is followed by a mark: a dispatch that notes its number, if the mark before it was
 //! noted. It stands in the pass of that work, whose dispatches run one after the other, and no pass with work
 //! ends without one (`marks`). Whatever is copied for the host has a mark of its own, and a copy of the
-//! number noted last is put behind it: results with another number are none (`readback`). What the queue
-//! writes by itself (uploads) lies in a command buffer of its own, which may be given up alone, too: behind
-//! an upload the queue writes its number, and a mark is noted only where that of the last upload stands.
+//! number noted last is put behind it: results with another number are none (`readback`).
+//!
+//! What the queue writes by itself (uploads: of steps, and of weights on their way) lies in a command buffer
+//! of its own, all that was written since the last submit, and may be given up alone, too: behind an upload
+//! the queue writes its number, and a mark is noted only where that of the last upload stands. So between two
+//! uploads that are not submitted together there is a mark.
 
 use crate::WgpuMem;
 use crate::adapter::IN_BROWSER;
 use crate::arena::Arena;
 use crate::clock::{PassClock, WgpuEvent};
 use crate::command::{Call, Dispatch, Groups, Slot};
-use crate::device::Gpu;
+use crate::device::{Gpu, Uploads};
 use crate::ledger::Ledger;
 use crate::limits::Way;
 use crate::marks::Marks;
@@ -34,7 +37,7 @@ use crate::readback::Staging;
 use crate::slices::{groups_of, slices};
 use engraft_core::{Error, Result};
 use engraft_shaders::{Carrier, Kernel};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// The time, where there is a clock: pages have none that counts here.
@@ -63,12 +66,18 @@ pub(crate) struct Encoding {
     noted: WgpuMem,
     /// Uploads so far; they wrap around.
     uploads: u32,
+    /// How many submissions there had been when that was uploaded of which no mark speaks yet.
+    unmarked: Option<u64>,
+    /// The number of an upload on its way to where it is noted, behind a copy.
+    number: WgpuMem,
     mark: Dispatch,
     marks: Marks,
     /// How many command buffers, or passes, come until something happens to one.
     lost_after: Option<(u64, Loss)>,
     /// Whether the pass that is open is lost.
     pass_is_lost: bool,
+    /// How many submissions there had been when an upload was lost: the next one takes no other.
+    lost_upload: Option<u64>,
 }
 
 /// What happens to a command buffer in tests.
@@ -80,7 +89,7 @@ pub(crate) enum Loss {
     Device,
     /// A pass of it runs nothing: for Metal wgpu makes a command buffer of each, and one may be given up.
     Pass,
-    /// What the queue writes by itself before it is lost.
+    /// What the queue writes by itself, or copies, before it is lost.
     Upload,
 }
 
@@ -107,9 +116,12 @@ impl Encoding {
             ledger: Ledger::new(None),
             noted,
             uploads: 0,
+            unmarked: None,
+            number: gpu.alloc("the number of an upload", 16)?,
             marks: Marks::default(),
             lost_after: None,
             pass_is_lost: false,
+            lost_upload: None,
         })
     }
 
@@ -239,22 +251,61 @@ impl Encoding {
 
     /// Uploads words behind all that was encoded, which must not see them.
     pub fn upload(&mut self, gpu: &Gpu, to: &wgpu::Buffer, at: u64, bytes: &[u8]) -> Result<()> {
+        self.write(gpu, to, at, bytes)?;
+        gpu.tally.count(|c| c.uploaded += bytes.len() as u64);
+        Ok(())
+    }
+
+    /// The same, not counted.
+    fn write(&mut self, gpu: &Gpu, to: &wgpu::Buffer, at: u64, bytes: &[u8]) -> Result<()> {
         if self.waits() {
             self.hand_over(gpu)?;
         }
+        let mut submissions = gpu.submissions();
+        // Whoever submits something of his own, such as a trial, takes uploads along.
+        if self.unmarked.is_some_and(|then| then != *submissions) {
+            drop(submissions);
+            self.hand_over_marked(gpu)?;
+            submissions = gpu.submissions();
+        }
+        self.unmarked = Some(*submissions);
         self.uploads = self.uploads.wrapping_add(1);
-        if self.loss(|loss| loss == Loss::Upload).is_none() {
+        if !self.loses_upload(*submissions) {
             gpu.queue.write_buffer(to, at, bytes);
             gpu.queue.write_buffer(self.noted.buffer(), 4, &self.uploads.to_le_bytes());
         }
-        gpu.tally.count(|c| c.uploaded += bytes.len() as u64);
         Ok(())
+    }
+
+    /// Encodes what `copy` copies between buffers: a command buffer that may be given up alone. It counts as
+    /// an upload whose number is copied, too.
+    pub fn copy(&mut self, gpu: &Gpu, copy: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<()> {
+        self.hand_over_marked(gpu)?;
+        self.uploads = self.uploads.wrapping_add(1);
+        gpu.queue.write_buffer(self.number.buffer(), 0, &self.uploads.to_le_bytes());
+        let is_lost = self.loses_upload(*gpu.submissions());
+        let (noted, number) = (self.noted.share(), self.number.share());
+        let encoder = self.encoder(gpu)?;
+        if !is_lost {
+            copy(encoder);
+            encoder.copy_buffer_to_buffer(number.buffer(), 0, noted.buffer(), 4, 4);
+        }
+        self.hand_over_marked(gpu)
+    }
+
+    /// Submits what waits, and behind it a mark.
+    fn hand_over_marked(&mut self, gpu: &Gpu) -> Result<()> {
+        self.make_room(gpu)?;
+        let number = self.marks.next();
+        self.mark(gpu, number)?;
+        self.hand_over(gpu)
     }
 
     /// Encodes the mark of this number.
     fn mark(&mut self, gpu: &Gpu, number: u32) -> Result<()> {
         let mut mark = self.mark.clone();
         (mark.words[1], mark.words[2]) = (number, self.uploads);
+        self.unmarked = None;
         self.dispatch(gpu, &mark)
     }
 
@@ -268,6 +319,14 @@ impl Encoding {
         let (others, loss) = self.lost_after.filter(|(_, loss)| here(*loss))?;
         self.lost_after = others.checked_sub(1).map(|others| (others, loss));
         (others == 0).then_some(loss)
+    }
+
+    /// Whether an upload is lost: with another one, which the same submission takes, or by itself.
+    fn loses_upload(&mut self, submissions: u64) -> bool {
+        if self.loss(|loss| loss == Loss::Upload).is_some() {
+            self.lost_upload = Some(submissions);
+        }
+        self.lost_upload == Some(submissions)
     }
 
     /// What to wait for where the command buffer of this number is wanted; none: everything.
@@ -299,9 +358,9 @@ impl Encoding {
         self.ledger.progress()
     }
 
-    /// Whether there is work of which no mark was seen yet.
+    /// Whether there is work, or an upload, of which no mark was seen yet.
     pub fn is_unseen(&self) -> bool {
-        self.marks.is_unseen()
+        self.marks.is_unseen() || self.unmarked.is_some()
     }
 
     /// Ends the pass, submits what was encoded, and reports what went wrong so far.
@@ -324,4 +383,18 @@ impl Encoding {
         self.groups.bury(gpu);
         gpu.faults.check()
     }
+}
+
+impl Uploads for Mutex<Encoding> {
+    fn upload(&self, gpu: &Gpu, to: &wgpu::Buffer, at: u64, bytes: &[u8]) -> Result<()> {
+        lock(self).write(gpu, to, at, bytes)
+    }
+    fn hand_over(&self, gpu: &Gpu) -> Result<()> {
+        lock(self).hand_over_marked(gpu)
+    }
+}
+
+/// The open command buffer.
+pub(crate) fn lock(encoding: &Mutex<Encoding>) -> MutexGuard<'_, Encoding> {
+    encoding.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,12 +4,13 @@
 use crate::limits::Way;
 use crate::pipelines::Pipelines;
 use crate::tests::{broken, on_driver, opened, opened_as, with};
-use crate::{Wgpu, WgpuConfig, WgpuMem, WgpuStream};
+use crate::{Wgpu, WgpuConfig, WgpuMem, WgpuStream, WgpuWeight};
 use engraft_core::backend::{Backend, Stream, block_on};
-use engraft_core::mem::{Buf, Float, Mat};
+use engraft_core::mem::{Block, Buf, Float, HostWeight, Mat, WeightFormat, WeightInfo, WeightUse};
 use engraft_core::ops::{Add, Checked, Run};
 use engraft_core::{Error, Result};
 use engraft_shaders::{Elem, Kernel, Norm, Reduce};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -57,12 +58,19 @@ fn a_wait_sees_that_work_was_given_up() {
             let ended = stream.sync();
             assert!(is_lost(&ended), "{ended:?}");
         }
-        // What was submitted before the wait, too.
+        // What was submitted before the wait, and what was uploaded, too.
         let gpu = opened_as(WgpuConfig { uniform_parameters, ..WgpuConfig::default() });
         let (mut stream, mut sums) = (gpu.stream().unwrap(), Sums::new(&gpu));
         gpu.lose_command_buffer(0);
         sums.run(&mut stream);
         stream.submit().unwrap();
+        assert!(is_lost(&stream.sync()));
+        let gpu = opened_as(WgpuConfig { uniform_parameters, ..WgpuConfig::default() });
+        let (mut stream, mut words) = (gpu.stream().unwrap(), Buf::new(gpu.alloc(16).unwrap(), 4).unwrap());
+        stream.upload(&[1u32; 4], words.view_mut()).unwrap();
+        stream.sync().unwrap();
+        gpu.lose_upload(0);
+        stream.upload(&[2u32; 4], words.view_mut()).unwrap();
         assert!(is_lost(&stream.sync()));
     }
 }
@@ -122,6 +130,73 @@ fn an_upload_that_was_given_up_is_a_lost_device() {
         (0..3).for_each(|step| stream.upload(&[step; 4], words.view_mut()).unwrap());
         sums.run(&mut stream);
         assert!(is_lost(&stream.sync()));
+    }
+}
+
+/// A table of 64 rows in q8_0, two uploads, and a vector, one.
+fn load(gpu: &Arc<Wgpu>, format: WeightFormat, used_for: WeightUse) -> WgpuWeight {
+    let (rows, cols) = if used_for == WeightUse::Vector { (1, 64) } else { (64, 64) };
+    let raw = vec![1u8; format.bytes(rows, cols)];
+    let info = WeightInfo { name: "a weight".into(), rows, cols, format, used_for };
+    gpu.prepare_weight(HostWeight::new(info, vec![Cow::Owned(raw)]).unwrap(), &[]).unwrap()
+}
+
+/// Whether the last one of a submission or one before it, and whoever submits it.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn a_weight_that_was_given_up_on_its_way_is_a_lost_device() {
+    let (table, vector) = (WeightFormat::Block(Block::Q8_0), WeightFormat::Plain(Float::F32));
+    for uniform_parameters in [false, true] {
+        for lost in 0..8 {
+            let gpu = opened_as(WgpuConfig { uniform_parameters, ..WgpuConfig::default() });
+            let mut gpu = Arc::try_unwrap(gpu).unwrap();
+            // By the queue.
+            gpu.gpu.shared_memory = false;
+            let gpu = Arc::new(gpu);
+            gpu.lose_upload(lost);
+            let first = load(&gpu, vector, WeightUse::Vector);
+            // As a trial does.
+            gpu.gpu.submit([]);
+            let second = load(&gpu, table, WeightUse::Embedding);
+            // As a weight of several pieces does.
+            gpu.uploads().hand_over(&gpu.gpu).unwrap();
+            let third = load(&gpu, table, WeightUse::Embedding);
+            let fourth = load(&gpu, vector, WeightUse::Vector);
+            let (mut stream, mut sums) = (gpu.stream().unwrap(), Sums::new(&gpu));
+            if lost % 2 == 0 {
+                sums.run(&mut stream);
+            }
+            let ended = stream.sync();
+            match lost < 6 {
+                true => assert!(is_lost(&ended), "upload {lost}: {ended:?}"),
+                false => ended.unwrap(),
+            }
+            drop((first, second, third, fourth));
+        }
+    }
+}
+
+/// What is copied from buffer to buffer between two passes.
+#[test]
+#[ignore = "needs a wgpu adapter"]
+fn a_copy_that_was_given_up_is_a_lost_device() {
+    for lost in [None, Some(0), Some(1), Some(2)] {
+        let gpu = opened();
+        let part = |value: u32| {
+            let words = bytemuck::cast_slice(&[value; 4]).to_vec();
+            gpu.gpu.alloc_filled("a test", &words, gpu.uploads()).unwrap()
+        };
+        lost.into_iter().for_each(|lost| gpu.lose_upload(lost));
+        let parts = [part(7), part(9)];
+        let joined = gpu.of_heads.get(&gpu.gpu, &gpu.encoding, parts.each_ref()).unwrap();
+        let (mut stream, mut got) = (gpu.stream().unwrap(), [0u32; 8]);
+        let both: Buf<WgpuMem, u32> = Buf::new(joined, 8).unwrap();
+        let read = stream.download(both.view()).unwrap();
+        let ended = block_on(stream.collect(read, &mut got));
+        match lost {
+            Some(lost) => assert!(is_lost(&ended), "{lost}: {ended:?}"),
+            None => assert_eq!((ended.is_ok(), got), (true, [7, 7, 7, 7, 9, 9, 9, 9])),
+        }
     }
 }
 
@@ -247,7 +322,7 @@ fn buffers_begin_with_what_they_are_filled_with() {
     for bytes in [1usize, 2, 3, 4, 5, 8, 15, 16, 17, 1001] {
         let values: Vec<u8> = (0..bytes).map(|i| i as u8 | 1).collect();
         let before = gpu.counters().uploaded;
-        let mem = gpu.gpu.alloc_filled("a test", &values).unwrap();
+        let mem = gpu.gpu.alloc_filled("a test", &values, gpu.uploads()).unwrap();
         assert_eq!(gpu.counters().uploaded - before, bytes as u64);
         let whole = bytes.next_multiple_of(16);
         let all: Buf<WgpuMem, u8> = Buf::new(gpu.alloc(whole).unwrap(), whole).unwrap();

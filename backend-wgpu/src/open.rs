@@ -145,7 +145,7 @@ impl Backend for Wgpu {
         Ok(Box::new(HostGroup::new(board)))
     }
     fn prepare_weight(&self, weight: HostWeight<'_>, _uses: &[Signature]) -> Result<WgpuWeight> {
-        weight::prepare(&self.gpu, weight)
+        weight::prepare((&self.gpu, self.uploads()), weight)
     }
     fn attention_plan(&self, bound: StepShape) -> Result<WgpuPlan> {
         Ok(WgpuPlan { bound })

@@ -64,7 +64,7 @@ pub(crate) async fn run(gpu: &Arc<Wgpu>) -> Result<(Arithmetic, Vec<Probe>)> {
 /// What the probe kernel makes of pairs.
 async fn results(gpu: &Arc<Wgpu>, pairs: &[f32]) -> Result<Vec<f32>> {
     let count = pairs.len() / 2;
-    let input = gpu.gpu.alloc_filled("the probe", bytemuck::cast_slice(pairs))?;
+    let input = gpu.gpu.alloc_filled("the probe", bytemuck::cast_slice(pairs), &gpu.gpu.queue)?;
     let mut got = vec![0f32; count * RESULTS];
     let output: Buf<_, f32> = Buf::new(gpu.gpu.alloc("the probe", got.len() * 4)?, got.len())?;
     let mut stream = WgpuStream::new(gpu.clone());
@@ -95,7 +95,8 @@ async fn differs(gpu: &Arc<Wgpu>, kernel: Kernel, leaves: bool) -> Result<Option
     let none = || Error::internal(format!("nothing to try {} with", kernel.label()));
     let trial = expected::trial(&kernel, leaves).ok_or_else(none)?;
     let (binding, want) = expected::of(&kernel, &trial, leaves).ok_or_else(none)?;
-    let filled = |words: &Vec<u32>| gpu.gpu.alloc_filled("the probe", bytemuck::cast_slice(words));
+    let filled =
+        |words: &Vec<u32>| gpu.gpu.alloc_filled("the probe", bytemuck::cast_slice(words), &gpu.gpu.queue);
     let buffers = trial.buffers.iter().map(filled).collect::<Result<Vec<_>>>()?;
     let slot = |mem| Slot::whole(gpu.limits(), mem, "the probe");
     let slots = buffers.iter().map(slot).collect::<Result<Vec<_>>>()?;
@@ -159,7 +160,7 @@ const ALL_HALVES: (u32, u32) = (256, 256);
 /// subnormals too.
 pub(crate) async fn halves(gpu: &Arc<Wgpu>) -> Result<Option<String>> {
     let all: Vec<u16> = (0..=u16::MAX).collect();
-    let input = gpu.gpu.alloc_filled("the probe", bytemuck::cast_slice(&all))?;
+    let input = gpu.gpu.alloc_filled("the probe", bytemuck::cast_slice(&all), &gpu.gpu.queue)?;
     let mut got = vec![0u16; all.len()];
     let output: Buf<_, u16> = Buf::new(gpu.gpu.alloc("the probe", got.len() * 2)?, got.len())?;
     let mut stream = WgpuStream::new(gpu.clone());

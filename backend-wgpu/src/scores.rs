@@ -2,7 +2,8 @@
 //! themselves, and words that no parameters are left for.
 
 use crate::WgpuMem;
-use crate::device::Gpu;
+use crate::device::{Gpu, Uploads};
+use crate::encoding::{self, Encoding};
 use engraft_core::Result;
 use engraft_core::mem::DeviceMem;
 use engraft_core::params::{Relative, Scores};
@@ -46,9 +47,9 @@ pub(crate) struct ScoreBuffers(Made<Scores>);
 
 impl ScoreBuffers {
     /// The buffer of a set, made when it is first asked for.
-    pub fn get(&self, gpu: &Gpu, scores: &Scores) -> Result<WgpuMem> {
+    pub fn get(&self, gpu: &Gpu, queue: &dyn Uploads, scores: &Scores) -> Result<WgpuMem> {
         let make = || {
-            let mem = gpu.alloc_filled("scores", bytemuck::cast_slice(&describe(scores)))?;
+            let mem = gpu.alloc_filled("scores", bytemuck::cast_slice(&describe(scores)), queue)?;
             Ok((scores.clone(), mem))
         };
         self.0.get(64, |of| of == scores, make)
@@ -61,8 +62,11 @@ pub(crate) struct FixedWords(Made<Vec<u32>>);
 
 impl FixedWords {
     /// The buffer of these words, made when it is first asked for.
-    pub fn get(&self, gpu: &Gpu, words: &[u32]) -> Result<WgpuMem> {
-        let make = || Ok((words.to_vec(), gpu.alloc_filled("fixed words", bytemuck::cast_slice(words))?));
+    pub fn get(&self, gpu: &Gpu, queue: &dyn Uploads, words: &[u32]) -> Result<WgpuMem> {
+        let make = || {
+            let mem = gpu.alloc_filled("fixed words", bytemuck::cast_slice(words), queue)?;
+            Ok((words.to_vec(), mem))
+        };
         self.0.get(64, |of| of == words, make)
     }
 }
@@ -74,23 +78,23 @@ pub(crate) struct OfHeads(Made<[u64; 2]>);
 impl OfHeads {
     /// The buffer of two weights, whose values never change: copied when it is first asked for. A model has
     /// one pair a layer.
-    pub fn get(&self, gpu: &Gpu, parts: [&WgpuMem; 2]) -> Result<WgpuMem> {
+    pub fn get(&self, gpu: &Gpu, encoding: &Mutex<Encoding>, parts: [&WgpuMem; 2]) -> Result<WgpuMem> {
         let ids = parts.map(WgpuMem::id);
-        self.0.get(256, |of| *of == ids, || Ok((ids, joined(gpu, parts)?)))
+        self.0.get(256, |of| *of == ids, || Ok((ids, joined(gpu, encoding, parts)?)))
     }
 }
 
 /// A copy of two buffers, one behind the other.
-fn joined(gpu: &Gpu, parts: [&WgpuMem; 2]) -> Result<WgpuMem> {
+fn joined(gpu: &Gpu, encoding: &Mutex<Encoding>, parts: [&WgpuMem; 2]) -> Result<WgpuMem> {
     let sizes = parts.map(DeviceMem::bytes);
     let mem = gpu.alloc("sinks and biases", sizes[0].saturating_add(sizes[1]))?;
-    let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-    let mut at = 0;
-    for (part, size) in parts.iter().zip(sizes.map(|size| size as u64)) {
-        encoder.copy_buffer_to_buffer(part.buffer(), 0, mem.buffer(), at, size);
-        at += size;
-    }
-    gpu.submit([encoder.finish()]);
+    encoding::lock(encoding).copy(gpu, |encoder| {
+        let mut at = 0;
+        for (part, size) in parts.iter().zip(sizes.map(|size| size as u64)) {
+            encoder.copy_buffer_to_buffer(part.buffer(), 0, mem.buffer(), at, size);
+            at += size;
+        }
+    })?;
     Ok(mem)
 }
 

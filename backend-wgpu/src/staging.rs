@@ -11,7 +11,7 @@
 
 use crate::WgpuMem;
 use crate::adapter::IN_BROWSER;
-use crate::device::Gpu;
+use crate::device::{Gpu, Uploads};
 use engraft_core::{Error, Result};
 use std::sync::atomic::Ordering;
 
@@ -60,7 +60,13 @@ impl Gpu {
     ///
     /// # Errors
     /// `DeviceLost`.
-    pub fn fill(&self, planes: [Plane<'_>; 2], panels: usize, pack: &Pack<'_>) -> Result<()> {
+    pub fn fill(
+        &self,
+        queue: &dyn Uploads,
+        planes: [Plane<'_>; 2],
+        panels: usize,
+        pack: &Pack<'_>,
+    ) -> Result<()> {
         let [codes, scales] = planes.map(|plane| plane.words);
         let at_once = (PIECE / (4 * (codes + scales)).max(1)).clamp(1, panels.max(1));
         let mut piece = vec![0u32; at_once * (codes + scales)];
@@ -76,7 +82,7 @@ impl Gpu {
                 let (at, bytes) = (first * plane.words * 4, bytemuck::cast_slice(words));
                 match to.mapped {
                     true => self.write_mapped(to, at, bytes, size)?,
-                    false => self.write(&to.mem, at, bytes, size)?,
+                    false => self.write(queue, (&to.mem, at), bytes, size)?,
                 }
             }
         }
@@ -96,11 +102,17 @@ impl Gpu {
     }
 
     /// Hands bytes to the queue, which holds at most a piece, next to the `packed` bytes that they are in.
-    fn write(&self, to: &WgpuMem, at: usize, bytes: &[u8], packed: u64) -> Result<()> {
+    fn write(
+        &self,
+        queue: &dyn Uploads,
+        (to, at): (&WgpuMem, usize),
+        bytes: &[u8],
+        packed: u64,
+    ) -> Result<()> {
         let size = bytes.len() as u64;
         let held = self.staged.fetch_add(size, Ordering::Relaxed);
         if held + size > PIECE as u64 && held > 0 {
-            self.submit([]);
+            queue.hand_over(self)?;
             if !IN_BROWSER {
                 self.poll()?;
             }
@@ -108,8 +120,7 @@ impl Gpu {
         }
         let now = self.staged.load(Ordering::Relaxed) + packed;
         self.tally.count(|c| c.staged = c.staged.max(now));
-        self.queue.write_buffer(to.buffer(), at as u64, bytes);
-        Ok(())
+        queue.upload(self, to.buffer(), at as u64, bytes)
     }
 }
 

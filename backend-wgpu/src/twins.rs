@@ -119,7 +119,7 @@ fn ran(
     dispatches: &[(&Pipeline, &Trial)],
     trial: &Trial,
 ) -> Result<Vec<Vec<u32>>> {
-    let fill = |words: &[u32]| gpu.alloc_filled("a trial", bytemuck::cast_slice(words));
+    let fill = |words: &[u32]| gpu.alloc_filled("a trial", bytemuck::cast_slice(words), &gpu.queue);
     let filled = |trial: &Trial| trial.buffers.iter().map(|words| fill(words)).collect::<Result<Vec<_>>>();
     let (buffers, noted) = (filled(trial)?, filled(&noting())?);
     let whole: usize = trial.buffers.iter().map(Vec::len).sum();

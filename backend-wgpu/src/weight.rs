@@ -6,7 +6,7 @@
 //! a dispatch of its own.
 
 use crate::WgpuMem;
-use crate::device::Gpu;
+use crate::device::{Gpu, Uploads};
 use crate::staging::Plane;
 use engraft_core::mem::{
     Block, DeviceMem, Float, GroupBits, Groups, HostWeight, Stored, Weight, WeightFormat, WeightInfo,
@@ -179,7 +179,10 @@ pub(crate) fn unreadable(format: WeightFormat) -> Option<String> {
     packing_of(format).is_none().then(|| format!("no shader reads {format}"))
 }
 
-fn vector(gpu: &Gpu, info: &WeightInfo, parts: &[Cow<'_, [u8]>]) -> Result<Storage> {
+/// A device, and what writes to its buffers.
+type To<'a> = (&'a Gpu, &'a dyn Uploads);
+
+fn vector((gpu, queue): To<'_>, info: &WeightInfo, parts: &[Cow<'_, [u8]>]) -> Result<Storage> {
     let stored = match info.format {
         WeightFormat::Plain(float) => Stored::from(float),
         WeightFormat::Block(block) => Stored::Block(block),
@@ -187,17 +190,17 @@ fn vector(gpu: &Gpu, info: &WeightInfo, parts: &[Cow<'_, [u8]>]) -> Result<Stora
     };
     let mut values = vec![0.0f32; info.cols];
     quant::plain::to_f32(stored, &parts.concat(), &mut values)?;
-    Ok(Storage::Vector(gpu.alloc_filled(&info.name, bytemuck::cast_slice(&values))?))
+    Ok(Storage::Vector(gpu.alloc_filled(&info.name, bytemuck::cast_slice(&values), queue)?))
 }
 
 /// Packs a host weight for its use.
-pub(crate) fn prepare(gpu: &Gpu, weight: HostWeight<'_>) -> Result<WgpuWeight> {
+pub(crate) fn prepare(to: To<'_>, weight: HostWeight<'_>) -> Result<WgpuWeight> {
     let (info, parts) = weight.into_parts();
-    let matrix = |layout| panels(gpu, &info, &parts, layout);
+    let matrix = |layout| panels(to, &info, &parts, layout);
     let storage = match info.used_for {
-        WeightUse::Vector => vector(gpu, &info, &parts)?,
+        WeightUse::Vector => vector(to, &info, &parts)?,
         WeightUse::LinearShare { share } => {
-            let leaves = leaves(gpu, &info, share)?;
+            let leaves = leaves(to, &info, share)?;
             Storage::Panels(Panels { leaves: Some(leaves), ..matrix((1, false, 0))? })
         }
         WeightUse::Linear { grain, group } => {
@@ -207,7 +210,7 @@ pub(crate) fn prepare(gpu: &Gpu, weight: HostWeight<'_>) -> Result<WgpuWeight> {
         WeightUse::GatedLinear { grain } => Storage::Panels(matrix((grain, true, 0))?),
         WeightUse::Experts { count, grain } => Storage::Panels(matrix((grain, false, count.max(1)))?),
         WeightUse::ExpertsShare { count, share } => {
-            let leaves = leaves(gpu, &info, share)?;
+            let leaves = leaves(to, &info, share)?;
             Storage::Panels(Panels { leaves: Some(leaves), ..matrix((1, false, count.max(1)))? })
         }
         WeightUse::Embedding | WeightUse::EmbeddingAndLinear => Storage::Panels(matrix((1, false, 0))?),
@@ -216,7 +219,7 @@ pub(crate) fn prepare(gpu: &Gpu, weight: HostWeight<'_>) -> Result<WgpuWeight> {
 }
 
 fn panels(
-    gpu: &Gpu,
+    (gpu, queue): To<'_>,
     info: &WeightInfo,
     parts: &[Cow<'_, [u8]>],
     (grain, gate, experts): (usize, bool, usize),
@@ -248,7 +251,7 @@ fn panels(
             Plane { to: Some(&codes), words: code_words },
             Plane { to: scales.as_ref(), words: scale_words },
         ];
-        gpu.fill(planes, count * halves, &|panel, codes, shared| {
+        gpu.fill(queue, planes, count * halves, &|panel, codes, shared| {
             for (lane, row) in panels.rows_of(first + panel / halves, panel % halves).enumerate() {
                 let (codes, shared) = (&mut *codes, &mut *shared);
                 let words = packing.scale_words();
@@ -262,7 +265,7 @@ fn panels(
 }
 
 /// Where the leaves of a rank's columns begin, as shaders read it: in f32, which is exact below 2^24.
-fn leaves(gpu: &Gpu, info: &WeightInfo, share: Share) -> Result<WgpuMem> {
+fn leaves((gpu, queue): To<'_>, info: &WeightInfo, share: Share) -> Result<WgpuMem> {
     let most = 1 << f32::MANTISSA_DIGITS;
     if info.cols > most {
         return Err(Error::Unsupported {
@@ -273,7 +276,7 @@ fn leaves(gpu: &Gpu, info: &WeightInfo, share: Share) -> Result<WgpuMem> {
     }
     let own = (0..LEAVES).map(|leaf| f32::from(u8::from(share.has(leaf))));
     let words: Vec<f32> = share.bounds().iter().map(|at| *at as f32).chain(own).collect();
-    gpu.alloc_filled(&info.name, bytemuck::cast_slice(&words))
+    gpu.alloc_filled(&info.name, bytemuck::cast_slice(&words), queue)
 }
 
 /// Rows of a weight that comes in parts of whole rows.

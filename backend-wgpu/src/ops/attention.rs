@@ -41,7 +41,7 @@ fn attend(stream: &mut WgpuStream, op: Attend<'_, Wgpu>, subgroups: bool) -> Res
     // Chunks of positions are counted beyond the last one.
     word(table.stride.saturating_mul(l.page_size).saturating_add(WIDTH))?;
     let (columns, capped) = (columns_of(&heads), scores.soft_cap.is_some());
-    let scores = gpu.scores.get(&gpu.gpu, scores)?;
+    let scores = gpu.scores.get(&gpu.gpu, gpu.uploads(), scores)?;
     let (q_at, to) = (matrix(limits, q, "queries")?, matrix(limits, out, "activations")?);
     let pages = buffer(limits, table.pages, "a page table")?;
     let [keys, values] = slabs(limits, kv)?;
@@ -114,7 +114,9 @@ fn of_heads(gpu: &Wgpu, sinks: Option<&WgpuWeight>, bias: Option<&WgpuWeight>) -
     match (sinks, bias) {
         (None, None) => Ok(gpu.nothing().share()),
         (Some(one), None) | (None, Some(one)) => Ok(one.vector()?.share()),
-        (Some(sinks), Some(bias)) => gpu.of_heads.get(&gpu.gpu, [sinks.vector()?, bias.vector()?]),
+        (Some(sinks), Some(bias)) => {
+            gpu.of_heads.get(&gpu.gpu, &gpu.encoding, [sinks.vector()?, bias.vector()?])
+        }
     }
 }
 
@@ -131,7 +133,7 @@ fn attend_dense(stream: &mut WgpuStream, op: AttendDense<'_, Wgpu>, subgroups: b
         return Ok(());
     }
     let (columns, capped) = (columns_of(&heads), scores.soft_cap.is_some());
-    let scores = gpu.scores.get(&gpu.gpu, scores)?;
+    let scores = gpu.scores.get(&gpu.gpu, gpu.uploads(), scores)?;
     let place = |m| matrix(limits, m, "activations");
     let (q_at, k_at, v_at, to) = (place(q)?, place(k)?, place(v)?, place(out)?);
     let bounds_at = buffer(limits, bounds, "bounds")?;
@@ -183,7 +185,7 @@ fn attend_disentangled(
         return Ok(());
     }
     let (columns, capped) = (columns_of(&heads), scores.soft_cap.is_some());
-    let scores = gpu.scores.get(&gpu.gpu, scores)?;
+    let scores = gpu.scores.get(&gpu.gpu, gpu.uploads(), scores)?;
     let place = |m| matrix(limits, m, "activations");
     let (q_at, k_at, v_at, to) = (place(q)?, place(k)?, place(v)?, place(out)?);
     // A term that is missing has the queries in its place, and no pitch.

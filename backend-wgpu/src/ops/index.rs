@@ -77,7 +77,7 @@ fn scores(stream: &mut WgpuStream, op: IndexScores<'_, Wgpu>) -> Result<()> {
         word(low.pitch())?,
         word(high.pitch())?,
     ];
-    let fixed = gpu.fixed.get(&gpu.gpu, &[&lists.fixed[..], &fixed[..]].concat())?;
+    let fixed = gpu.fixed.get(&gpu.gpu, gpu.uploads(), &[&lists.fixed[..], &fixed[..]].concat())?;
     let places = [q_at.offset, factors_at.offset, low_at.offset, high_at.offset, to.offset];
     let words = [&lists.words[..], &places[..], &[word(out.pitch())?, ALL_GROUPS]].concat();
     let (sequences, pages) = (lists.sequences, lists.pages.slot);
@@ -108,7 +108,7 @@ fn choose(stream: &mut WgpuStream, op: IndexChoose<'_, Wgpu>) -> Result<()> {
     let counted = buffer(limits, counts.as_ref(), "counts of keys")?;
     let own = [from.offset, word(scores.pitch())?, to.offset, counted.offset];
     let words = [&lists.words[..], &own[..]].concat();
-    let fixed = gpu.fixed.get(&gpu.gpu, &lists.fixed)?;
+    let fixed = gpu.fixed.get(&gpu.gpu, gpu.uploads(), &lists.fixed)?;
     let fixed = Slot::whole(limits, &fixed, "sizes")?;
     let slots = [from.slot, lists.sequences, lists.pages.slot, to.slot, counted.slot, fixed];
     let kernel = Kernel::Index(Entry::Choose, Elem::F32, Elem::F32);

@@ -1,13 +1,15 @@
 //! How the chore is called.
 
 use super::Outcome;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// How it is called.
 pub const USAGE: &str = "cargo xtask mutants ptx|wgsl --run 'PROGRAM [ARGS]'... [--valid 'PROGRAM [ARGS]']
                            [--seed N] [--count N] [--stem STEM] [--minutes N] [--limit SECONDS] [--jobs N]
                            [--least PERCENT] [--equivalent FILE] [--only 'TEXT UNIT:LINE OPERATOR']...
-       ({stem} in ARGS is the text's stem; each program is run as libtest's are)";
+                           [--tests STEM=NAME,...]...
+       ({stem} in ARGS is the text's stem, then each NAME of other tests of it; programs are run as libtest's are)";
 
 /// What is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +45,8 @@ pub struct Args {
     pub count: usize,
     /// Only texts of these stems; all where none is named.
     pub stems: Vec<String>,
+    /// What tests of a stem are called that do not have its name.
+    pub tests: BTreeMap<String, Vec<String>>,
     /// Mutants by name, as a run prints them, in place of a sample.
     pub only: Vec<String>,
     /// For the whole run.
@@ -61,6 +65,12 @@ impl Args {
     /// Whether texts of a stem are sampled from.
     pub fn takes(&self, stem: &str) -> bool {
         self.stems.is_empty() || self.stems.iter().any(|known| known == stem)
+    }
+
+    /// What tests of a stem are called.
+    pub fn tests_of<'a>(&'a self, stem: &'a str) -> impl Iterator<Item = &'a str> {
+        let others = self.tests.get(stem).into_iter().flatten();
+        std::iter::once(stem).chain(others.map(String::as_str))
     }
 }
 
@@ -87,6 +97,7 @@ pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
         seed: 1,
         count: 100,
         stems: Vec::new(),
+        tests: BTreeMap::new(),
         only: Vec::new(),
         minutes: 60,
         limit: 300,
@@ -102,6 +113,12 @@ pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
             "--run" => all.run.push(value),
             "--valid" => all.valid = Some(value),
             "--stem" => all.stems.push(value),
+            "--tests" => {
+                let (stem, name) = value
+                    .split_once('=')
+                    .ok_or_else(|| usage(format!("{option} is `{value}`; allowed: STEM=NAME,...")))?;
+                all.tests.entry(stem.into()).or_default().extend(name.split(',').map(String::from));
+            }
             "--only" => all.only.push(value),
             "--equivalent" => all.equivalent = value.into(),
             "--seed" => all.seed = number()?,

@@ -23,7 +23,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use suite::Verdict;
+use suite::{Limits, Tests, Verdict};
 
 pub use args::USAGE;
 
@@ -228,53 +228,84 @@ fn run(args: &Args) -> Outcome<bool> {
     let texts = texts(args.language)?;
     let equivalent = equivalent(&args.equivalent)?;
     let sampled = if args.only.is_empty() { sample(&texts, args) } else { named(&texts, &args.only)? };
-    let limits = suite::baseline(args)?;
     println!("# {} mutants of {}, seed {}", sampled.len(), args.language.name(), args.seed);
     let end = Instant::now() + Duration::from_secs(60 * args.minutes);
-    let waiting: Mutex<VecDeque<_>> = Mutex::new(sampled.into());
-    let score = Mutex::new(Score::default());
-    let failed: Mutex<Option<String>> = Mutex::new(None);
-    std::thread::scope(|scope| {
-        for worker in 0..args.jobs {
-            let (waiting, score, failed, texts, equivalent, limits) =
-                (&waiting, &score, &failed, &texts, &equivalent, &limits);
-            scope.spawn(move || {
-                while Instant::now() < end && locked(failed).is_none() {
-                    let Some((t, s)) = locked(waiting).pop_front() else { break };
-                    let from = &texts[t];
-                    let mutant = Sampled { from, site: &from.sites[s] };
-                    let reason = equivalent.get(&mutant.key());
-                    match judged(args, limits, worker, &mutant, reason.map(String::as_str)) {
-                        Ok(verdict) => report(&mutant, verdict, &mut locked(score)),
-                        Err(why) => *locked(failed) = Some(why),
-                    }
-                }
-            });
+    let mut score = Score::default();
+    // What all tests have to run against costs minutes, and the tests of a stem catch most.
+    let run = Pass { args, texts: &texts, equivalent: &equivalent, end };
+    let (lives, left) = run.over(sampled, (Tests::OfStem, &Limits::new()), &mut score)?;
+    score.left = left.len();
+    let unseen = match Tests::Others.among(args).next() {
+        Some(_) if !lives.is_empty() => {
+            println!("# {} live so far: all tests", lives.len());
+            let limits = suite::baseline(args)?;
+            let (lives, left) = run.over(lives, (Tests::Others, &limits), &mut score)?;
+            lives.into_iter().chain(left).collect()
         }
-    });
-    if let Some(why) = locked(&failed).take() {
-        return Err(why);
+        _ => lives,
+    };
+    for (t, s) in unseen {
+        let site = &texts[t].sites[s];
+        let change = format!("{} -> {}", site.old.trim(), site.new.trim());
+        score.survived.push(format!("{}\n    {change}", texts[t].key(site)));
     }
-    let mut score = score.into_inner().unwrap_or_else(PoisonError::into_inner);
-    score.left = locked(&waiting).len();
     Ok(summary(&score, args))
+}
+
+/// Places: a text, and a site of it.
+type Places = Vec<(usize, usize)>;
+
+/// What a run has that goes over mutants with some of the tests.
+struct Pass<'a> {
+    args: &'a Args,
+    texts: &'a [Text],
+    equivalent: &'a BTreeMap<String, String>,
+    end: Instant,
+}
+
+impl Pass<'_> {
+    /// Judges mutants, several at a time. Those that live, and those that no time was left for.
+    fn over(&self, mutants: Places, tests: (Tests, &Limits), score: &mut Score) -> Outcome<(Places, Places)> {
+        let waiting: Mutex<VecDeque<_>> = Mutex::new(mutants.into());
+        let (lives, shared) = (Mutex::new(Vec::new()), Mutex::new(score));
+        let failed: Mutex<Option<String>> = Mutex::new(None);
+        std::thread::scope(|scope| {
+            for worker in 0..self.args.jobs {
+                let (waiting, lives, shared, failed) = (&waiting, &lives, &shared, &failed);
+                scope.spawn(move || {
+                    while Instant::now() < self.end && locked(failed).is_none() {
+                        let Some((t, s)) = locked(waiting).pop_front() else { break };
+                        let from = &self.texts[t];
+                        let mutant = Sampled { from, site: &from.sites[s] };
+                        let verdict = match self.equivalent.get(&mutant.key()) {
+                            Some(reason) => Ok(Verdict::Equivalent(reason.clone())),
+                            None => suite::judge(self.args, tests, worker, &mutant),
+                        };
+                        match verdict {
+                            Ok(verdict) => {
+                                if matches!(verdict, Verdict::Survived { .. }) {
+                                    locked(lives).push((t, s));
+                                }
+                                report(&mutant, verdict, &mut locked(shared));
+                            }
+                            Err(why) => *locked(failed) = Some(why),
+                        }
+                    }
+                });
+            }
+        });
+        match locked(&failed).take() {
+            Some(why) => Err(why),
+            None => {
+                let left = std::mem::take(&mut *locked(&waiting)).into();
+                Ok((std::mem::take(&mut *locked(&lives)), left))
+            }
+        }
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn judged(
-    args: &Args,
-    limits: &suite::Limits,
-    worker: usize,
-    mutant: &Sampled<'_>,
-    equivalent: Option<&str>,
-) -> Outcome<Verdict> {
-    match equivalent {
-        Some(reason) => Ok(Verdict::Equivalent(reason.to_owned())),
-        None => suite::judge(args, limits, worker, mutant),
-    }
 }
 
 fn report(mutant: &Sampled<'_>, verdict: Verdict, score: &mut Score) {
@@ -285,8 +316,7 @@ fn report(mutant: &Sampled<'_>, verdict: Verdict, score: &mut Score) {
             format!("caught     {seconds:6.1} s  {}  by {by}", mutant.key())
         }
         Verdict::Survived { seconds } => {
-            score.survived.push(format!("{}\n    {change}", mutant.key()));
-            format!("SURVIVED   {seconds:6.1} s  {}  {change}", mutant.key())
+            format!("lives      {seconds:6.1} s  {}  {change}", mutant.key())
         }
         Verdict::Equivalent(reason) => {
             score.equivalent += 1;

@@ -40,32 +40,60 @@ pub enum Verdict {
     Invalid(String),
 }
 
-/// Plants the mutant and runs the programs.
+/// Which programs run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tests {
+    /// Those of the stem.
+    OfStem,
+    /// The others.
+    Others,
+}
+
+impl Tests {
+    fn has(self, program: &str) -> bool {
+        program.contains(STEM) == (self == Self::OfStem)
+    }
+
+    /// Those among the programs.
+    pub fn among(self, args: &Args) -> impl Iterator<Item = &String> {
+        args.run.iter().filter(move |program| self.has(program))
+    }
+}
+
+/// Plants the mutant and runs programs. Whether its text is valid is looked at with those of its stem.
 ///
 /// # Errors
 /// Files that cannot be written and programs that cannot be started.
-pub fn judge(args: &Args, limits: &Limits, worker: usize, mutant: &Sampled<'_>) -> Outcome<Verdict> {
+pub fn judge(
+    args: &Args,
+    (tests, limits): (Tests, &Limits),
+    worker: usize,
+    mutant: &Sampled<'_>,
+) -> Outcome<Verdict> {
     let planted = match plant(args.language, worker, mutant)? {
         Ok(planted) => planted,
         Err(why) => return Ok(Verdict::Invalid(why)),
     };
-    let run = |program: &str| -> Outcome<Option<String>> {
-        let stem = &mutant.from.stem;
-        if program.contains(STEM) && !has_tests(command(program, stem)?)? {
+    let run = |program: &str, name: &str| -> Outcome<Option<String>> {
+        if program.contains(STEM) && !has_tests(command(program, name)?)? {
             return Ok(None);
         }
-        let mut command = command(program, stem)?;
+        let mut command = command(program, name)?;
         command.env(planted.0, &planted.1);
         let limit = limits.get(program).copied().unwrap_or(Duration::from_secs(args.limit));
         Ok(failure(command, limit)?.0)
     };
     let start = Instant::now();
-    if let Some(by) = args.valid.as_deref().map(run).transpose()?.flatten() {
+    let valid = args.valid.as_deref().filter(|_| tests == Tests::OfStem);
+    if let Some(by) = valid.map(|program| run(program, "")).transpose()?.flatten() {
         return Ok(Verdict::Invalid(by));
     }
-    for program in &args.run {
-        if let Some(by) = run(program)? {
-            return Ok(Verdict::Caught { by, seconds: start.elapsed().as_secs_f64() });
+    let names = args.tests_of(&mutant.from.stem).take(if tests == Tests::OfStem { usize::MAX } else { 1 });
+    for name in names {
+        for program in tests.among(args) {
+            if let Some(by) = run(program, name)? {
+                return Ok(Verdict::Caught { by, seconds: start.elapsed().as_secs_f64() });
+            }
         }
     }
     Ok(Verdict::Survived { seconds: start.elapsed().as_secs_f64() })
@@ -74,15 +102,15 @@ pub fn judge(args: &Args, limits: &Limits, worker: usize, mutant: &Sampled<'_>) 
 /// How long one test of a program may take.
 pub type Limits = BTreeMap<String, Duration>;
 
-/// Runs the programs without a mutant: a test that fails by itself would catch everything. What their tests
-/// may take from now on.
+/// Runs the programs that are of no stem without a mutant: a test that fails by itself would catch everything.
+/// What their tests may take from now on.
 ///
 /// # Errors
 /// The test.
 pub fn baseline(args: &Args) -> Outcome<Limits> {
     let mut limits = Limits::new();
     let least = Duration::from_secs(args.limit);
-    for program in args.run.iter().filter(|program| !program.contains(STEM)) {
+    for program in Tests::Others.among(args) {
         let (failed, slowest) = failure(command(program, "")?, least)?;
         if let Some(by) = failed {
             return Err(format!("without any mutant: {by}"));
