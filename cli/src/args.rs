@@ -304,6 +304,11 @@ impl ConvertArgs {
         let ends = self.out.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
         self.format.unwrap_or(if ends { ConvertFormat::Gguf } else { ConvertFormat::Folder })
     }
+
+    /// The one format that is asked for.
+    pub fn one_format(&self) -> Option<WeightFormat> {
+        self.quantize.and_then(GgufFormat::one)
+    }
 }
 
 #[derive(Debug, ClapArgs)]

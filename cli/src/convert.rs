@@ -13,13 +13,13 @@ use engraft::engraft_core::checkpoint::{Layout, copy_companions};
 use engraft::engraft_core::checkpoint::{TokenizerFiles, gguf};
 use engraft::engraft_core::weights::convert::{ConvertOptions, convert_model};
 use engraft::engraft_core::weights::gguf::{GgufFormat, GgufOptions, plan_gguf};
-use engraft::{Error, ModelFiles, Options, Result, Tokenizer, WeightFormat};
+use engraft::{Error, ModelFiles, Options, Result, Tokenizer};
 use scored::{Scored, Text};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 pub fn run(args: &ConvertArgs) -> Outcome {
-    warn_of_coarse_groups(one_format(args));
+    warn_of_coarse_groups(args.one_format());
     let text = args.score.as_deref().map(Text::read).transpose()?;
     match args.written() {
         ConvertFormat::Folder => folder(args, text.as_ref()),
@@ -37,7 +37,7 @@ fn folder(args: &ConvertArgs, text: Option<&Text>) -> Outcome {
     if let Some(GgufFormat::Mix(mix)) = args.quantize {
         return Err(Failure::Usage(format!("--quantize {mix}: mixes are for a GGUF file (--format gguf)")));
     }
-    let (quantize, quantize_embeddings) = (one_format(args), args.quantize_embeddings);
+    let (quantize, quantize_embeddings) = (args.one_format(), args.quantize_embeddings);
     let options = ConvertOptions { world: args.tp, quantize, quantize_embeddings };
     let mut loading = Loading::default();
     let mut progress = |done, total| loading.show(done, total);
@@ -57,14 +57,6 @@ fn folder(args: &ConvertArgs, text: Option<&Text>) -> Outcome {
     compared(args, &out, text, before)
 }
 
-/// The one format that is asked for.
-fn one_format(args: &ConvertArgs) -> Option<WeightFormat> {
-    match args.quantize {
-        Some(GgufFormat::All(format)) => Some(format),
-        Some(GgufFormat::Mix(_)) | None => None,
-    }
-}
-
 /// A GGUF file. What headers say is checked before anything is written.
 fn file(args: &ConvertArgs, text: Option<&Text>) -> Outcome {
     if args.tp != 1 {
@@ -77,7 +69,7 @@ fn file(args: &ConvertArgs, text: Option<&Text>) -> Outcome {
     let files = named_text(&args.model)?.open()?;
     let tokenizer = lists(&files, Options::new().registry(registry.clone()).describe(&files)?.vocab)?;
     // A mix has its own for the table.
-    let embeddings = args.token_embedding_type.or(one_format(args).filter(|_| args.quantize_embeddings));
+    let embeddings = args.token_embedding_type.or(args.one_format().filter(|_| args.quantize_embeddings));
     let options = GgufOptions { quantize: args.quantize, embeddings, tokenizer };
     let plan = plan_gguf(&files, &registry, &options)?;
     let mut loading = Loading::default();

@@ -26,7 +26,7 @@ pub fn hostile_safetensors() -> Vec<Vec<u8>> {
 }
 
 pub fn gguf_seeds() -> Result<Vec<Vec<u8>>> {
-    use gguf::{Value, write::Writer};
+    use gguf::{Array, Numbers, Value, write::Writer};
     let bert = Writer::new()
         .text("general.architecture", "bert")
         .pair("bert.block_count", &Value::U32(2))
@@ -38,7 +38,25 @@ pub fn gguf_seeds() -> Result<Vec<Vec<u8>>> {
         .pair("llama.rope.scaling.factor", &Value::F32(4.0))
         .pair("llama.rope.scaling.attn_factor", &Value::F32(1.5))
         .finish();
-    Ok(vec![samples::small_gguf()?, bert, yarn, t5_gguf()?])
+    let constants = Value::Array(Array::Numbers(Numbers::from_f32(&[0.5])));
+    let xielu = ["xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps"];
+    let bent =
+        Writer::new().text("general.architecture", "apertus").pair("apertus.block_count", &Value::U32(1));
+    let bent = xielu.iter().fold(bent, |file, key| file.pair(key, &constants));
+    let bent = bent.tensor("blk.0.attn_norm.weight", &[1], Stored::F32, &[0; 4])?.finish();
+    let kinds = Writer::new()
+        .text("general.architecture", "mimo2")
+        .pair("mimo2.block_count", &Value::U32(2))
+        .pair("mimo2.attention.head_count", &Value::U32(4))
+        .pair("mimo2.attention.head_count_kv", &Value::Array(Array::Numbers(Numbers::from_i32(&[1, 2]))))
+        .pair(
+            "mimo2.attention.sliding_window_pattern",
+            &Value::Array(Array::Numbers(Numbers::from_i32(&[0, 1]))),
+        )
+        .pair("mimo2.attention.key_length", &Value::U32(16))
+        .pair("mimo2.rope.dimension_count", &Value::U32(8))
+        .finish();
+    Ok(vec![samples::small_gguf()?, bert, yarn, t5_gguf()?, bent, kinds])
 }
 
 /// A part of T5, with a vocabulary.

@@ -48,6 +48,14 @@ pub const GGUF: &[&str] = &[
     "tokenizer.ggml.add_space_prefix",
     "enc.blk.0.ffn_gate.weight",
     "enc.blk.1.attn_rel_b.weight",
+    "apertus",
+    "xielu.alpha_p",
+    "xielu.eps",
+    "laguna",
+    "mimo2",
+    "modern-bert",
+    "glm-dsa.attention.indexer.types",
+    "laguna.attention.sliding_window_pattern",
 ];
 
 pub const TORCH: &[&str] = &[

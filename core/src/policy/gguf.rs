@@ -44,6 +44,10 @@ fn block_names(slot: Slot, placement: Placement, gated: bool) -> &'static str {
         // Older files have keys and values of a head in one matrix, as folders do.
         (Slot::KeyUp, _) => "attn_k_b ; attn_kv_b",
         (Slot::ValueUp, _) => "attn_v_b ; attn_kv_b",
+        (Slot::IndexQuery, _) => "indexer.attn_q_b",
+        (Slot::IndexKey, _) => "indexer.attn_k",
+        (Slot::IndexKeyNorm, _) => "indexer.k_norm",
+        (Slot::IndexFactors, _) => "indexer.proj",
         (Slot::Router, _) => "ffn_gate_inp",
         (Slot::ChoiceBias, _) => "=exp_probs_b.bias ; =exp_probs_b",
         (Slot::ExpertUp, _) if gated => "ffn_gate_exps + ffn_up_exps ; ffn_gate_up_exps",
@@ -58,6 +62,7 @@ fn block_names(slot: Slot, placement: Placement, gated: bool) -> &'static str {
         (Slot::LayerGate, _) => "inp_gate",
         (Slot::LayerOut, _) => "proj",
         (Slot::LayerOutNorm, _) => "post_norm",
+        (Slot::ActConstants, _) => "=xielu.alpha_p + =xielu.alpha_n + =xielu.beta + =xielu.eps",
         (Slot::EndFactor, _) => "layer_output_scale",
         _ => "",
     }

@@ -351,7 +351,8 @@ struct Around {
 fn frame(vocab: &GgufVocab, model: &mut tokenizers::Tokenizer, usual: [bool; 2]) -> Result<()> {
     let token =
         |on: bool, id: Option<u32>| id.filter(|_| on).map(|id| (vocab.tokens[id as usize].clone(), id));
-    let before = token(vocab.add_bos.unwrap_or(usual[0]), vocab.bos);
+    // Early files of Gemma 4 say that there is none; llama.cpp overrides it.
+    let before = token(vocab.model == "gemma4" || vocab.add_bos.unwrap_or(usual[0]), vocab.bos);
     let after = token(vocab.add_eos.unwrap_or(usual[1]), vocab.eos);
     Around { before, after }.install(model)
 }

@@ -110,6 +110,10 @@ fn listed_merges_of_pieces_give_the_ids_of_a_text_with_its_space() {
         assert_eq!(tokenizer.decode(&ids, true).unwrap(), format!(" {text}"));
     }
     assert!(plain >= 5, "{plain}");
+    // Early files say that no token begins a text.
+    (vocab.bos, vocab.add_bos) = (vocab.bos.or(Some(1)), Some(false));
+    let ids = Tokenizer::from_gguf(&vocab).unwrap().encode("a", true).unwrap();
+    assert_eq!(ids.first().copied(), vocab.bos);
     vocab.merges[1] = "alone".into();
     let error = Tokenizer::from_gguf(&vocab).unwrap_err().to_string();
     assert!(error.contains("merge 1 is `alone`"), "{error}");

@@ -1,20 +1,17 @@
 //! Virtual devices: their properties and their primary contexts.
 //!
-//! The numbers are those of an H200 (compute capability 9.0), from NVIDIA's public tables for Hopper; memory
-//! is what the settings say, since a laptop has not 141 GB. What this driver cannot do (textures,
+//! The numbers are those of an H200 (compute capability 9.0), from NVIDIA's public tables for Hopper, or of an
+//! A100 (8.0) where the settings ask for one; memory is what the settings say, since a laptop has not 141 GB. What this driver cannot do (textures,
 //! interprocess handles) has 0 as its attribute.
 
 use crate::code::{Code, Result};
 use crate::state::{Driver, Id};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What every device calls itself.
 pub const NAME: &str = "Engraft software CUDA";
 /// Streaming multiprocessors.
 pub const SMS: u32 = 132;
-/// Shared memory per multiprocessor in bytes.
-pub const SHARED_PER_SM: u32 = 228 << 10;
-/// Shared memory per block with the opt-in, in bytes.
-pub const SHARED_OPT_IN: u32 = 227 << 10;
 /// Shared memory per block without it, in bytes.
 pub const SHARED_DEFAULT: u32 = 48 << 10;
 /// Shared memory that the system takes per block, in bytes.
@@ -36,8 +33,31 @@ pub const GRID: [u32; 3] = [0x7FFF_FFFF, 65535, 65535];
 pub const VERSION: i32 = 13000;
 /// The newest PTX it takes, `[major, minor]`.
 pub const PTX: [u32; 2] = [9, 0];
+/// Compute capabilities that a device can have, times ten.
+pub const CAPABILITIES: [u32; 2] = [80, 90];
+
+/// What the devices of this process are: a driver has one sort for all of its life.
+static CAPABILITY: AtomicU32 = AtomicU32::new(90);
+
 /// Compute capability times ten.
-pub const CAPABILITY: u32 = 90;
+pub fn capability() -> u32 {
+    CAPABILITY.load(Ordering::Relaxed)
+}
+
+/// What devices are from now on, before the first is looked at.
+pub fn set_capability(capability: u32) {
+    CAPABILITY.store(capability, Ordering::Relaxed);
+}
+
+/// Shared memory per multiprocessor in bytes.
+pub fn shared_per_sm() -> u32 {
+    if capability() >= 90 { 228 << 10 } else { 164 << 10 }
+}
+
+/// Shared memory per block with the opt-in, in bytes.
+pub fn shared_opt_in() -> u32 {
+    shared_per_sm() - SHARED_RESERVED
+}
 
 /// A virtual device.
 #[derive(Debug)]
@@ -95,11 +115,11 @@ pub fn attribute(number: u32, ordinal: u32) -> Result<i32> {
         // Unified addressing.
         41 => 1,
         51 => 32,
-        75 => (CAPABILITY / 10) as i32,
-        76 => (CAPABILITY % 10) as i32,
+        75 => (capability() / 10) as i32,
+        76 => (capability() % 10) as i32,
         // Stream priorities, global and local L1.
         78..=80 => 1,
-        81 => SHARED_PER_SM as i32,
+        81 => shared_per_sm() as i32,
         87 => 2,
         // Managed memory, which the program may use while kernels run.
         83 | 89 => 1,
@@ -107,15 +127,17 @@ pub fn attribute(number: u32, ordinal: u32) -> Result<i32> {
         90 | 91 => 1,
         // Cooperative launch.
         95 => 1,
-        97 => SHARED_OPT_IN as i32,
+        97 => shared_opt_in() as i32,
         99 => 1,
         106 => BLOCKS_PER_SM as i32,
         111 => SHARED_RESERVED as i32,
-        // Memory pools, clusters.
-        115 | 120 => 1,
+        // Memory pools.
+        115 => 1,
+        // Clusters.
+        120 => i32::from(capability() >= 90),
         126 => 4,
         // Tensor maps, unified function pointers stay off.
-        127 => 1,
+        127 => i32::from(capability() >= 90),
         134 => -1,
         n if (1..=162).contains(&n) => 0,
         _ => return Err(Code::INVALID_VALUE),

@@ -14,7 +14,7 @@ use ptx_vm::{Instance, Kernel, Module};
 
 use crate::capture;
 use crate::code::{Code, Result};
-use crate::device::{CAPABILITY, PTX, SHARED_DEFAULT, SHARED_OPT_IN};
+use crate::device::{PTX, SHARED_DEFAULT, capability, shared_opt_in};
 use crate::state::{Driver, Held, Id};
 use crate::{device, queue};
 use crate::{fatbin, link, occupancy};
@@ -134,9 +134,10 @@ fn parse_text(text: &str, log: &mut String) -> Result<Arc<Module>> {
     let digits: String =
         module.target.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
     match digits.parse::<u32>() {
-        Ok(capability) if capability <= CAPABILITY => Ok(Arc::new(module)),
+        Ok(target) if target <= capability() => Ok(Arc::new(module)),
         _ => {
-            log.push_str(&format!("target `{}` is not for this device (sm_{CAPABILITY})\n", module.target));
+            let own = capability();
+            log.push_str(&format!("target `{}` is not for this device (sm_{own})\n", module.target));
             Err(Code::INVALID_PTX)
         }
     }
@@ -336,7 +337,7 @@ pub fn attribute(function: &Function, number: u32) -> Result<i32> {
         3 => kernel.local_bytes as i32,
         4 => occupancy::registers(kernel) as i32,
         5 => (version[0] * 10 + version[1]) as i32,
-        6 => CAPABILITY as i32,
+        6 => capability() as i32,
         7 => 0,
         8 => function.max_dynamic as i32,
         9 => function.carveout,
@@ -355,7 +356,7 @@ pub fn set_attribute(function: &mut Function, number: u32, value: i32) -> Result
     match number {
         8 => {
             let value = natural()?;
-            if value > SHARED_OPT_IN.saturating_sub(function.kernel.static_shared) {
+            if value > shared_opt_in().saturating_sub(function.kernel.static_shared) {
                 return Err(Code::INVALID_VALUE);
             }
             function.max_dynamic = value;
@@ -376,7 +377,7 @@ pub fn set_attribute(function: &mut Function, number: u32, value: i32) -> Result
 pub fn classify(bytes: &[u8]) -> Image {
     const ELF: &[u8] = b"\x7fELF";
     if fatbin::begins(bytes) {
-        return fatbin::text(bytes, CAPABILITY).map_or(Image::Machine, Image::Ptx);
+        return fatbin::text(bytes, capability()).map_or(Image::Machine, Image::Ptx);
     }
     if bytes.starts_with(ELF) || fatbin::refers(bytes) {
         return Image::Machine;

@@ -8,8 +8,8 @@
 use ptx_vm::Kernel;
 
 use crate::device::{
-    BLOCKS_PER_SM, REGISTERS, SHARED_OPT_IN, SHARED_PER_SM, SHARED_RESERVED, SMS, THREADS_PER_BLOCK,
-    THREADS_PER_SM,
+    BLOCKS_PER_SM, REGISTERS, SHARED_RESERVED, SMS, THREADS_PER_BLOCK, THREADS_PER_SM, shared_opt_in,
+    shared_per_sm,
 };
 use crate::module::Function;
 
@@ -47,18 +47,18 @@ fn warps_by_registers(kernel: &Kernel) -> u32 {
 /// Blocks of `threads` threads with `dynamic` bytes of dynamic shared memory that fit one multiprocessor.
 pub fn blocks(function: &Function, threads: u32, dynamic: u64) -> u32 {
     let kernel = &function.kernel;
-    if threads == 0 || threads > max_threads(kernel) || dynamic > u64::from(SHARED_OPT_IN) {
+    if threads == 0 || threads > max_threads(kernel) || dynamic > u64::from(shared_opt_in()) {
         return 0;
     }
     let shared = kernel.static_shared + dynamic as u32;
-    if shared > SHARED_OPT_IN {
+    if shared > shared_opt_in() {
         return 0;
     }
     let warps = threads.div_ceil(WARP);
     let shared = (shared + SHARED_RESERVED).next_multiple_of(SHARED_UNIT);
     let by_threads = THREADS_PER_SM / (warps * WARP);
     let by_registers = warps_by_registers(kernel) / warps;
-    by_threads.min(by_registers).min(SHARED_PER_SM / shared).min(BLOCKS_PER_SM)
+    by_threads.min(by_registers).min(shared_per_sm() / shared).min(BLOCKS_PER_SM)
 }
 
 /// Dynamic shared memory per block, in bytes, that lets `count` blocks of `threads` threads fit one
@@ -67,8 +67,8 @@ pub fn dynamic_shared(function: &Function, count: u32, threads: u32) -> Option<u
     if count == 0 || blocks(function, threads, 0) < count {
         return None;
     }
-    let per_block = (SHARED_PER_SM / count / SHARED_UNIT * SHARED_UNIT).saturating_sub(SHARED_RESERVED);
-    Some(u64::from(per_block.min(SHARED_OPT_IN).saturating_sub(function.kernel.static_shared)))
+    let per_block = (shared_per_sm() / count / SHARED_UNIT * SHARED_UNIT).saturating_sub(SHARED_RESERVED);
+    Some(u64::from(per_block.min(shared_opt_in()).saturating_sub(function.kernel.static_shared)))
 }
 
 /// The block size with the most threads per multiprocessor, and the grid that fills the device with it.

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `devices` | number of devices, 1 to 64 |
 //! | `memory` | bytes of each |
+//! | `capability` | compute capability times ten: `90`, as an H200, or `80`, as an A100 |
 //! | `order` | of operations: `eager`, `latest`, `others-first`, `seeded` with a number behind it |
 //! | `schedule` | of warps and blocks: `forward`, `reverse`, `random` with a number behind it |
 //! | `check` | any of `races`, `streams`, `bounds`, `init`, `equal-stores`, with `,` between; bounds are always checked |
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use ptx_vm::{Barriers, Schedule};
 
+use crate::device::{CAPABILITIES, set_capability};
 use crate::order::Order;
 use crate::state::{Driver, Settings};
 
@@ -72,6 +74,11 @@ fn read(text: &str, settings: &mut Settings) -> Result<Option<PathBuf>, String> 
                     u32::try_from(count).ok().filter(|n| (1..=64).contains(n)).ok_or(wants("1 to 64"))?;
             }
             "memory" => settings.memory = number()?,
+            "capability" => {
+                let known = |n: &u32| CAPABILITIES.contains(n);
+                settings.capability =
+                    value.parse().ok().filter(known).ok_or(wants(&format!("{CAPABILITIES:?}")))?;
+            }
             "order" => {
                 settings.order = match value {
                     "eager" => Order::Eager,
@@ -147,7 +154,9 @@ fn checks(value: &str, settings: &mut Settings) -> Result<(), String> {
 pub(crate) fn from_environment(driver: &mut Driver) {
     let Some(text) = std::env::var_os(VARIABLE) else { return };
     let outcome = text.to_str().ok_or("not UTF-8".into()).and_then(|text| {
-        let Some(path) = read(text, &mut driver.settings)? else { return Ok(()) };
+        let report = read(text, &mut driver.settings)?;
+        set_capability(driver.settings.capability);
+        let Some(path) = report else { return Ok(()) };
         let opened = driver.faults.report_to(&path);
         opened.map_err(|e| format!("report `{}`: {e}", path.display()))
     });

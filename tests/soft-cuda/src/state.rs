@@ -60,6 +60,8 @@ pub struct Settings {
     pub devices: u32,
     /// Memory per device in bytes.
     pub memory: u64,
+    /// Compute capability times ten.
+    pub capability: u32,
     /// The order of unordered work.
     pub order: Order,
     /// Which texts the linker compiles.
@@ -85,6 +87,7 @@ impl Default for Settings {
         Settings {
             devices: 1,
             memory: 8 << 30,
+            capability: crate::device::capability(),
             order,
             linker,
             pinned,

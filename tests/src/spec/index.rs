@@ -285,12 +285,13 @@ impl OpSpec for IndexChoose {
     fn sample(&self, _: Float, dice: &mut Dice) -> ChooseCase {
         let seen = Seen::random(dice);
         let mut scores = Grid::random(dice, seen.rows, seen.keys, Float::F32, 1.0);
-        // Many equals, both zeros and what is no number among them; or all of them one.
+        // Many equals, both zeros and what is no number among them; or all of them one number, which both
+        // zeros are.
         let few = [0.0, -0.0, 1.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MIN_POSITIVE];
-        let one = dice.once_in(8);
+        let equals = dice.once_in(4).then(|| dice.pick(&[[0.5, 0.5], [0.0, -0.0]]));
         for score in &mut scores.values {
-            if one {
-                *score = 0.5;
+            if let Some(equals) = &equals {
+                *score = dice.pick(equals);
             } else if dice.once_in(2) {
                 *score = dice.pick(&few);
             }

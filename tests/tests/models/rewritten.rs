@@ -4,10 +4,10 @@
 use conformance::golden::Case;
 use engraft_core::checkpoint::{Access, ModelFiles, TokenizerFiles, open, open_bytes};
 use engraft_core::config::EngineConfig;
-use engraft_core::engine::{Batch, Engine, ForwardWant, Pick};
+use engraft_core::engine::{Batch, Engine, ForwardWant, Forwarded, Pick};
 use engraft_core::inject::inject;
 use engraft_core::mem::Float;
-use engraft_core::policy::{Rank, Registry};
+use engraft_core::policy::{HeadSpec, Rank, Registry};
 use engraft_core::quant::plain;
 use engraft_core::weights::LoadOptions;
 use engraft_cpu::{Cpu, CpuConfig};
@@ -123,15 +123,27 @@ pub fn run_loaded(case: &Case, files: &ModelFiles, options: LoadOptions) -> Vec<
     all_logits(case, Engine::new(backend, model, engine).unwrap())
 }
 
+/// Rows of all tokens: logits, or, without a head, what the last block gives.
 fn all_logits(case: &Case, mut engine: Engine<Cpu>) -> Vec<Vec<f32>> {
     let ids: Vec<Vec<u32>> = case.prompts.iter().map(|p| p.ids.clone()).collect();
-    let want = ForwardWant { logits: Pick::All, hidden: Pick::None };
-    engine.forward(Batch::Ragged(&ids), &want).unwrap().into_iter().map(|f| f.logits).collect()
+    let headless = matches!(engine.model().spec.head, HeadSpec::None);
+    let (logits, hidden) = if headless { (Pick::None, Pick::All) } else { (Pick::All, Pick::None) };
+    let rows = engine.forward(Batch::Ragged(&ids), &ForwardWant { logits, hidden }).unwrap();
+    let of =
+        |f: Forwarded| if headless { f.hidden.into_iter().next_back().unwrap_or_default() } else { f.logits };
+    rows.into_iter().map(of).collect()
+}
+
+/// What a golden has for those rows.
+fn rows_of(case: &Case) -> &conformance::golden::Tensor {
+    let layers = case.tensors.keys().filter(|name| name.starts_with("hidden_states.")).count();
+    let last = format!("hidden_states.{}", layers.saturating_sub(1));
+    case.tensors.get("logits").unwrap_or_else(|| &case.tensors[&last])
 }
 
 /// Compares with the golden's logits, column by column divided by `divisors` where there are any.
 pub fn same(what: &str, case: &Case, got: &[Vec<f32>], divisors: Option<&[f64]>) {
-    let want = &case.tensors["logits"];
+    let want = rows_of(case);
     let scale = want.values.iter().fold(1f64, |m, v| m.max(f64::from(*v).abs()));
     for (rows, got) in case.rows().into_iter().zip(got) {
         for (i, (got, want)) in got.iter().zip(want.rows(rows)).enumerate() {
@@ -144,7 +156,7 @@ pub fn same(what: &str, case: &Case, got: &[Vec<f32>], divisors: Option<&[f64]>)
 
 /// Columns of the logits.
 pub fn want_cols(case: &Case) -> usize {
-    case.tensors["logits"].cols()
+    rows_of(case).cols()
 }
 
 /// A golden with its name.

@@ -4,15 +4,14 @@
 //! translated for them too. `engraft_layout` is `"gguf"`: tensors have llama.cpp's names, and in the family
 //! of Llama the rows of q and k are permuted (GPT-2's and BERT's are not).
 
-use super::Metadata;
 use super::families::family;
-use super::gemma4;
 use super::translation::{Seen, Translation};
 use super::words::{
     COUNTS, EXPERTS, HEAD, KV_HEADS, NUMBERS, ROTATED, SCALING, SCALING_FACTOR, VOCABULARY, WHOLE_HEADS,
     YARN, model_type, yarn_factor,
 };
-use crate::checkpoint::{TensorInfo, sentence::FIELD};
+use super::{Metadata, encoders, gemma4, two_kinds};
+use crate::checkpoint::TensorInfo;
 use crate::{Error, Result};
 use serde_json::{Map, Value, json};
 
@@ -31,8 +30,14 @@ pub fn config<'a>(metadata: &Metadata, tensors: impl IntoIterator<Item = &'a Ten
     to.put("engraft_layout", json!("gguf"));
     match arch {
         "gpt2" => gpt2(&mut to)?,
-        "bert" | "nomic-bert" | "jina-bert-v2" => bert(&mut to, &seen)?,
-        "t5" | "t5encoder" => t5(&mut to, &seen)?,
+        "bert" => encoders::bert(&mut to, &seen)?,
+        "nomic-bert" => encoders::nomic(&mut to, &seen)?,
+        "modern-bert" => encoders::modern(&mut to, &seen)?,
+        "t5" | "t5encoder" => encoders::t5(&mut to, &seen)?,
+        "laguna" | "mimo2" => {
+            rope_scaling(&mut to)?;
+            two_kinds::configuration(&mut to, &seen)?;
+        }
         gemma4::ARCH => gemma4::configuration(&mut to, &seen)?,
         _ => {
             llama(&mut to)?;
@@ -149,85 +154,4 @@ fn gpt2(to: &mut Translation) -> Result<()> {
         ("context_length", "n_positions"),
     ])?;
     to.numbers(&[("attention.layer_norm_epsilon", "layer_norm_epsilon")])
-}
-
-fn bert(to: &mut Translation, seen: &Seen) -> Result<()> {
-    let model = to.arch;
-    to.put("model_type", json!(model));
-    if model == "bert" {
-        to.put("architectures", json!(["BertModel"]));
-        to.put("hidden_act", json!("gelu"));
-    }
-    to.counts(&[
-        ("block_count", "num_hidden_layers"),
-        ("embedding_length", "hidden_size"),
-        ("feed_forward_length", "intermediate_size"),
-        ("attention.head_count", "num_attention_heads"),
-        ("context_length", "max_position_embeddings"),
-    ])?;
-    to.numbers(&[("attention.layer_norm_epsilon", "layer_norm_eps")])?;
-    to.put("type_vocab_size", json!(seen.token_types.unwrap_or(0)));
-    pooling(to)
-}
-
-/// How an encoder's rows become one, where the file says it.
-fn pooling(to: &mut Translation) -> Result<()> {
-    let pooling = match to.count("pooling_type")? {
-        Some(1) => "mean",
-        Some(2) => "cls",
-        Some(3) => "lasttoken",
-        _ => return Ok(()),
-    };
-    to.put(FIELD, json!({ "pooling": [pooling] }));
-    Ok(())
-}
-
-/// Distances from here on share a bucket: no key says so, llama.cpp computes all files with it.
-const T5_DISTANCE: u64 = 128;
-
-/// T5, T5 1.1, Flan-T5, mT5 and UMT5, and their encoder alone. Activations follow the gate, as llama.cpp
-/// computes them.
-fn t5(to: &mut Translation, seen: &Seen) -> Result<()> {
-    let (model, classes) = match seen.bias_of_each {
-        true => ("umt5", ["UMT5ForConditionalGeneration", "UMT5EncoderModel"]),
-        false => ("t5", ["T5ForConditionalGeneration", "T5EncoderModel"]),
-    };
-    let alone = to.arch == "t5encoder";
-    to.put("model_type", json!(model));
-    to.put("architectures", json!([classes[usize::from(alone)]]));
-    if !alone {
-        to.put("is_encoder_decoder", json!(true));
-    }
-    to.counts(&[
-        ("block_count", "num_layers"),
-        ("decoder_block_count", "num_decoder_layers"),
-        ("embedding_length", "d_model"),
-        ("feed_forward_length", "d_ff"),
-        ("attention.head_count", "num_heads"),
-        ("attention.key_length", "d_kv"),
-        ("attention.relative_buckets_count", "relative_attention_num_buckets"),
-        ("decoder_start_token_id", "decoder_start_token_id"),
-    ])?;
-    to.numbers(&[("attention.layer_norm_rms_epsilon", "layer_norm_epsilon")])?;
-    for key in ["attention.key_length", "attention.relative_buckets_count"] {
-        if to.count(key)?.is_none() {
-            return Err(Error::format("", format!("metadata `{}.{key}` is missing", to.arch)));
-        }
-    }
-    for (key, like) in [
-        ("attention.value_length", "attention.key_length"),
-        ("attention.head_count_kv", "attention.head_count"),
-    ] {
-        let (found, wanted) = (to.count(key)?, to.count(like)?);
-        if let (Some(found), Some(wanted)) = (found, wanted)
-            && found != wanted
-        {
-            let arch = to.arch;
-            let what = format!("metadata `{arch}.{key}` is {found}; allowed is {wanted}, as `{arch}.{like}`");
-            return Err(Error::format("", what));
-        }
-    }
-    to.put("relative_attention_max_distance", json!(T5_DISTANCE));
-    to.put("feed_forward_proj", json!(if seen.gated_encoder { "gated-gelu" } else { "relu" }));
-    pooling(to)
 }

@@ -4,6 +4,7 @@
 //! Source: llama.cpp's converters (`conversion/`) and what it computes such files with (`src/models/`).
 
 use super::Metadata;
+use super::encoders::pooling;
 use super::translation::{Seen, Translation};
 use super::words::{EXPERTS_NORM, KV_HEADS, ROUTING, SCALING, SCALING_FACTOR, Words};
 use crate::checkpoint::Source;
@@ -35,19 +36,22 @@ const ROUTED: &[&str] = &[
     "afmoe",
     "cohere2moe",
     "deepseek2",
+    "deepseek32",
     "dots1",
     "ernie4_5-moe",
     "exaone-moe",
+    "glm-dsa",
     "glm4moe",
     "gpt-oss",
     "granitemoe",
+    "hunyuan-moe",
     "hy_v3",
     "minimax-m2",
     "olmoe",
 ];
 
 /// Most blocks that are looked at: what a file says of them is not checked yet.
-const MOST_BLOCKS: u64 = 1 << 16;
+pub(super) const MOST_BLOCKS: u64 = 1 << 16;
 
 /// Switches that configurations name.
 pub(super) fn family(to: &mut Translation, seen: &Seen) -> Result<()> {
@@ -68,6 +72,16 @@ pub(super) fn family(to: &mut Translation, seen: &Seen) -> Result<()> {
             to.put("mlp_only_layers", json!(dense));
         }
         "gemma2" | "gemma3" => gemma(to)?,
+        "gemma-embedding" => {
+            gemma(to)?;
+            to.put("architectures", json!(["Gemma3TextModel"]));
+            to.put("use_bidirectional_attention", json!(true));
+            pooling(to, seen)?;
+        }
+        "eurobert" => {
+            to.put("architectures", json!(["EuroBertModel"]));
+            pooling(to, seen)?;
+        }
         "stablelm" | "gptneox" => {
             let parallel = to.flag("use_parallel_residual")?.unwrap_or(to.arch == "gptneox");
             to.put("use_parallel_residual", json!(parallel));
@@ -85,7 +99,9 @@ pub(super) fn family(to: &mut Translation, seen: &Seen) -> Result<()> {
         "ernie4_5" | "ernie4_5-moe" => to.put("use_bias", json!(seen.qkv_bias)),
         "glm4moe" | "command-r" | "cohere2" => to.put("use_qk_norm", json!(seen.qk_norm)),
         "gpt-oss" => untruncated(to),
-        "deepseek2" => latent(to, seen)?,
+        "deepseek2" => deepseek(to, seen)?,
+        "deepseek32" | "glm-dsa" => indexed(to, seen)?,
+        "hunyuan-moe" => hunyuan(to)?,
         "mistral3" => growing(to)?,
         "llama4" => chunked(to)?,
         // All published models of the family: llama.cpp computes every file so.
@@ -108,7 +124,7 @@ fn windows(to: &mut Translation) {
 }
 
 /// How experts are chosen, and which blocks have some.
-fn routed(to: &mut Translation, seen: &Seen) -> Result<()> {
+pub(super) fn routed(to: &mut Translation, seen: &Seen) -> Result<()> {
     to.counts(ROUTING)?;
     if let Some(norm) = to.flag(EXPERTS_NORM.0)? {
         to.put(EXPERTS_NORM.1, json!(norm));
@@ -195,8 +211,37 @@ fn chunked(to: &mut Translation) -> Result<()> {
     Ok(())
 }
 
-/// Latent attention: DeepSeek 2 and 3, Kimi 2, GLM 4.7 Flash. One row of a position is one head of keys
-/// there; configurations say what becomes of it.
+/// Sizes of the index that chooses keys.
+const INDEX: &Words = &[
+    ("attention.indexer.head_count", "index_n_heads"),
+    ("attention.indexer.key_length", "index_head_dim"),
+    ("attention.indexer.top_k", "index_topk"),
+];
+
+/// DeepSeek 3.2 and GLM 5, whose queries read the keys that an index chooses, in GLM's that of an earlier
+/// block.
+fn indexed(to: &mut Translation, seen: &Seen) -> Result<()> {
+    latent(to, seen)?;
+    to.counts(INDEX)?;
+    if let Some(list) = to.metadata.bools(&format!("{}.attention.indexer.types", to.arch)) {
+        let word = |full: &bool| if *full { "full" } else { "shared" };
+        to.put("indexer_types", json!(list.iter().map(word).collect::<Vec<_>>()));
+    }
+    Ok(())
+}
+
+/// HunYuan 1 with experts, whose configurations have the columns that all tokens share in the place of those
+/// of dense parts.
+fn hunyuan(to: &mut Translation) -> Result<()> {
+    to.counts(&[
+        ("expert_used_count", "moe_topk"),
+        ("expert_shared_feed_forward_length", "intermediate_size"),
+    ])?;
+    to.put("num_shared_expert", json!(1));
+    Ok(())
+}
+
+/// Latent attention. One row of a position is one head of keys there; configurations say what becomes of it.
 fn latent(to: &mut Translation, seen: &Seen) -> Result<()> {
     to.counts(LATENT)?;
     let sizes = ["attention.key_length_mla", "attention.value_length_mla", "rope.dimension_count"];
@@ -220,7 +265,12 @@ fn latent(to: &mut Translation, seen: &Seen) -> Result<()> {
         to.put(KV_HEADS.1, json!(heads));
     }
     // Written tenfold smaller than other architectures have it.
-    stretched(to, 0.1)?;
+    stretched(to, 0.1)
+}
+
+/// DeepSeek 2 and 3, Kimi 2 and GLM 4.7 Flash.
+fn deepseek(to: &mut Translation, seen: &Seen) -> Result<()> {
+    latent(to, seen)?;
     // As llama.cpp has it: files that say nothing are of version 2.
     let third = to.count("expert_gating_func")? == Some(2);
     to.put("model_type", json!(if third { "deepseek_v3" } else { "deepseek_v2" }));
@@ -254,6 +304,7 @@ fn gemma(to: &mut Translation) -> Result<()> {
     to.numbers(&[
         ("attn_logit_softcapping", "attn_logit_softcapping"),
         ("final_logit_softcapping", "final_logit_softcapping"),
+        ("rope.freq_base_swa", "rope_local_base_freq"),
     ])?;
     if !to.out.contains_key("layer_types") {
         to.counts(&[("attention.sliding_window_pattern", "sliding_window_pattern")])?;

@@ -3,8 +3,9 @@
 //! Here: versions 2 and 3, little-endian, one file per model, plain elements, the five block formats of 32
 //! values and the five K formats. `format.rs` has the format's numbers and our bounds, `reader.rs` walks the
 //! bytes, `metadata.rs` holds the pairs, `tokenizer.rs` the vocabulary among them, `config.rs` translates the
-//! rest to the words of `config.json`, `families.rs` what single ones have, `describe.rs` back, by the tables
-//! in `words.rs`; `write.rs` makes files. Not here: what tensor names mean (`policy`).
+//! rest to the words of `config.json`, `families.rs`, `encoders.rs`, `two_kinds.rs` and `gemma4.rs` what single
+//! ones have, `describe.rs` back, by the tables in `words.rs`; `stated.rs` makes tensors of numbers that
+//! metadata has; `write.rs` makes files. Not here: what tensor names mean (`policy`).
 //!
 //! Memory stays below twice the file plus a constant: lists keep the file's own packed layout, and a count is
 //! compared with the bytes that are left before anything is allocated by it.
@@ -12,13 +13,16 @@
 
 mod config;
 mod describe;
+mod encoders;
 mod families;
 mod format;
 mod gemma4;
 mod metadata;
 mod reader;
+mod stated;
 mod tokenizer;
 mod translation;
+mod two_kinds;
 mod words;
 pub mod write;
 
@@ -28,6 +32,7 @@ pub(crate) use describe::written;
 pub use format::{MAGIC, MAX_ALIGNMENT, MAX_ARRAY, MAX_KEY, MAX_PAIRS, MAX_RANK, MAX_STRING, MAX_TENSORS};
 pub(crate) use format::{file_type, holds};
 pub use metadata::{Array, Kind, Metadata, Numbers, Strings, Value};
+pub(crate) use stated::is_stated;
 pub use tokenizer::Tokenizer;
 
 use super::{
@@ -88,8 +93,14 @@ pub(super) fn model(path: PathBuf, storage: Storage) -> Result<ModelFiles> {
         let view = t.mxfp4.then_some(View::Mxfp4);
         Placed { info: t.info, shard: 0, start: t.start, end: t.end, view }
     };
-    let placed = tensors.into_iter().map(placed).collect();
-    let source = Box::new(Tensors::new(file.clone(), vec![storage], placed)?);
+    let (mut shards, mut all) = (vec![storage], tensors.into_iter().map(placed).collect::<Vec<_>>());
+    if let Some((numbers, placed)) =
+        stated::tensors(&metadata, all.len(), shards.len()).map_err(|e| in_file(&file, e))?
+    {
+        shards.push(numbers);
+        all.extend(placed);
+    }
+    let source = Box::new(Tensors::new(file.clone(), shards, all)?);
     families::long_rope(&mut config, &metadata, source.as_ref()).map_err(|e| in_file(&file, e))?;
     gemma4::rotations(&mut config, &metadata, source.as_ref()).map_err(|e| in_file(&file, e))?;
     let tokenizer = TokenizerFiles::Gguf(Box::new(tokenizer));

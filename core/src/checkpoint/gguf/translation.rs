@@ -30,6 +30,12 @@ pub(super) struct Seen {
     /// Blocks with keys, and those with values, of their own.
     pub keys: BTreeSet<u64>,
     pub values: BTreeSet<u64>,
+    /// A bias of the embeddings' norm.
+    pub norm_bias: bool,
+    /// A dense part behind the pooling.
+    pub dense: bool,
+    /// Rows of the first block's gate of what its heads give.
+    pub gate_rows: Option<usize>,
     /// Rows of the table of every block's own inputs.
     pub layer_rows: Option<usize>,
 }
@@ -44,6 +50,9 @@ impl Seen {
                 "output.weight" => seen.head = true,
                 "blk.0.attn_q.bias" | "blk.0.attn_qkv.bias" => seen.qkv_bias = true,
                 "blk.0.attn_kv_a_mqa.bias" => seen.latent_bias = true,
+                "token_embd_norm.bias" => seen.norm_bias = true,
+                "dense_2.weight" | "dense_3.weight" => seen.dense = true,
+                "blk.0.attn_gate.weight" => seen.gate_rows = t.shape.first().copied(),
                 "blk.0.attn_q_norm.weight" => seen.qk_norm = true,
                 "blk.0.attn_norm_2.weight" => seen.second_norm = true,
                 "per_layer_token_embd.weight" => seen.layer_rows = t.shape.first().copied(),

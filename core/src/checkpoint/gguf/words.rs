@@ -9,7 +9,7 @@ pub(super) const COUNTS: &Words = &[
     ("block_count", "num_hidden_layers"),
     ("embedding_length", "hidden_size"),
     ("feed_forward_length", "intermediate_size"),
-    ("attention.head_count", "num_attention_heads"),
+    HEADS,
     ("context_length", "max_position_embeddings"),
     ("attention.sliding_window", "sliding_window"),
 ];
@@ -48,6 +48,8 @@ pub(super) const TOKEN_IDS: &Words = &[
     ("tokenizer.ggml.padding_token_id", "pad_token_id"),
 ];
 
+/// Query heads.
+pub(super) const HEADS: (&str, &str) = ("attention.head_count", "num_attention_heads");
 /// Key/value heads; as many as heads where a file says nothing.
 pub(super) const KV_HEADS: (&str, &str) = ("attention.head_count_kv", "num_key_value_heads");
 /// Columns of a head's keys and of its values.
@@ -87,6 +89,11 @@ const MODEL_TYPES: &Words = &[
     ("starcoder", "gpt_bigcode"),
     ("minimax-m2", "minimax_m2"),
     ("llama4", "llama4_text"),
+    ("mimo2", "mimo_v2_flash"),
+    ("deepseek32", "deepseek_v32"),
+    ("glm-dsa", "glm_moe_dsa"),
+    ("hunyuan-moe", "hunyuan_v1_moe"),
+    ("gemma-embedding", "gemma3_text"),
 ];
 
 /// Model types that llama.cpp has no architecture of their own for: LLaMA's holds them.

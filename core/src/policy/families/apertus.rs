@@ -3,7 +3,7 @@
 
 use super::llama::{NAMES, llama_as};
 use crate::params::Act;
-use crate::policy::describe::{ACT, Described, LLAMA_LIKE, Switches, refuse_gguf};
+use crate::policy::describe::{ACT, Described, LLAMA_LIKE, Switches};
 use crate::policy::*;
 
 const APERTUS_NAMES: Names<'_> = Names {
@@ -24,7 +24,6 @@ const APERTUS_NAMES: Names<'_> = Names {
 pub const APERTUS: Described = Described::new(&["apertus"], APERTUS_NAMES, apertus);
 
 fn apertus(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let xielu = config.text_opt(ACT)?.is_none_or(|name| name == "xielu");
     let plain = if xielu { config.with(ACT[1], Act::Silu.name()) } else { config.clone() };
     let defaults = Switches { gated: false, eps: 1e-5, positions: 65_536, ..LLAMA_LIKE };

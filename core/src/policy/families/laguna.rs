@@ -4,7 +4,7 @@
 use super::deepseek;
 use super::llama::llama_as;
 use crate::params::Act;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, kv_heads, refuse_gguf, with_window};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, kv_heads, with_window};
 use crate::policy::moe::{BY_BIASED_SIGMOID, Routing, routed};
 use crate::policy::*;
 use serde_json::Value;
@@ -38,7 +38,6 @@ const ROPES: [(&str, f64, f64); 2] = [
 ];
 
 fn laguna(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     refuse(config, "moe_apply_router_weight_on_input")?;
     if let Some(cap) = config.number_opt(&["moe_router_logit_softcapping"])?.filter(|cap| *cap > 0.0) {
         return Err(Error::config("moe_router_logit_softcapping", cap, "0"));

@@ -3,7 +3,7 @@
 
 use super::deepseek;
 use super::llama::llama_as;
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, kv_heads, refuse_gguf, with_window};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, kv_heads, with_window};
 use crate::policy::moe::{BY_BIASED_SIGMOID, Routing, routed};
 use crate::policy::*;
 use serde_json::Value;
@@ -27,7 +27,6 @@ const ROPES: [(&str, f64, f64); 2] = [
 ];
 
 fn mimo(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let width = config.size_opt(&["head_dim"])?.unwrap_or(192);
     let values = config.size_opt(&["v_head_dim"])?.unwrap_or(128);
     let one_rope = config.with("rope_parameters", Value::Null).with("head_dim", width);

@@ -3,7 +3,7 @@
 
 use super::rotary_encoder::only;
 use crate::params::{Act, NormKind};
-use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder, refuse_gguf, sliding_layers};
+use crate::policy::describe::{Described, LLAMA_LIKE, Switches, decoder, sliding_layers};
 use crate::policy::task::{Task, first_token, set_task};
 use crate::policy::*;
 
@@ -34,7 +34,6 @@ pub const MODERNBERT: Described = Described::new(
 );
 
 fn modernbert(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let task = only(config, &[Task::Bare, Task::Masked])?;
     let flag = |field| config.flag(&[field], false);
     let (attention, mlp) = (flag("attention_bias")?, flag("mlp_bias")?);

@@ -67,7 +67,6 @@ pub(super) fn only(config: &ModelConfig, known: &[Task]) -> Result<Task> {
 }
 
 fn eurobert(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     let task = only(config, &[Task::Bare, Task::Masked])?;
     let mut spec = llama_as(config, catalog, Switches { eps: 1e-5, positions: 8192, ..LLAMA_LIKE })?;
     spec.family = Family::Encoder;
@@ -79,7 +78,6 @@ fn eurobert(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
 }
 
 fn nomic_bert(config: &ModelConfig, catalog: Catalog<'_>) -> Result<ModelSpec> {
-    refuse_gguf(config)?;
     only(config, &[Task::Bare])?;
     for field in ["prenorm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "rotary_emb_interleaved"] {
         refuse(config, field)?;

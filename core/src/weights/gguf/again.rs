@@ -2,8 +2,8 @@
 
 use super::super::{HostMatrix, format_of};
 use super::parts::{GgufOptions, Part, checked};
-use crate::checkpoint::gguf::Metadata;
 use crate::checkpoint::gguf::write::Body;
+use crate::checkpoint::gguf::{Metadata, is_stated};
 use crate::checkpoint::{ModelFiles, Source, TensorInfo, gguf_metadata};
 use crate::mem::{Release, WeightFormat};
 use crate::policy::{Resolved, Slot};
@@ -41,7 +41,7 @@ pub(super) fn plan(
         }
     }
     let (mut infos, mut parts) = (Vec::new(), Vec::new());
-    for tensor in source.tensors() {
+    for tensor in source.tensors().iter().filter(|tensor| !is_stated(&tensor.name)) {
         let format = asked.get(tensor.name.as_str()).copied();
         let cols = tensor.shape.last().copied().unwrap_or(1);
         let checked = format.map(|format| checked(&tensor.name, cols, format)).transpose()?;

@@ -151,6 +151,16 @@ pub enum GgufFormat {
     Mix(Mix),
 }
 
+impl GgufFormat {
+    /// The format of all; none of a mix.
+    pub fn one(self) -> Option<WeightFormat> {
+        match self {
+            Self::All(format) => Some(format),
+            Self::Mix(_) => None,
+        }
+    }
+}
+
 impl From<WeightFormat> for GgufFormat {
     fn from(format: WeightFormat) -> Self {
         Self::All(format)

@@ -45,10 +45,7 @@ pub(super) struct FileTensor {
 impl GgufOptions {
     /// The one format of all matmuls.
     pub(super) fn one_format(&self) -> Option<WeightFormat> {
-        match self.quantize {
-            Some(GgufFormat::All(format)) => Some(format),
-            Some(GgufFormat::Mix(_)) | None => None,
-        }
+        self.quantize.and_then(GgufFormat::one)
     }
 
     /// The mix that is asked for, for a file that will say this and have these tensors.

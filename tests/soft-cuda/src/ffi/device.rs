@@ -54,8 +54,8 @@ entries! {
     /// Compute capability, the old way.
     ready fn cuDeviceComputeCapability(d, major: Out<i32>, minor: Out<i32>, ordinal: i32) {
         d.device(ordinal)?;
-        major.set((device::CAPABILITY / 10) as i32)?;
-        minor.set((device::CAPABILITY % 10) as i32)
+        major.set((device::capability() / 10) as i32)?;
+        minor.set((device::capability() % 10) as i32)
     }
 
     /// Limits, the old way.

@@ -3,7 +3,7 @@
 use ptx_vm::link::{Input, limit_registers, link, undefined};
 
 use crate::code::{Code, Result};
-use crate::device::CAPABILITY;
+use crate::device::capability;
 use crate::fatbin;
 use crate::module::{self, Image};
 
@@ -73,7 +73,7 @@ fn is_library(bytes: &[u8]) -> bool {
 /// The PTX of all fat binaries in an object or an archive.
 fn texts_in(bytes: &[u8]) -> impl Iterator<Item = String> + '_ {
     let at = |at: &usize| fatbin::begins(&bytes[*at..]);
-    (0..bytes.len()).step_by(2).filter(at).filter_map(|at| fatbin::text(&bytes[at..], CAPABILITY))
+    (0..bytes.len()).step_by(2).filter(at).filter_map(|at| fatbin::text(&bytes[at..], capability()))
 }
 
 fn library(name: &str, bytes: &[u8], log: &mut String) -> Result<Texts> {
@@ -83,7 +83,7 @@ fn library(name: &str, bytes: &[u8], log: &mut String) -> Result<Texts> {
     }
     let texts: Texts = texts_in(bytes).map(|text| (name.to_owned(), text)).collect();
     if texts.is_empty() {
-        log.push_str(&format!("`{name}` holds no PTX for a device of compute capability {CAPABILITY}\n"));
+        log.push_str(&format!("`{name}` holds no PTX for a device of compute capability {}\n", capability()));
         return Err(Code::NO_BINARY_FOR_GPU);
     }
     Ok(texts)
