@@ -250,11 +250,13 @@ pub fn seeds(lab: &str, packed: bool, turns: u64) -> u64 {
 }
 
 /// Of an op's cases of the sizes that models have, how many a lab takes. On the software driver, kernels
-/// have tests of their own for them (`kernels/tests`). The second adapter and sums that are split over lanes,
-/// which run slowly here, have one for each way to bring sums together: a norm, a matmul, attention.
+/// have tests of their own for them (`kernels/tests`), but for those of an index. The second adapter and sums
+/// that are split over lanes, which run slowly here, have one for each way to bring sums together: a norm, a
+/// matmul, attention.
 pub fn takes_large(lab: &str, op: &str) -> usize {
     let is_few = lab.contains("swiftshader") || lab.ends_with("-subgroups");
     match ["norm", "linear", "attend"].contains(&op) {
+        _ if is_soft(lab) && op.starts_with("index_") => usize::MAX,
         _ if is_soft(lab) => 0,
         _ if !is_few => usize::MAX,
         true => 1,

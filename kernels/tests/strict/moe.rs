@@ -154,16 +154,20 @@ fn routes_and_groups_are_the_contracts() {
 fn every_slot_uses_its_expert() {
     // Expert 3 has most slots, expert 4 none.
     let few = [[0u32, 3], [3, 5], [1, 3], [2, 3], [0, 3], [3, 5], [1, 2]].concat();
-    check_experts(&few, 96, usize::MAX);
+    check_experts(&few, 96, usize::MAX, 0);
+    // Every format with every type of activations.
+    [1, 2].iter().for_each(|turn| check_experts(&few[..8], 64, usize::MAX, *turn));
     // Seven times as many: 16 slots at a time, of plain weights.
-    check_experts(&few.repeat(7), 77, 3);
+    check_experts(&few.repeat(7), 77, 3, 0);
 }
 
-/// Slots that go to these experts, two of a token, with the first formats of [`every_weight`].
-fn check_experts(experts: &[u32], k: usize, formats: usize) {
+/// Slots that go to these experts, two of a token, with the first formats of [`every_weight`] and types of
+/// activations by turns.
+fn check_experts(experts: &[u32], k: usize, formats: usize, turn: usize) {
     const COUNT: usize = 6;
     for (i, w) in every_weight(COUNT * 35, k).iter().take(formats).enumerate() {
-        let slots = Slots { experts, count: COUNT, top_k: 2, elem: Elem::ALL[i % 3], per_token: i % 2 == 0 };
+        let slots =
+            Slots { experts, count: COUNT, top_k: 2, elem: Elem::ALL[(i + turn) % 3], per_token: i % 2 == 0 };
         // All experts, and those of a rank: slots of others keep what they hold.
         for own in [0..COUNT, 2..5] {
             slots.check(w, own, Machine::each);

@@ -537,8 +537,10 @@ fn values_that_a_row_does_not_see_cannot_reach_it_on_hopper() {
 
 #[test]
 fn rows_without_pages_at_any_address() {
-    for (skew, causal) in [(0, false), (8, true), (3, false)] {
-        let h = Heads { causal, ..heads(Type::F16, 4, 2, 64) };
+    let each = WIDTHS.into_iter().flat_map(|width| [(width, Type::Bf16), (width, Type::F16)]);
+    let skews = [(0, false), (8, true), (3, false)].into_iter().cycle();
+    for ((width, ty), (skew, causal)) in some(each.zip(skews)) {
+        let h = Heads { causal, ..heads(ty, 4, 2, width as usize) };
         let (a, b) = (text(&h, 30, 31), text(&h, 66, 32));
         let asks = [all(&a), all(&b)];
         let options = schedules()[0];
@@ -578,9 +580,11 @@ fn hopper_masks() {
 
 #[test]
 fn hopper_goes_round_its_ring_and_reads_rows_at_any_address() {
-    let h = heads(Type::Bf16, 1, 1, 64);
-    let a = text(&h, 700, 7);
-    prove_on_hopper(&h, &[last(&a, 9)]);
+    for (width, ty) in some([(64, Type::Bf16), (64, Type::F16), (128, Type::Bf16), (128, Type::F16)]) {
+        let h = heads(ty, 1, 1, width);
+        let a = text(&h, 700, 7);
+        prove_on_hopper(&h, &[last(&a, 9)]);
+    }
     for (skew, causal) in [(8, true), (3, false)] {
         let h = Heads { causal, ..heads(Type::F16, 2, 1, 64) };
         let (a, b) = (text(&h, 30, 31), text(&h, 66, 32));

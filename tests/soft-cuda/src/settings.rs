@@ -182,6 +182,12 @@ mod tests {
     #[test]
     fn pairs_are_read_or_refused_by_name() {
         let mut settings = Settings::default();
+        assert_eq!(read("capability=80", &mut settings), Ok(None));
+        assert_eq!(settings.capability, 80);
+        for refused in ["capability=75", "capability=a"] {
+            let what = read(refused, &mut settings).unwrap_err();
+            assert!(what.contains("capability `") && what.contains("[80, 90]"), "{what}");
+        }
         let text = "devices=2;order=seeded9;schedule=random7;check=races,bounds;barriers=nobody;faults=50;go-on=yes;report=/r";
         assert_eq!(read(text, &mut settings), Ok(Some("/r".into())));
         let machine = settings.machine;

@@ -32,6 +32,7 @@ const USAGE: &str = "usage: soft-cuda run [OPTION...] -- PROGRAM [ARGUMENT...]
   --stop         a fault is an error of the driver, as on a GPU, instead of going on
   --devices N    number of devices (1)
   --memory BYTES of each (8589934592)
+  --capability 80|90   what they are: as an A100, as an H200 (90)
   --threads N    threads that run a kernel (all)
   --nvjitlink    the program finds nvJitLink too (it links PTX; numba prefers LTO-IR where it is found)";
 
@@ -83,7 +84,7 @@ fn options(words: &[OsString]) -> Result<Asked<'_>, String> {
             "--nvjitlink" => names.extend(NVJITLINK),
             "--stop" => settings.push("go-on=no".into()),
             "--schedule" | "--order" | "--check" | "--barriers" | "--faults" | "--devices" | "--memory"
-            | "--threads" => {
+            | "--capability" | "--threads" => {
                 let value = words.get(at).ok_or(format!("{word} needs a value"))?.to_string_lossy();
                 at += 1;
                 settings.push(format!("{}={value}", &word[2..]));
