@@ -135,3 +135,20 @@ pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
     }
     Ok(all)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stem_has_its_own_tests_and_those_that_are_named() {
+        let words = ["ptx", "--run", "p {stem}", "--tests", "kv=codes,qkv", "--tests", "kv=rope"];
+        let args = read(words.map(String::from).into_iter()).unwrap();
+        let of = |stem| args.tests_of(stem).collect::<Vec<_>>();
+        assert_eq!((of("kv"), of("norm")), (vec!["kv", "codes", "qkv", "rope"], vec!["norm"]));
+        let words = ["ptx", "--run", "p", "--tests", "kv"];
+        let why = read(words.map(String::from).into_iter()).unwrap_err();
+        assert!(why.contains("--tests is `kv`"), "{why}");
+    }
+}

@@ -236,7 +236,7 @@ fn run(args: &Args) -> Outcome<bool> {
     let (lives, left) = run.over(sampled, (Tests::OfStem, &Limits::new()), &mut score)?;
     score.left = left.len();
     let unseen = match Tests::Others.among(args).next() {
-        Some(_) if !lives.is_empty() => {
+        Some(_) if !lives.is_empty() && Instant::now() < end => {
             println!("# {} live so far: all tests", lives.len());
             let limits = suite::baseline(args)?;
             let (lives, left) = run.over(lives, (Tests::Others, &limits), &mut score)?;
