@@ -359,7 +359,7 @@ fn prove_on_hopper(h: &Heads, asks: &[Ask<'_>]) {
 }
 
 pub fn all(text: &Text) -> Ask<'_> {
-    Ask { text, len: text.len, queries: text.len }
+    last(text, text.len)
 }
 pub fn last(text: &Text, queries: usize) -> Ask<'_> {
     Ask { text, len: text.len, queries }
@@ -537,14 +537,12 @@ fn values_that_a_row_does_not_see_cannot_reach_it_on_hopper() {
 
 #[test]
 fn rows_without_pages_at_any_address() {
-    let each = WIDTHS.into_iter().flat_map(|width| [(width, Type::Bf16), (width, Type::F16)]);
-    let skews = [(0, false), (8, true), (3, false)].into_iter().cycle();
-    for ((width, ty), (skew, causal)) in some(each.zip(skews)) {
-        let h = Heads { causal, ..heads(ty, 4, 2, width as usize) };
+    for (i, width) in some(WIDTHS.into_iter().chain(WIDTHS).enumerate()) {
+        let (ty, skew) = ([Type::Bf16, Type::F16][i / WIDTHS.len()], [0, 8, 3][i % 3]);
+        let h = Heads { causal: skew == 8, ..heads(ty, 4, 2, width as usize) };
         let (a, b) = (text(&h, 30, 31), text(&h, 66, 32));
         let asks = [all(&a), all(&b)];
-        let options = schedules()[0];
-        let rows = h.run_rows(&asks, How { skew, ..how(options) });
+        let rows = h.run_rows(&asks, How { skew, ..how(schedules()[0]) });
         h.check(&asks, &rows);
         assert_eq!(rows, h.run(&asks, how(schedules()[1])), "pages give the same bits");
     }
@@ -582,15 +580,13 @@ fn hopper_masks() {
 fn hopper_goes_round_its_ring_and_reads_rows_at_any_address() {
     for (width, ty) in some([(64, Type::Bf16), (64, Type::F16), (128, Type::Bf16), (128, Type::F16)]) {
         let h = heads(ty, 1, 1, width);
-        let a = text(&h, 700, 7);
-        prove_on_hopper(&h, &[last(&a, 9)]);
+        prove_on_hopper(&h, &[last(&text(&h, 700, 7), 9)]);
     }
     for (skew, causal) in [(8, true), (3, false)] {
         let h = Heads { causal, ..heads(Type::F16, 2, 1, 64) };
         let (a, b) = (text(&h, 30, 31), text(&h, 66, 32));
         let asks = [all(&a), all(&b)];
-        let got = h.run_rows(&asks, How { skew, hopper: true, ..how(schedules()[0]) });
-        h.check(&asks, &got);
+        h.check(&asks, &h.run_rows(&asks, How { skew, hopper: true, ..how(schedules()[0]) }));
     }
 }
 

@@ -1,8 +1,8 @@
 //! Virtual devices: their properties and their primary contexts.
 //!
-//! The numbers are those of an H200 (compute capability 9.0), from NVIDIA's public tables for Hopper, or of an
-//! A100 (8.0) where the settings ask for one; memory is what the settings say, since a laptop has not 141 GB. What this driver cannot do (textures,
-//! interprocess handles) has 0 as its attribute.
+//! The numbers are those of an H200 (compute capability 9.0), from NVIDIA's public tables for Hopper, or of
+//! an A100 (8.0) where the settings ask for one; memory is what the settings say, since a laptop has not
+//! 141 GB. What this driver cannot do (textures, interprocess handles) has 0 as its attribute.
 
 use crate::code::{Code, Result};
 use crate::state::{Driver, Id};

@@ -301,7 +301,7 @@ impl OpSpec for IndexChoose {
     fn large(&self, _: Float, dice: &mut Dice) -> Vec<ChooseCase> {
         let seen = Seen::of(dice, vec![(3, 5000), (1, 2048)], 0, (0, 4), [5000, 2048]);
         let scores = Grid::random(dice, seen.rows, seen.keys, Float::F32, 1.0);
-        // One number in two spellings, the first of which is no half of what is chosen; some above and below it.
+        // One number in two spellings, of the first too few for the choice; some above and below it.
         let mut equals = scores.clone();
         equals.values.iter_mut().for_each(|score| *score = dice.pick(&[0.0, -0.0, -0.0, -0.0, 1.0, -1.0]));
         vec![ChooseCase { seen: seen.clone(), scores }, ChooseCase { seen, scores: equals }]

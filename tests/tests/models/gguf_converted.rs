@@ -119,7 +119,7 @@ fn blocks_of_two_kinds() {
     };
     let window = ("laguna.attention.sliding_window", Meta::U32(8));
     assert_eq!(kinds(&laguna(&[]).unwrap()), [false; 6]);
-    let config = laguna(&[window.clone()]).unwrap();
+    let config = laguna(std::slice::from_ref(&window)).unwrap();
     assert_eq!(kinds(&config), [false, true, true, true, false, true]);
     assert_eq!(config["num_attention_heads_per_layer"], json!([4, 6, 6, 6, 4, 6]));
     let every = ("laguna.attention.sliding_window_pattern", Meta::U32(2));

@@ -102,8 +102,8 @@ pub fn judge(
 /// How long one test of a program may take.
 pub type Limits = BTreeMap<String, Duration>;
 
-/// Runs the programs that are of no stem without a mutant: a test that fails by itself would catch everything.
-/// What their tests may take from now on.
+/// Runs the programs that are of no stem without a mutant: a test that fails by itself would catch
+/// everything. What their tests may take from now on.
 ///
 /// # Errors
 /// The test.

@@ -3,9 +3,9 @@
 //! Here: versions 2 and 3, little-endian, one file per model, plain elements, the five block formats of 32
 //! values and the five K formats. `format.rs` has the format's numbers and our bounds, `reader.rs` walks the
 //! bytes, `metadata.rs` holds the pairs, `tokenizer.rs` the vocabulary among them, `config.rs` translates the
-//! rest to the words of `config.json`, `families.rs`, `encoders.rs`, `two_kinds.rs` and `gemma4.rs` what single
-//! ones have, `describe.rs` back, by the tables in `words.rs`; `stated.rs` makes tensors of numbers that
-//! metadata has; `write.rs` makes files. Not here: what tensor names mean (`policy`).
+//! rest to the words of `config.json`, `families.rs`, `encoders.rs`, `two_kinds.rs` and `gemma4.rs` what
+//! single ones have, `describe.rs` back, by the tables in `words.rs`; `stated.rs` makes tensors of numbers
+//! that metadata has; `write.rs` makes files. Not here: what tensor names mean (`policy`).
 //!
 //! Memory stays below twice the file plus a constant: lists keep the file's own packed layout, and a count is
 //! compared with the bytes that are left before anything is allocated by it.
