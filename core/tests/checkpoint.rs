@@ -362,7 +362,7 @@ fn other_architectures_become_configs() {
         json!({
             "engraft_layout": "gguf", "model_type": "bert", "architectures": ["BertModel"], "hidden_act": "gelu",
             "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4,
-            "max_position_embeddings": 512, "layer_norm_eps": 0.25, "type_vocab_size": 2, "engraft_sentence": {"pooling": ["mean"]},
+            "max_position_embeddings": 512, "layer_norm_eps": 0.25, "type_vocab_size": 2, "engraft_sentence": {"pooling": ["mean"], "modules": []},
             "tie_word_embeddings": true,
         })
     );
