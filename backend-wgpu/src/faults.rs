@@ -2,6 +2,7 @@
 
 use engraft_core::{Error, Result};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// The first fault of a device: what the driver reported outside any call.
 #[derive(Debug, Clone, Default)]
@@ -9,6 +10,9 @@ pub(crate) struct Faults {
     first: Arc<Mutex<Option<Fault>>>,
     device: Option<wgpu::Device>,
 }
+
+/// How long a device that refuses something may take to say that it is lost.
+const SAYS_SO: Duration = Duration::from_secs(10);
 
 /// What went wrong.
 #[derive(Debug, Clone)]
@@ -52,9 +56,13 @@ impl Faults {
             Err(error @ Error::Internal { .. }) => error,
             other => return other,
         };
-        // A device that is lost refuses what it is asked before it says so.
+        // A device that is lost refuses what it is asked before it says so: it does once nothing of its work
+        // is left.
         if let Some(device) = &self.device {
-            let _ = device.poll(wgpu::PollType::Poll);
+            let wait =
+                || device.poll(wgpu::PollType::Wait { submission_index: None, timeout: Some(SAYS_SO) });
+            // A wait may panic when the device is lost meanwhile.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait));
         }
         self.reported().and(Err(error))
     }
