@@ -5,7 +5,9 @@ use crate::rewritten::{run, same};
 use conformance::golden::Case;
 use engraft_core::checkpoint::gguf::{Array, Numbers, Value as Meta, write::Writer};
 use engraft_core::checkpoint::{Access, ModelFiles, open, open_gguf_bytes};
-use engraft_core::policy::Registry;
+use engraft_core::config::ModelConfig;
+use engraft_core::mem::Stored;
+use engraft_core::policy::{Catalog, Registry};
 use engraft_core::weights::gguf::{GgufOptions, plan_gguf};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -172,4 +174,22 @@ fn constants_of_xielu() {
     assert!(error.contains("xielu.alpha_p") && error.contains("at most 0"), "{error}");
     let error = named([0, 0, 2, 0]);
     assert!(error.contains("xielu.beta") && error.contains("has 2 numbers"), "{error}");
+}
+
+/// What no golden shows: layers behind EmbeddingGemma's pooling, which `embed` refuses as it does a folder's,
+/// another rotation of local blocks, and an architecture that no policy takes.
+#[test]
+fn what_encoders_say() {
+    let file = Writer::new()
+        .text("general.architecture", "gemma-embedding")
+        .pair("gemma-embedding.pooling_type", &Meta::U32(1))
+        .pair("gemma-embedding.rope.freq_base_swa", &Meta::F32(5.0))
+        .tensor("dense_2.weight", &[1, 1], Stored::F32, &[0; 4])
+        .unwrap();
+    let config = open_gguf_bytes("m.gguf", file.finish().into()).unwrap().config;
+    assert_eq!(config["engraft_sentence"], json!({"pooling": ["mean"], "modules": ["Dense"]}));
+    assert_eq!(config["rope_local_base_freq"], json!(5.0));
+    let jina = described("jina-bert-v2", &[("jina-bert-v2.block_count", Meta::U32(1))]).unwrap();
+    let why = Registry::default().choose(&ModelConfig::new(jina).unwrap(), Catalog::new(&[]));
+    assert!(why.map(drop).unwrap_err().to_string().contains("jina-bert-v2"));
 }
