@@ -54,9 +54,11 @@ impl Machine {
         }
     }
 
-    /// Runs `test` under one schedule: where there are many cases.
+    /// Runs `test` under one schedule for each text: where there are many cases.
     pub fn once(test: &mut dyn FnMut(&mut Machine)) {
-        test(&mut Machine::new(SCHEDULES[2]));
+        for schedule in &SCHEDULES[1..] {
+            test(&mut Machine::new(*schedule));
+        }
     }
 
     fn new(schedule: Schedule) -> Self {

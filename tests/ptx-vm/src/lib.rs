@@ -25,6 +25,7 @@
 //! | [`fault`] | what can be wrong with a kernel, and where |
 //! | [`mod@link`] | several texts into one, as a device linker does it |
 //! | [`mutant`] | one line replaced while a text is read: for mutation tests |
+//! | [`reached`] | which lines of kernels the launches of a program have executed |
 //! | [`matrix`] | pure functions: mma fragments and matmuls, ldmatrix, stmatrix, wgmma operands |
 //! | [`tensor`] | pure functions: tensor maps, their address generation, swizzles |
 //! | [`number`] | pure functions: bf16, f16, tf32, fp8 to and from f32 |
@@ -67,6 +68,7 @@ pub mod mutant;
 pub mod number;
 mod ops;
 mod print;
+pub mod reached;
 mod registers;
 mod run;
 pub mod tensor;

@@ -12,7 +12,7 @@ use crate::code::{Program, SHARED_START};
 use crate::lower::Context;
 use crate::text::parser;
 use crate::text::syntax::{Function, Initial, Item, Linkage, Space};
-use crate::{Error, Memory, lower, mutant};
+use crate::{Error, Memory, lower, mutant, reached};
 
 /// A parameter of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +111,7 @@ pub struct Module {
     pub(crate) programs: Vec<Program>,
     pub(crate) globals: Vec<Global>,
     initial: Vec<Initialiser>,
+    pub(crate) units: reached::Units,
 }
 
 /// A variable's initial value.
@@ -159,6 +160,7 @@ impl Module {
             programs: vec![],
             globals: vec![],
             initial: vec![],
+            units: reached::units(&text),
         };
         for v in file.variables.iter().filter(|v| matches!(v.space, Space::Global | Space::Const)) {
             if v.linkage == Linkage::Extern {

@@ -9,6 +9,7 @@ pub const USAGE: &str = "cargo xtask mutants ptx|wgsl --run 'PROGRAM [ARGS]'... 
                            [--seed N] [--count N] [--stem STEM] [--minutes N] [--limit SECONDS] [--jobs N]
                            [--least PERCENT] [--equivalent FILE] [--only 'TEXT UNIT:LINE OPERATOR']...
                            [--tests STEM=NAME,...]...
+       cargo xtask mutants ptx --reached FILE
        ({stem} in ARGS is the text's stem, then each NAME of other tests of it; programs are run as libtest's are)";
 
 /// What is changed.
@@ -59,6 +60,8 @@ pub struct Args {
     pub least: u64,
     /// The reviewed list.
     pub equivalent: PathBuf,
+    /// In place of a run: what launches have executed, as `ptx_vm::reached` notes it.
+    pub reached: Option<PathBuf>,
 }
 
 impl Args {
@@ -104,6 +107,7 @@ pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
         jobs: 2,
         least: 90,
         equivalent: "tests/mutants.txt".into(),
+        reached: None,
     };
     while let Some(option) = args.next() {
         let value = args.next().ok_or_else(|| usage(format!("{option} has no value")))?;
@@ -121,6 +125,7 @@ pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
             }
             "--only" => all.only.push(value),
             "--equivalent" => all.equivalent = value.into(),
+            "--reached" => all.reached = Some(value.into()),
             "--seed" => all.seed = number()?,
             "--count" => all.count = number()? as usize,
             "--minutes" => all.minutes = number()?,
@@ -130,7 +135,7 @@ pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
             _ => return Err(usage(format!("unknown option `{option}`"))),
         }
     }
-    if all.run.is_empty() {
+    if all.run.is_empty() && all.reached.is_none() {
         return Err(usage("no --run names a test program".into()));
     }
     Ok(all)

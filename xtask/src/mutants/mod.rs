@@ -10,10 +10,12 @@
 //! A sample takes a text, then a kernel of it, then an operator, then a place, each evenly: what stands in
 //! the texts a thousand times (moves of fragments) must not crowd out the waits. A seed gives the same
 //! sample. `tests/mutants.txt` lists places whose change alters nothing that a caller could see, each with
-//! its reason; they are no part of the score.
+//! its reason; they are no part of the score. `--reached` says which places nothing has executed, by a file
+//! that test programs wrote.
 
 mod args;
 mod ptx;
+mod reached;
 mod suite;
 mod wgsl;
 
@@ -226,6 +228,10 @@ struct Score {
 
 fn run(args: &Args) -> Outcome<bool> {
     let texts = texts(args.language)?;
+    if let Some(path) = &args.reached {
+        reached::print(&texts, path)?;
+        return Ok(true);
+    }
     let equivalent = equivalent(&args.equivalent)?;
     let sampled = if args.only.is_empty() { sample(&texts, args) } else { named(&texts, &args.only)? };
     println!("# {} mutants of {}, seed {}", sampled.len(), args.language.name(), args.seed);

@@ -102,6 +102,7 @@ impl Aside {
             options: &options,
             addresses: &instance.addresses[..],
             target: &module.target[..],
+            units: &module.units,
             order: std::mem::take(&mut self.order),
             workspace: self.workspace,
             seed: self.seed,

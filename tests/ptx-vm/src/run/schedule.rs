@@ -22,6 +22,7 @@ use crate::memory::Traffic;
 use crate::memory::clock::Clock;
 use crate::memory::shadow::{LINE, Line, Readers};
 use crate::ops::{barrier, copy, wgmma};
+use crate::reached;
 use crate::{Fault, FaultKind, Instance, Kernel, Launch, LineCount, Memory, Options, Report, Schedule};
 
 /// Shared memory of a block at most, as on Hopper.
@@ -55,6 +56,8 @@ pub(crate) struct Plan<'g> {
     pub(crate) addresses: &'g [u64],
     /// The module's target.
     pub(crate) target: &'g str,
+    /// Where its definitions begin, for who asks which lines are executed.
+    pub(crate) units: &'g reached::Units,
     /// The clusters in the order of the schedule.
     pub(crate) order: Vec<u32>,
     /// The address of the grid's workspace, 0 without one.
@@ -171,7 +174,8 @@ pub(crate) fn plan<'g>(
         }
     }
     let (addresses, target) = (&instance.addresses[..], &module.target[..]);
-    Ok(Plan { kernel, program, launch, options, addresses, target, order, workspace: 0, seed })
+    let units = &module.units;
+    Ok(Plan { kernel, program, launch, options, addresses, target, units, order, workspace: 0, seed })
 }
 
 /// Runs a kernel.
@@ -250,7 +254,11 @@ pub(crate) fn report(plan: &Plan<'_>, memory: &mut Memory, done: parallel::Done)
         memory.add_traffic(&counted);
         counted.total()
     });
-    let (lines, longest_warp) = (lines(plan.program, done.executed), done.longest);
+    let (mut lines, longest_warp) = (lines(plan.program, done.executed), done.longest);
+    if reached::wanted() {
+        reached::note(plan.target, plan.units, &lines);
+        lines.retain(|_| plan.options.count_lines);
+    }
     let accesses = done.touched;
     Report { instructions: done.instructions, blocks, written, accesses, traffic, lines, longest_warp }
 }
