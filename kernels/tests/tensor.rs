@@ -9,10 +9,20 @@ mod bias;
 mod clusters;
 #[path = "tensor/flash.rs"]
 mod flash;
+#[path = "tensor/flash_features.rs"]
+mod flash_features;
 #[path = "tensor/gemm.rs"]
 mod gemm;
+#[path = "tensor/gemm_endings.rs"]
+mod gemm_endings;
+#[path = "tensor/gemm_own.rs"]
+mod gemm_own;
+#[path = "tensor/gemm_rings.rs"]
+mod gemm_rings;
 #[path = "tensor/grouped.rs"]
 mod grouped;
+#[path = "tensor/grouped_kernels.rs"]
+mod grouped_kernels;
 #[path = "tensor/long.rs"]
 mod long;
 #[path = "tensor/machine.rs"]

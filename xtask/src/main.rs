@@ -42,9 +42,10 @@ fn main() -> ExitCode {
         Some("predict") => predict::main(std::env::args().skip(2)),
         _ => {
             eprintln!(
-                "usage: cargo xtask sizes\n       cargo xtask web [--serve PORT]\n       {}\n       {}\n       {}",
+                "usage: cargo xtask sizes\n       cargo xtask web [--serve PORT]\n       {}\n       {}\n       {}\n       {}",
                 kernels::USAGE,
                 mutants::USAGE,
+                mutants::WEAVE,
                 predict::USAGE
             );
             ExitCode::from(2)

@@ -1,24 +1,27 @@
 //! Attention.
 
+use crate::attention_rows::check_rows;
 use crate::codes::{kept, slab_of};
 use crate::kv::slabs;
 use crate::machine::{Machine, Runs, encode, numbers, rounded, same};
 use bytemuck::Zeroable;
 use engraft_core::math::{FusedMadd, exp, tanh};
 use engraft_kernels::params::Elem;
-use engraft_kernels::params::attention::{CHUNK, Dense, Paged, Scores, Split};
+use engraft_kernels::params::attention::{CHUNK, Paged, Scores, Split};
 use engraft_kernels::params::kv::PageTable;
 
 /// What a head has for itself; biases by distance from the furthest behind on.
 #[derive(Clone, Copy)]
-struct OfHead<'a> {
-    slope: Option<f32>,
-    sink: Option<f32>,
-    bias: Option<&'a [f32]>,
+pub struct OfHead<'a> {
+    pub slope: Option<f32>,
+    pub sink: Option<f32>,
+    pub bias: Option<&'a [f32]>,
+    /// What a key's product becomes before it is scaled.
+    pub terms: Option<&'a dyn Fn(usize, f32) -> f32>,
 }
 
 /// What the heads have where the rules say so.
-struct OfHeads {
+pub struct OfHeads {
     slopes: Vec<f32>,
     sinks: Vec<f32>,
     bias: Vec<f32>,
@@ -29,21 +32,22 @@ fn span(scores: &Scores) -> usize {
 }
 
 impl OfHeads {
-    fn new(heads: usize, scores: &Scores, seed: u64) -> Self {
+    pub fn new(heads: usize, scores: &Scores, seed: u64) -> Self {
         let bias = numbers(heads * span(scores), seed + 100);
         Self { slopes: numbers(heads, seed), sinks: numbers(heads, seed + 1), bias }
     }
 
-    fn of(&self, head: usize, scores: &Scores) -> OfHead<'_> {
+    pub fn of(&self, head: usize, scores: &Scores) -> OfHead<'_> {
         OfHead {
             slope: (scores.slopes != 0).then(|| self.slopes[head]),
             sink: (scores.sinks != 0).then(|| self.sinks[head]),
             bias: (scores.bias != 0).then(|| &self.bias[head * span(scores)..][..span(scores)]),
+            terms: None,
         }
     }
 
     /// The rules with what they read on the device.
-    fn put(&self, gpu: &mut Machine, scores: &Scores) -> Scores {
+    pub fn put(&self, gpu: &mut Machine, scores: &Scores) -> Scores {
         let mut of_heads = |there: u64, values: &[f32]| if there != 0 { gpu.put(values) } else { 0 };
         let (slopes, sinks) = (of_heads(scores.slopes, &self.slopes), of_heads(scores.sinks, &self.sinks));
         Scores { slopes, sinks, bias: of_heads(scores.bias, &self.bias), ..*scores }
@@ -51,14 +55,14 @@ impl OfHeads {
 }
 
 /// One query row against keys and values `[keys, dim]` of its head, not yet rounded.
-fn model(
+pub fn model(
     q: &[f32],
     k: &[f32],
     v: &[f32],
     v_dim: usize,
     position: usize,
     scores: &Scores,
-    OfHead { slope, sink, bias }: OfHead<'_>,
+    OfHead { slope, sink, bias, terms }: OfHead<'_>,
 ) -> Vec<f32> {
     let (k_dim, len) = (q.len(), v.len() / v_dim);
     let hi = (position + 1).saturating_add(scores.ahead as usize).min(len);
@@ -76,7 +80,7 @@ fn model(
         let s: Vec<f32> = (a..b)
             .map(|j| {
                 let dot = (0..k_dim).fold(0.0, |acc, d| q[d].mul_add(k[j * k_dim + d], acc));
-                let mut s = dot * scores.scale;
+                let mut s = terms.map_or(dot, |terms| terms(j, dot)) * scores.scale;
                 if scores.flags & Scores::CAPPED != 0 {
                     s = scores.cap * tanh::<FusedMadd>(s * (1.0 / scores.cap));
                 }
@@ -110,20 +114,31 @@ fn model(
     o.iter().map(|o| o * keep / sum).collect()
 }
 
-struct Shape {
-    heads: usize,
-    kv_heads: usize,
-    k_dim: usize,
-    v_dim: usize,
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub k_dim: usize,
+    pub v_dim: usize,
+}
+
+impl Shape {
+    fn q_cols(&self) -> usize {
+        self.heads * self.k_dim
+    }
+
+    fn out_cols(&self) -> usize {
+        self.heads * self.v_dim
+    }
 }
 
 /// Keys or values of one head as rows.
-fn head_of(x: &[f32], heads: usize, dim: usize, head: usize) -> Vec<f32> {
+pub fn head_of(x: &[f32], heads: usize, dim: usize, head: usize) -> Vec<f32> {
     x.chunks(heads * dim).flat_map(|row| row[head * dim..][..dim].to_vec()).collect()
 }
 
 /// Every score rule once; slopes, sinks and biases are put where a test has as many heads.
-fn rules() -> [Scores; 8] {
+pub fn rules() -> [Scores; 8] {
     let plain = Scores { ahead: Scores::ALL, scale: 0.3, ..Zeroable::zeroed() };
     [
         Scores { ahead: 0, ..plain },
@@ -138,7 +153,7 @@ fn rules() -> [Scores; 8] {
     ]
 }
 
-/// Sequences `(queries, keys)`; a row before and one behind them belong to no sequence.
+/// Sequences `(queries, keys)`; a row behind them belongs to no sequence.
 fn check_paged(
     shape: &Shape,
     seqs: &[(usize, usize)],
@@ -150,7 +165,8 @@ fn check_paged(
     check_paged_on(shape, seqs, scores, (elem, held), page_size, Machine::each);
 }
 
-fn check_paged_on(
+/// By a walk that is whole and one that is split.
+pub fn check_paged_on(
     shape: &Shape,
     seqs: &[(usize, usize)],
     scores: &Scores,
@@ -158,93 +174,142 @@ fn check_paged_on(
     page_size: usize,
     on: Runs,
 ) {
-    let Shape { heads, kv_heads, k_dim, v_dim } = *shape;
-    let tokens: usize = seqs.iter().map(|s| s.0).sum::<usize>() + 1;
-    let q = numbers(tokens * heads * k_dim, 1);
-    let old = numbers(tokens * heads * v_dim, 2);
-    let own = OfHeads::new(heads, scores, 3);
-    let stride = seqs.iter().map(|s| s.1.div_ceil(page_size)).max().unwrap();
-    let pages = seqs.len() * stride;
-    // Pages run backwards through the slab; the table's rows stand in reverse order.
-    let table: Vec<u32> = (0..pages as u32).map(|i| pages as u32 - 1 - i).collect();
-    let mut want = rounded(&old, elem);
-    let (mut bounds, mut keys, mut values) = (vec![0u32], vec![], vec![]);
-    for (s, (queries, len)) in seqs.iter().enumerate() {
-        let (k, v) =
-            (numbers(len * kv_heads * k_dim, 10 + s as u64), numbers(len * kv_heads * v_dim, 20 + s as u64));
-        let first = bounds[s] as usize;
-        for r in 0..*queries {
-            for h in 0..heads {
-                let kv_head = h / (heads / kv_heads);
-                let query = rounded(&q[((first + r) * heads + h) * k_dim..][..k_dim], elem);
-                let (k, v) = (head_of(&k, kv_heads, k_dim, kv_head), head_of(&v, kv_heads, v_dim, kv_head));
-                let o = model(
-                    &query,
-                    &kept(&k, k_dim, held),
-                    &kept(&v, v_dim, held),
-                    v_dim,
-                    len - queries + r,
-                    scores,
-                    own.of(h, scores),
-                );
-                want[((first + r) * heads + h) * v_dim..][..v_dim].copy_from_slice(&rounded(&o, elem));
+    let case = Pages { shape: *shape, seqs, scores: *scores, elem, held, page_size };
+    let (q, old) = (numbers(case.tokens() * shape.q_cols(), 1), numbers(case.tokens() * shape.out_cols(), 2));
+    let own = OfHeads::new(shape.heads, scores, 3);
+    let want = case.want(&q, &old, &own);
+    on(&mut |gpu| {
+        for split in [false, true] {
+            let got = case.run(gpu, (&q, &old), &own, split);
+            same(&got, &want, &format!("attend, split {split}, {case:?}"));
+        }
+    });
+}
+
+/// A case over pages.
+#[derive(Debug)]
+struct Pages<'a> {
+    shape: Shape,
+    /// Queries and keys.
+    seqs: &'a [(usize, usize)],
+    scores: Scores,
+    elem: Elem,
+    held: Elem,
+    page_size: usize,
+}
+
+impl Pages<'_> {
+    fn tokens(&self) -> usize {
+        self.seqs.iter().map(|s| s.0).sum::<usize>() + 1
+    }
+
+    /// Where queries of sequences begin, and where the last ends.
+    fn bounds(&self) -> Vec<u32> {
+        let mut end = 0;
+        let ends = self.seqs.iter().map(|(queries, _)| {
+            end += *queries as u32;
+            end
+        });
+        std::iter::once(0).chain(ends).collect()
+    }
+
+    /// Keys or values of every sequence.
+    fn rows(&self, is_key: bool) -> Vec<Vec<f32>> {
+        let (dim, seed) = if is_key { (self.shape.k_dim, 10) } else { (self.shape.v_dim, 20) };
+        let seqs = self.seqs.iter().zip(seed..);
+        seqs.map(|((_, len), seed)| numbers(len * self.shape.kv_heads * dim, seed)).collect()
+    }
+
+    /// Outputs of all rows.
+    fn want(&self, q: &[f32], old: &[f32], own: &OfHeads) -> Vec<f32> {
+        let Shape { heads, kv_heads, k_dim, v_dim } = self.shape;
+        let (keys, values, bounds) = (self.rows(true), self.rows(false), self.bounds());
+        let mut want = rounded(old, self.elem);
+        for (s, (queries, len)) in self.seqs.iter().enumerate() {
+            for (r, h) in (0..*queries).flat_map(|r| (0..heads).map(move |h| (r, h))) {
+                let (row, kv_head) = (bounds[s] as usize + r, h / (heads / kv_heads));
+                let query = rounded(&q[(row * heads + h) * k_dim..][..k_dim], self.elem);
+                let k = kept(&head_of(&keys[s], kv_heads, k_dim, kv_head), k_dim, self.held);
+                let v = kept(&head_of(&values[s], kv_heads, v_dim, kv_head), v_dim, self.held);
+                let o =
+                    model(&query, &k, &v, v_dim, len - queries + r, &self.scores, own.of(h, &self.scores));
+                want[(row * heads + h) * v_dim..][..v_dim].copy_from_slice(&rounded(&o, self.elem));
             }
         }
-        bounds.push((first + queries) as u32);
-        keys.push(k);
-        values.push(v);
+        want
     }
-    let rows: Vec<u32> = (0..seqs.len() as u32).rev().collect();
-    // The slabs as the append would have left them.
-    let fill = |data: &[Vec<f32>], dim: usize| {
-        let mut slab = vec![f32::NAN; pages * kv_heads * page_size * dim];
-        for (s, x) in data.iter().enumerate() {
+
+    /// Pages of a sequence that has the most keys.
+    fn stride(&self) -> usize {
+        self.seqs.iter().map(|s| s.1.div_ceil(self.page_size)).max().unwrap()
+    }
+
+    /// The table's numbers: pages run backwards through the slab.
+    fn table(&self) -> Vec<u32> {
+        (0..(self.seqs.len() * self.stride()) as u32).rev().collect()
+    }
+
+    /// The sequences' rows of the table, in reverse order.
+    fn table_rows(&self) -> Vec<u32> {
+        (0..self.seqs.len() as u32).rev().collect()
+    }
+
+    /// A slab as the append would have left it.
+    fn slab(&self, is_key: bool) -> Vec<u8> {
+        let Shape { kv_heads, k_dim, v_dim, .. } = self.shape;
+        let (page_size, table, rows) = (self.page_size, self.table(), self.table_rows());
+        let dim = if is_key { k_dim } else { v_dim };
+        let mut slab = vec![f32::NAN; table.len() * kv_heads * page_size * dim];
+        for (s, x) in self.rows(is_key).iter().enumerate() {
             for (j, row) in x.chunks(kv_heads * dim).enumerate() {
-                let page = table[rows[s] as usize * stride + j / page_size] as usize;
+                let page = table[rows[s] as usize * self.stride() + j / page_size] as usize;
                 for h in 0..kv_heads {
                     let to = ((page * kv_heads + h) * page_size + j % page_size) * dim;
                     slab[to..to + dim].copy_from_slice(&row[h * dim..][..dim]);
                 }
             }
         }
-        if held.is_coded() { slab_of(&slab, dim, held) } else { encode(&slab, held) }
-    };
-    let (k_slab, v_slab) = (fill(&keys, k_dim), fill(&values, v_dim));
-    let lens: Vec<u32> = seqs.iter().map(|s| s.1 as u32).collect();
-    let most = *lens.iter().max().unwrap();
-    on(&mut |gpu| {
-        for split in [false, true] {
-            let mut kv =
-                slabs(gpu, pages as u32, page_size as u32, kv_heads as u32, k_dim as u32, v_dim as u32, held);
-            (kv.keys, kv.values) = (gpu.put(&k_slab), gpu.put(&v_slab));
-            let parts = Split::bytes(tokens as u32, heads as u32, most, v_dim as u32);
-            let split = match split {
-                true => Split { parts: gpu.empty(parts as usize), chunks: most.div_ceil(CHUNK), share: 2 },
-                false => Split::default(),
-            };
-            let out = gpu.matrix(&old, heads * v_dim, elem, heads * v_dim + 1, 0);
-            let p = Paged {
-                q: gpu.matrix(&q, heads * k_dim, elem, heads * k_dim + 3, 0),
-                out,
-                kv,
-                scores: own.put(gpu, scores),
-                bounds: gpu.put(&bounds),
-                table_rows: gpu.put(&rows),
-                kv_lens: gpu.put(&lens),
-                table: PageTable::new(gpu.put(&table), seqs.len() as u32, stride as u32, &kv),
-                split,
-                seqs: seqs.len() as u32,
-                heads: heads as u32,
-                elem,
-                reserved: 0,
-            };
-            gpu.run(&p, &p.launch());
-            if let Some(merge) = p.merge() {
-                gpu.run(&p, &merge);
-            }
-            same(&gpu.values(out, elem), &want, "attend");
+        if self.held.is_coded() { slab_of(&slab, dim, self.held) } else { encode(&slab, self.held) }
+    }
+
+    /// Outputs of all rows by the kernels.
+    fn run(&self, gpu: &mut Machine, (q, old): (&[f32], &[f32]), own: &OfHeads, split: bool) -> Vec<f32> {
+        let Shape { heads, kv_heads, k_dim, v_dim } = self.shape;
+        let (elem, table, stride) = (self.elem, self.table(), self.stride() as u32);
+        let [pages, page_size, kv_heads] = [table.len(), self.page_size, kv_heads].map(|n| n as u32);
+        let mut kv = slabs(gpu, pages, page_size, kv_heads, k_dim as u32, v_dim as u32, self.held);
+        (kv.keys, kv.values) = (gpu.put(&self.slab(true)), gpu.put(&self.slab(false)));
+        let lens: Vec<u32> = self.seqs.iter().map(|s| s.1 as u32).collect();
+        let most = *lens.iter().max().unwrap();
+        let parts = Split::bytes(self.tokens() as u32, heads as u32, most, v_dim as u32);
+        let chunks = most.div_ceil(CHUNK);
+        let split = match split {
+            true => Split { parts: gpu.empty(parts as usize), chunks, share: if chunks > 2 { 2 } else { 1 } },
+            false => Split::default(),
+        };
+        let (q_cols, out_cols) = (self.shape.q_cols(), self.shape.out_cols());
+        let out = gpu.matrix(old, out_cols, elem, out_cols + 1, 0);
+        let p = Paged {
+            q: gpu.matrix(q, q_cols, elem, q_cols + 3, 0),
+            out,
+            kv,
+            scores: own.put(gpu, &self.scores),
+            bounds: gpu.put(&self.bounds()),
+            table_rows: gpu.put(&self.table_rows()),
+            kv_lens: gpu.put(&lens),
+            table: PageTable::new(gpu.put(&table), self.seqs.len() as u32, stride, &kv),
+            split,
+            seqs: self.seqs.len() as u32,
+            heads: heads as u32,
+            elem,
+            reserved: 0,
+        };
+        gpu.run(&p, &p.launch());
+        if let Some(merge) = p.merge() {
+            gpu.run(&p, &merge);
         }
-    });
+        gpu.values(out, elem)
+    }
 }
 
 #[test]
@@ -315,7 +380,7 @@ fn keys_on_both_sides_of_every_threshold() {
 #[test]
 fn encoders_see_their_own_sequence() {
     for (i, scores) in rules().iter().enumerate() {
-        check_dense(scores, Elem::ALL[i % 3]);
+        check_rows(scores, Elem::ALL[i % 3]);
     }
 }
 
@@ -326,63 +391,8 @@ fn the_largest_score_is_found_wherever_it_lies() {
     let scores = Scores { scale: 60.0, ..Zeroable::zeroed() };
     let shape = Shape { heads: 4, kv_heads: 2, k_dim: 10, v_dim: 6 };
     for elem in Elem::ALL {
-        check_dense(&scores, elem);
-        check_dense(&Scores { ahead: Scores::ALL, ..scores }, elem);
+        check_rows(&scores, elem);
+        check_rows(&Scores { ahead: Scores::ALL, ..scores }, elem);
         check_paged_on(&shape, &[(1, 150), (3, 67)], &scores, (elem, elem), 16, Machine::once);
     }
-}
-
-/// Four heads over sequences of 3, 0 and 80 tokens that stand among others.
-fn check_dense(scores: &Scores, elem: Elem) {
-    let Shape { heads, kv_heads, k_dim, v_dim } = Shape { heads: 4, kv_heads: 2, k_dim: 10, v_dim: 6 };
-    let bounds = [1u32, 4, 4, 84];
-    let tokens = 85;
-    let q = numbers(tokens * heads * k_dim, 1);
-    let (k, v) = (numbers(tokens * kv_heads * k_dim, 2), numbers(tokens * kv_heads * v_dim, 3));
-    let old = numbers(tokens * heads * v_dim, 4);
-    let own = OfHeads::new(heads, scores, 5);
-    let mut want = rounded(&old, elem);
-    for w in bounds.windows(2) {
-        let (first, end) = (w[0] as usize, w[1] as usize);
-        for r in first..end {
-            for h in 0..heads {
-                let query = rounded(&q[(r * heads + h) * k_dim..][..k_dim], elem);
-                let part = |x: &[f32], dim: usize| {
-                    rounded(
-                        &head_of(&x[first * kv_heads * dim..end * kv_heads * dim], kv_heads, dim, h / 2),
-                        elem,
-                    )
-                };
-                let o = model(
-                    &query,
-                    &part(&k, k_dim),
-                    &part(&v, v_dim),
-                    v_dim,
-                    r - first,
-                    scores,
-                    own.of(h, scores),
-                );
-                want[(r * heads + h) * v_dim..][..v_dim].copy_from_slice(&rounded(&o, elem));
-            }
-        }
-    }
-    Machine::each(&mut |gpu| {
-        let out = gpu.dense(&old, heads * v_dim, elem);
-        let p = Dense {
-            q: gpu.dense(&q, heads * k_dim, elem),
-            out,
-            k: gpu.matrix(&k, kv_heads * k_dim, elem, kv_heads * k_dim + 4, 0),
-            v: gpu.dense(&v, kv_heads * v_dim, elem),
-            scores: own.put(gpu, scores),
-            bounds: gpu.put(&bounds),
-            seqs: 3,
-            heads: heads as u32,
-            kv_heads: kv_heads as u32,
-            k_dim: k_dim as u32,
-            v_dim: v_dim as u32,
-            elem,
-        };
-        gpu.run(&p, &p.launch());
-        same(&gpu.values(out, elem), &want, "attend_dense");
-    });
 }

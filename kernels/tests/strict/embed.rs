@@ -128,7 +128,8 @@ pub fn every_weight(rows: usize, cols: usize) -> Vec<Weight> {
 
 #[test]
 fn rows_of_every_format() {
-    for cols in [256, 45] {
+    // Whole eights, and single values in the first and in the second half of a block.
+    for cols in [256, 45, 141] {
         for w in every_weight(6, cols) {
             Elem::ALL.into_iter().for_each(|elem| rows_of(&w, elem));
         }

@@ -1,5 +1,6 @@
 //! Rope, paged keys and values, and what is fused of them.
 
+use crate::codes::{kept, slab_of};
 use crate::machine::{Machine, decode, numbers, round, rounded, same};
 use crate::norm;
 use engraft_kernels::params::Elem;
@@ -24,7 +25,7 @@ pub fn slabs(
 }
 
 /// Turns the heads of a row by the angles of position `at` of `positions`.
-fn rotate(
+pub fn rotate(
     row: &mut [f32],
     width: usize,
     table: &[f32],
@@ -81,9 +82,7 @@ fn heads_rotate_and_the_rest_stays() {
 #[test]
 fn what_is_appended_copied_and_read_is_what_was_written() {
     const TOKENS: usize = 6;
-    for (elem, held) in
-        [(Elem::F32, Elem::F32), (Elem::F32, Elem::BF16), (Elem::F16, Elem::F16), (Elem::BF16, Elem::F32)]
-    {
+    for (elem, held) in Elem::ALL.into_iter().flat_map(|elem| Elem::ALL.map(|held| (elem, held))) {
         for (heads, k_dim, v_dim, page_size) in [(2usize, 16usize, 8usize, 4u32), (3, 5, 7, 3)] {
             let (k, v) = (numbers(TOKENS * heads * k_dim, 1), numbers(TOKENS * heads * v_dim, 2));
             // Rows 0..6 are positions 0..6 of a sequence with pages 2 and 0; row 3 is skipped, row 5 lies
@@ -123,6 +122,39 @@ fn what_is_appended_copied_and_read_is_what_was_written() {
                 }
             });
         }
+    }
+}
+
+/// Into rows that begin at multiples of 16 bytes, eight values at once.
+#[test]
+fn pages_of_codes_are_read_into_whole_units() {
+    let (heads, page_size, dims) = (2usize, 4usize, [16usize, 8]);
+    let rows = 3 * page_size * heads;
+    let slabs_of = dims.map(|dim| numbers(rows * dim, dim as u64));
+    for (held, elem) in
+        [Elem::INT8, Elem::FP8].into_iter().flat_map(|held| Elem::ALL.map(|elem| (held, elem)))
+    {
+        let pages = [2u32, 0];
+        let want = [0, 1].map(|i| {
+            let (values, dim) = (kept(&slabs_of[i], dims[i], held), dims[i]);
+            let row = |at: usize| {
+                let (position, head) = (at / heads, at % heads);
+                let page = pages[position / page_size] as usize;
+                let first = ((page * heads + head) * page_size + position % page_size) * dim;
+                rounded(&values[first..first + dim], elem)
+            };
+            (0..7 * heads).flat_map(row).collect::<Vec<f32>>()
+        });
+        Machine::each(&mut |gpu| {
+            let mut kv = slabs(gpu, 3, 4, heads as u32, dims[0] as u32, dims[1] as u32, held);
+            kv.keys = gpu.put(&slab_of(&slabs_of[0], dims[0], held));
+            kv.values = gpu.put(&slab_of(&slabs_of[1], dims[1], held));
+            let [k, v] = dims.map(|dim| gpu.dense(&vec![9.0; 7 * heads * dim], heads * dim, elem));
+            let read = Read { k, v, kv, pages: gpu.put(&pages), elem, reserved: 0 };
+            gpu.run(&read, &read.launch());
+            same(&gpu.values(k, elem), &want[0], "keys");
+            same(&gpu.values(v, elem), &want[1], "values");
+        });
     }
 }
 

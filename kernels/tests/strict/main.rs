@@ -7,13 +7,19 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod attention;
+mod attention_features;
+mod attention_rows;
 mod codes;
 mod elementwise;
 mod embed;
+mod int8;
 mod kv;
+mod kv_fused;
 mod linear;
+mod linear_formats;
 mod machine;
 mod moe;
+mod moe_formats;
 mod norm;
 mod picture;
 mod rows;

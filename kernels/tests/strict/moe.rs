@@ -186,10 +186,24 @@ pub struct Slots<'a> {
     pub per_token: bool,
 }
 
+/// What a matmul of slots stores, and how it sums.
+#[derive(Clone, Copy)]
+pub struct How {
+    pub elem_out: Elem,
+    pub bias: bool,
+    pub grain: usize,
+}
+
 impl Slots<'_> {
     /// The bits of the contract, by the weights of the experts `own`.
     pub fn check(&self, w: &Weight, own: Range<usize>, on: Runs) {
+        self.check_how(w, own, How { elem_out: self.elem, bias: true, grain: 1 }, on);
+    }
+
+    /// The same of other outputs and leaves.
+    pub fn check_how(&self, w: &Weight, own: Range<usize>, how: How, on: Runs) {
         let (Self { experts, count, top_k, elem, .. }, k, n) = (*self, w.cols, w.rows / self.count);
+        let How { elem_out, grain, .. } = how;
         let rows = if self.per_token { experts.len() / top_k } else { experts.len() };
         let (x, bias) = (numbers(rows * k, 1), numbers(count * n, 2));
         let xs = rounded(&x, elem);
@@ -198,29 +212,30 @@ impl Slots<'_> {
             if !own.contains(&e) {
                 return vec![0.0; n];
             }
-            let y = matmul(&xs[row * k..(row + 1) * k], &w.values[e * n * k..(e + 1) * n * k], k, 1);
-            y.iter().zip(&bias[e * n..]).map(|(y, b)| round(y + b, elem)).collect()
+            let y = matmul(&xs[row * k..(row + 1) * k], &w.values[e * n * k..(e + 1) * n * k], k, grain);
+            let bias = bias[e * n..].iter().map(|b| how.bias.then_some(*b));
+            y.iter().zip(bias).map(|(y, b)| round(b.map_or(*y, |b| y + b), elem_out)).collect()
         };
         let want: Vec<f32> = experts.iter().enumerate().flat_map(of_slot).collect();
         on(&mut |gpu| {
-            let out = gpu.matrix(&vec![0.0; experts.len() * n], n, elem, n + 1, 0);
+            let out = gpu.matrix(&vec![0.0; experts.len() * n], n, elem_out, n + 1, 0);
             let whole = w.view(gpu);
             let row_bytes = whole.row_bytes as usize;
             let p = ExpertLinear {
                 x: gpu.dense(&x, k, elem),
                 weight: WeightView { ptr: whole.ptr + (own.start * n * row_bytes) as u64, ..whole },
                 out,
-                bias: gpu.put(&bias[own.start * n..own.end * n]),
+                bias: if how.bias { gpu.put(&bias[own.start * n..own.end * n]) } else { 0 },
                 groups: gpu.put(&grouped(experts, count)),
-                leaves: leaves(k, 1),
+                leaves: leaves(k, grain),
                 count: count as u32,
                 first: own.start as u32,
                 own: own.len() as u32,
                 elem,
-                elem_out: elem,
+                elem_out,
             };
             gpu.run(&p, &p.launch(w.format));
-            same(&gpu.values(out, elem), &want, w.format.name());
+            same(&gpu.values(out, elem_out), &want, w.format.name());
         });
     }
 }
@@ -258,6 +273,8 @@ fn slots_are_added_by_leaves() {
     for elem in Elem::ALL {
         for (n, add, chosen, own) in [
             (24, 0, false, 0..8),
+            (17, 1, false, 0..8),
+            (24, 1, true, 0..8),
             (17, 1, true, 0..8),
             (33, 0, true, 0..8),
             (40, 0, true, 2..4),

@@ -14,10 +14,10 @@ fn sum(x: &[f32], step: impl Fn(f32, f32) -> f32) -> f32 {
 }
 
 pub struct Kind<'a> {
-    layer: bool,
-    weight: Option<&'a [f32]>,
-    bias: Option<&'a [f32]>,
-    plus_one: bool,
+    pub layer: bool,
+    pub weight: Option<&'a [f32]>,
+    pub bias: Option<&'a [f32]>,
+    pub plus_one: bool,
 }
 
 impl<'a> Kind<'a> {
@@ -43,7 +43,7 @@ pub fn model(x: &[f32], kind: &Kind<'_>, eps: f32) -> Vec<f32> {
     x.iter().enumerate().map(each).collect()
 }
 
-fn kinds<'a>(w: &'a [f32], b: &'a [f32]) -> [Kind<'a>; 7] {
+pub fn kinds<'a>(w: &'a [f32], b: &'a [f32]) -> [Kind<'a>; 7] {
     let kind = |layer, weight, bias, plus_one| Kind { layer, weight, bias, plus_one };
     [
         kind(false, Some(w), None, false),
@@ -56,9 +56,24 @@ fn kinds<'a>(w: &'a [f32], b: &'a [f32]) -> [Kind<'a>; 7] {
     ]
 }
 
+/// The fast order differs by a few roundings.
+fn near(got: &[f32], want: &[f32], elem: Elem) {
+    let ulp = if elem == Elem::F32 { 1e-5 } else { 1e-2 };
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        assert!((got - want).abs() <= ulp * want.abs().max(1.0), "value {i} is {got}, not {want}");
+    }
+}
+
 /// `(rows, parts, width, gap)`: narrow, wide, odd, whole units.
-const SHAPES: [(usize, usize, usize, usize); 5] =
-    [(3, 1, 7, 0), (2, 3, 64, 0), (5, 1, 111, 3), (2, 1, 1024, 0), (2, 1, 777, 8)];
+const SHAPES: [(usize, usize, usize, usize); 7] = [
+    (3, 1, 7, 0),
+    (2, 3, 64, 0),
+    (5, 1, 111, 3),
+    (2, 1, 1024, 0),
+    (2, 1, 777, 8),
+    (1, 2, 304, 0),
+    (1, 1, 256, 8),
+];
 
 #[test]
 fn strict_norms_have_the_contracts_bits() {
@@ -103,62 +118,68 @@ fn strict_norms_have_the_contracts_bits() {
                     if added {
                         same(&gpu.values(m, elem), &stored, "the stored sum");
                     }
-                    let fast = Norm { strict: 0, ..p };
                     if !added {
                         return;
                     }
-                    // The fast order differs by a few roundings.
-                    let fast = Norm { add: MatView::NONE, ..fast };
+                    let fast = Norm { strict: 0, add: MatView::NONE, ..p };
                     gpu.run(&fast, &fast.launch());
-                    for (g, w) in gpu.values(out, elem).iter().zip(&want) {
-                        let ulp = if elem == Elem::F32 { 1e-5 } else { 1e-2 };
-                        assert!((g - w).abs() <= ulp * w.abs().max(1.0), "{g} against {w}");
-                    }
+                    near(&gpu.values(out, elem), &want, elem);
                 });
             }
         }
     }
 }
 
+/// Rows at multiples of 16 bytes and others, in both orders of sums.
 #[test]
 fn rows_go_out_as_bytes_as_well_where_a_matmul_wants_them() {
-    for (elem, width, strict) in
-        [(Elem::F32, 96, 1), (Elem::F16, 512, 0), (Elem::BF16, 1056, 1), (Elem::F32, 2080, 0)]
-    {
-        let (rows, w) = (3, numbers(width, 1));
-        let (x, y) = (numbers(rows * width, 3), numbers(rows * width, 4));
-        Machine::each(&mut |gpu| {
-            let cols = width as u32;
-            let codes = Codes::at(gpu.empty(Codes::bytes(rows as u32, cols) as usize), rows as u32, cols);
-            let p = Norm {
-                x: gpu.matrix(&x, width, elem, width + 3, 0),
-                add: gpu.dense(&y, width, elem),
-                out: gpu.matrix(&y, width, elem, width + 1, 1),
-                weight: gpu.put(&w),
-                bias: 0,
-                width: cols,
-                parts: 1,
-                eps: 1e-5,
-                layer: 0,
-                plus_one: 0,
-                elem,
-                strict,
-                reserved: 0,
-                codes,
-            };
-            gpu.run(&p, &p.launch());
-            let stored = gpu.values(p.out, elem);
-            same_codes(gpu, codes, &stored, width);
-            // What is stored is what it is without.
-            let alone = Norm {
-                x: gpu.matrix(&x, width, elem, width + 3, 0),
-                out: gpu.matrix(&y, width, elem, width + 1, 1),
-                codes: Codes::NONE,
-                ..p
-            };
-            gpu.run(&alone, &alone.launch());
-            same(&gpu.values(alone.out, elem), &stored, "without codes");
-        });
+    let widths = [(Elem::F32, 96), (Elem::F16, 512), (Elem::BF16, 1056), (Elem::F32, 2080), (Elem::F16, 544)];
+    for (elem, width) in widths {
+        let rows = 3;
+        let (w, x, y) = (numbers(width, 1), numbers(rows * width, 3), numbers(rows * width, 4));
+        let pairs = rounded(&x, elem).into_iter().zip(rounded(&y, elem));
+        let stored: Vec<f32> = pairs.map(|(v, y)| round(v + y, elem)).collect();
+        let kind = Kind::rms(&w);
+        let want: Vec<f32> = stored.chunks(width).flat_map(|row| model(row, &kind, 1e-5)).collect();
+        for (strict, gap, offset) in [(1, 3, 1), (1, 8, 0), (0, 8, 0), (0, 3, 1)] {
+            Machine::each(&mut |gpu| {
+                let cols = width as u32;
+                let codes = Codes::at(gpu.empty(Codes::bytes(rows as u32, cols) as usize), rows as u32, cols);
+                let p = Norm {
+                    x: gpu.matrix(&x, width, elem, width + gap, 0),
+                    add: gpu.matrix(&y, width, elem, width + gap, 0),
+                    out: gpu.matrix(&y, width, elem, width + gap, offset),
+                    weight: gpu.put(&w),
+                    bias: 0,
+                    width: cols,
+                    parts: 1,
+                    eps: 1e-5,
+                    layer: 0,
+                    plus_one: 0,
+                    elem,
+                    strict,
+                    reserved: 0,
+                    codes,
+                };
+                gpu.run(&p, &p.launch());
+                same(&gpu.values(p.x, elem), &stored, "the stored sum");
+                let out = gpu.values(p.out, elem);
+                match strict {
+                    1 => same(&out, &rounded(&want, elem), "norm"),
+                    _ => near(&out, &want, elem),
+                }
+                same_codes(gpu, codes, &out, width);
+                // What is stored is what it is without.
+                let alone = Norm {
+                    x: gpu.matrix(&x, width, elem, width + gap, 0),
+                    out: gpu.matrix(&y, width, elem, width + gap, offset),
+                    codes: Codes::NONE,
+                    ..p
+                };
+                gpu.run(&alone, &alone.launch());
+                same(&gpu.values(alone.out, elem), &out, "without codes");
+            });
+        }
     }
 }
 
@@ -270,10 +291,7 @@ fn rows_by_their_own_moments_have_the_contracts_bits() {
                     let other = gpu.matrix(&x, cols, elem, cols + gap, gap);
                     let fast = Rescale { x: other, strict: 0, ..p };
                     gpu.run(&fast, &fast.launch());
-                    for (g, w) in gpu.values(other, elem).iter().zip(want) {
-                        let ulp = if elem == Elem::F32 { 1e-5 } else { 1e-2 };
-                        assert!((g - w).abs() <= ulp * w.abs().max(1.0), "{g} against {w}");
-                    }
+                    near(&gpu.values(other, elem), want, elem);
                 }
             });
         }

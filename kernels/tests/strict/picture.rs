@@ -11,9 +11,10 @@ fn dot(terms: &[(f32, f32)]) -> f32 {
     tree(std::array::from_fn(|l| terms[b[l]..b[l + 1]].iter().fold(0.0, |a, (x, w)| x.mul_add(*w, a))))
 }
 
-/// `(taps, groups, inputs, outputs, rounds)`: depthwise, groups, several columns of one, two rounds.
-const SHAPES: [[usize; 5]; 5] =
-    [[9, 37, 1, 1, 1], [1, 3, 8, 8, 1], [4, 5, 1, 2, 1], [2, 3, 4, 1, 2], [25, 2, 3, 5, 1]];
+/// `(taps, groups, inputs, outputs, rounds)`: depthwise, groups, several columns of one, two rounds; leaves
+/// of one to four terms and more.
+const SHAPES: [[usize; 5]; 6] =
+    [[9, 37, 1, 1, 1], [1, 3, 8, 8, 1], [4, 5, 1, 2, 1], [2, 3, 4, 1, 2], [25, 2, 3, 5, 1], [8, 2, 3, 1, 1]];
 
 #[test]
 fn convolutions_in_groups_have_the_contracts_bits() {
@@ -83,7 +84,8 @@ fn linear(of: &[Vec<f32>; 3], bounds: &[u32], [heads, width, step]: [usize; 3], 
     [sums, out]
 }
 
-/// Narrower and wider than a block's keys and values; no row, fewer rows than leaves, more.
+/// Narrower and wider than a block's keys and values, with leaves of one to four columns; no row, fewer rows
+/// than leaves, more.
 #[test]
 fn linear_attention_has_the_contracts_bits() {
     for (bounds, heads, width, step) in [
@@ -91,6 +93,8 @@ fn linear_attention_has_the_contracts_bits() {
         (vec![0, 5, 5, 22], 2, 7, 9),
         (vec![0, 40], 2, 33, 99),
         (vec![0, 3, 12], 1, 32, 32),
+        (vec![0, 9, 16], 2, 24, 26),
+        (vec![0, 9], 2, 16, 16),
     ] {
         let (rows, cols) = (bounds[bounds.len() - 1] as usize, (heads - 1) * step + width);
         let stored = [1, 2, 3].map(|seed| numbers(rows * cols, seed));

@@ -15,18 +15,18 @@ const OLD: f32 = 0.375;
 /// One model's heads and masks.
 #[derive(Clone)]
 pub struct Heads {
-    ty: Type,
-    heads: usize,
-    kv_heads: usize,
-    width: usize,
-    causal: bool,
-    window: Option<u32>,
-    chunk: Option<u32>,
-    cap: Option<f32>,
-    slopes: Option<Vec<f32>>,
-    sinks: Option<Vec<f32>>,
-    ahead: Option<u32>,
-    bias: Option<Bias>,
+    pub ty: Type,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub width: usize,
+    pub causal: bool,
+    pub window: Option<u32>,
+    pub chunk: Option<u32>,
+    pub cap: Option<f32>,
+    pub slopes: Option<Vec<f32>>,
+    pub sinks: Option<Vec<f32>>,
+    pub ahead: Option<u32>,
+    pub bias: Option<Bias>,
 }
 
 pub fn heads(ty: Type, heads: usize, kv_heads: usize, width: usize) -> Heads {
@@ -49,10 +49,10 @@ pub fn heads(ty: Type, heads: usize, kv_heads: usize, width: usize) -> Heads {
 /// A sequence: queries, keys and values of all its positions.
 #[derive(Clone)]
 pub struct Text {
-    len: usize,
-    q: Vec<f32>,
-    k: Vec<f32>,
-    v: Vec<f32>,
+    pub len: usize,
+    pub q: Vec<f32>,
+    pub k: Vec<f32>,
+    pub v: Vec<f32>,
 }
 
 pub fn text(h: &Heads, len: usize, seed: u64) -> Text {
@@ -71,9 +71,9 @@ pub fn text(h: &Heads, len: usize, seed: u64) -> Text {
 /// What a step asks of a sequence: its last `queries` positions of the first `len`.
 #[derive(Clone, Copy)]
 pub struct Ask<'a> {
-    text: &'a Text,
-    len: usize,
-    queries: usize,
+    pub text: &'a Text,
+    pub len: usize,
+    pub queries: usize,
 }
 
 /// How a step is run.
@@ -100,7 +100,7 @@ impl Heads {
     }
 
     /// Whether query position `p` of a sequence of `len` sees key `j`.
-    fn sees(&self, p: usize, j: usize) -> bool {
+    pub fn sees(&self, p: usize, j: usize) -> bool {
         (!self.causal || j <= p)
             && self.ahead.is_none_or(|ahead| self.causal || j <= p + ahead as usize)
             && self.window.is_none_or(|w| j + w as usize > p)
@@ -176,7 +176,7 @@ impl Heads {
     }
 
     /// Outputs of all rows of sequences without pages.
-    fn run_rows(&self, asks: &[Ask<'_>], how: How) -> Vec<f32> {
+    pub fn run_rows(&self, asks: &[Ask<'_>], how: How) -> Vec<f32> {
         let mut device = Device::new();
         let pitch = self.kv_heads * self.width + how.skew;
         let mut rows = |of: fn(&Text) -> &Vec<f32>| {
@@ -307,7 +307,7 @@ impl Heads {
     }
 
     /// Outputs of the row at `position`.
-    fn check_row(&self, ask: &Ask<'_>, position: usize, row: &[f32]) {
+    pub fn check_row(&self, ask: &Ask<'_>, position: usize, row: &[f32]) {
         for head in 0..self.heads {
             for (d, (want, slack)) in self.want(ask.text, ask.len, position, head).into_iter().enumerate() {
                 let v = row[head * self.width + d];

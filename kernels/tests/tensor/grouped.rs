@@ -7,6 +7,7 @@ use crate::weights::{Weight, random};
 use engraft_core::numerics::leaf_bounds;
 use engraft_kernels::Launch;
 use engraft_kernels::file_rows::FileRows;
+use engraft_kernels::pack::Layout;
 use engraft_kernels::params::gemm::{Gemm, Sum, Then, supports};
 use engraft_kernels::params::grouped::Grouped;
 use engraft_kernels::params::{Activation, Format, Leaves, MatView};
@@ -17,28 +18,30 @@ use std::ops::Range;
 const OLD: f32 = 0.375;
 
 /// Slots on their way to experts.
-struct Slots {
-    ty: Type,
-    out: Type,
-    w: Weight,
+pub struct Slots {
+    pub ty: Type,
+    pub out: Type,
+    pub w: Weight,
     /// Experts, and those whose weights are here.
-    count: usize,
-    own: Range<usize>,
+    pub count: usize,
+    pub own: Range<usize>,
     /// The expert of every slot.
-    experts: Vec<u32>,
+    pub experts: Vec<u32>,
     /// Slots that read one row of x.
-    per_row: usize,
-    x: Vec<f32>,
+    pub per_row: usize,
+    pub x: Vec<f32>,
     /// Elements from row to row, and before the first.
-    pitch: usize,
-    skip: usize,
-    bias: Option<Vec<f32>>,
-    sum: Sum,
-    then: Then,
+    pub pitch: usize,
+    pub skip: usize,
+    pub bias: Option<Vec<f32>>,
+    pub sum: Sum,
+    pub then: Then,
+    /// Whether an expert's rows are [gate | up], in pairs in its tiles.
+    pub gated: bool,
 }
 
 /// Slots in no order, so many of each expert and of the last as many more as whole tokens of `top_k` take.
-fn slots(
+pub fn slots(
     ty: Type,
     (format, group): (Format, usize),
     (n, k): (usize, usize),
@@ -56,7 +59,22 @@ fn slots(
     let x = (0..experts.len() / top_k * k).map(|_| ty.round(dice.unit())).collect();
     let (pitch, sum) = (k.next_multiple_of(8), Sum::folded(k, 1));
     let (own, out, then) = (0..count, Type::F32, Then::Nothing);
-    Slots { ty, out, w, count, own, experts, per_row: top_k, x, pitch, skip: 0, bias: None, sum, then }
+    Slots {
+        ty,
+        out,
+        w,
+        count,
+        own,
+        experts,
+        per_row: top_k,
+        x,
+        pitch,
+        skip: 0,
+        bias: None,
+        sum,
+        then,
+        gated: false,
+    }
 }
 
 /// The sizes that sit on both sides of a tile of eight, and no slot at all.
@@ -77,6 +95,11 @@ impl Slots {
         self.w.n / self.count
     }
 
+    /// Outputs of a slot.
+    fn columns(&self) -> usize {
+        if matches!(self.then, Then::Gate(_)) { self.n() / 2 } else { self.n() }
+    }
+
     /// The matmul of one expert's rows alone: those slots, and it.
     fn of_expert(&self, e: usize) -> (Vec<usize>, Case) {
         let (n, k) = (self.n(), self.w.k);
@@ -87,13 +110,13 @@ impl Slots {
         case.w.values = self.w.values[e * n * k..(e + 1) * n * k].to_vec();
         case.x = own.iter().flat_map(|s| self.x[s / self.per_row * k..][..k].to_vec()).collect();
         case.bias = self.bias.as_ref().map(|bias| bias[e * n..(e + 1) * n].to_vec());
-        (case.out, case.sum, case.then) = (self.out, self.sum, self.then);
+        (case.out, case.sum, case.then, case.gated) = (self.out, self.sum, self.then, self.gated);
         (own, case)
     }
 
     /// The outputs of every slot by matmuls of single experts; what is there where the expert is not.
     fn want(&self, options: &Options) -> Vec<f32> {
-        let n = self.n();
+        let n = self.columns();
         let mut want = vec![OLD; self.experts.len() * n];
         for e in self.own.clone() {
             let (own, case) = self.of_expert(e);
@@ -101,7 +124,8 @@ impl Slots {
                 continue;
             }
             let rows = case.run(0..own.len(), options);
-            if matches!(self.then, Then::Nothing | Then::Act(Activation::SILU)) {
+            // The oracle knows one activation.
+            if !matches!(self.then, Then::Act(act) | Then::Gate(act) if act != Activation::SILU) {
                 case.check(&rows);
             }
             own.iter().zip(rows.chunks(n)).for_each(|(s, row)| want[s * n..][..n].copy_from_slice(row));
@@ -109,23 +133,36 @@ impl Slots {
         want
     }
 
+    /// The weights of the experts that are here. Those behind a gate, which no policy asks for, one by one.
+    fn packed(&self) -> (Layout, Vec<u8>, Vec<u8>) {
+        let (n, own, gated) = (self.n(), self.own.len(), self.gated);
+        let (elem, out, each) = (self.ty.elem(), self.out.elem(), if gated { 1 } else { own });
+        let layout = supports(elem, out, self.w.format, self.w.group, each * n, self.w.k, gated).unwrap();
+        let layout = if gated { layout } else { layout.in_parts(own).unwrap() };
+        let part = self.w.file.len() / self.count;
+        let file = &self.w.file[self.own.start * part..self.own.end * part];
+        let (mut all_codes, mut all_scales) = (Vec::new(), Vec::new());
+        for file in file.chunks(each * part) {
+            let (mut codes, mut scales) = (vec![0; layout.code_bytes()], vec![0; layout.scale_bytes()]);
+            let file = FileRows::new([file], layout.row_bytes()).unwrap();
+            assert!(layout.pack(0..layout.tiles(), &file, &mut codes, &mut scales));
+            all_codes.extend(codes);
+            all_scales.extend(scales);
+        }
+        (layout, all_codes, all_scales)
+    }
+
     /// The parameters of a launch over these words of groups.
     fn params(&self, device: &mut Device, groups: &[u8]) -> Grouped {
         let (n, slots, own) = (self.n(), self.experts.len(), self.own.len());
-        let (elem, out) = (self.ty.elem(), self.out.elem());
-        let layout = supports(elem, out, self.w.format, self.w.group, own * n, self.w.k, false);
-        let layout = layout.unwrap().in_parts(own).unwrap();
-        let (mut codes, mut scales) = (vec![0; layout.code_bytes()], vec![0; layout.scale_bytes()]);
-        let part = self.w.file.len() / self.count;
-        let file = &self.w.file[self.own.start * part..self.own.end * part];
-        let file = FileRows::new([file], layout.row_bytes()).unwrap();
-        assert!(layout.pack(0..layout.tiles(), &file, &mut codes, &mut scales));
+        let (elem, out, cols) = (self.ty.elem(), self.out.elem(), self.columns());
+        let (layout, codes, scales) = self.packed();
         let rows = slots / self.per_row;
         let mut x = vec![f32::NAN; self.skip + (rows - 1) * self.pitch + self.w.k];
         for (i, row) in self.x.chunks(self.w.k).enumerate() {
             x[self.skip + i * self.pitch..][..self.w.k].copy_from_slice(row);
         }
-        let old = self.out.write(&vec![OLD; (slots - 1) * (n + 3) + n]);
+        let old = self.out.write(&vec![OLD; (slots - 1) * (cols + 3) + cols]);
         let mut gemm = Gemm::new(&layout, self.sum, elem, out, self.then);
         let view = |ptr, pitch: usize, rows: usize, cols: usize| MatView {
             ptr,
@@ -135,7 +172,7 @@ impl Slots {
         };
         let from = device.put(&self.ty.write(&x)) + (self.skip * 2) as u64;
         gemm.x = view(from, self.pitch, rows, self.w.k);
-        gemm.out = view(device.put(&old), n + 3, slots, n);
+        gemm.out = view(device.put(&old), cols + 3, slots, cols);
         (gemm.weight, gemm.scales) = (device.put_weight(&codes), device.put_weight(&scales));
         let own_bias = |bias: &Vec<f32>| Type::F32.write(&bias[self.own.start * n..self.own.end * n]);
         gemm.bias = self.bias.as_ref().map_or(0, |bias| device.put(&own_bias(bias)));
@@ -150,7 +187,7 @@ impl Slots {
     }
 
     fn run(&self, options: &Options, launch: impl FnOnce(&Grouped) -> Launch) -> Vec<f32> {
-        let (mut device, n) = (Device::new(), self.n());
+        let (mut device, n) = (Device::new(), self.columns());
         let p = self.params(&mut device, &grouped(&self.experts, self.count));
         device.run(&launch(&p), bytemuck::bytes_of(&p), options);
         let values = (self.experts.len() - 1) * (n + 3) + n;
@@ -162,14 +199,24 @@ impl Slots {
     /// The bits of single matmuls by every kernel, under these schedules.
     fn prove(&self, options: &[Options]) {
         for options in options {
-            let want = self.want(options);
-            for choice in 0..if self.w.format == of(self.ty) { 5 } else { 3 } {
+            self.prove_against(&self.want(options), std::slice::from_ref(options));
+        }
+    }
+
+    /// The same by both texts, against single matmuls by one of them.
+    pub fn prove_both(&self) {
+        let [forward, reverse, _] = schedules();
+        self.prove_against(&self.want(&forward), &[forward, reverse]);
+    }
+
+    fn prove_against(&self, want: &[f32], options: &[Options]) {
+        let (n, format) = (self.columns(), self.w.format);
+        for options in options {
+            for choice in 0..if format == of(self.ty) { 5 } else { 3 } {
                 let got = self.run(options, |p| p.choices()[choice].clone());
-                let place = || {
-                    let at = got.iter().zip(&want).position(|(got, want)| got.to_bits() != want.to_bits());
-                    at.map(|at| (at / self.n(), at % self.n(), got[at], want[at]))
-                };
-                assert_eq!(place(), None, "kernel {choice} of {}, {options:?}", self.w.format.name());
+                let at = got.iter().zip(want).position(|(got, want)| got.to_bits() != want.to_bits());
+                let place = at.map(|at| (at / n, at % n, got[at], want[at]));
+                assert_eq!(place, None, "kernel {choice} of {}, {:?}, {options:?}", format.name(), self.then);
             }
         }
     }
@@ -285,11 +332,12 @@ fn sums_are_bent_by_every_activation() {
         Activation::SIGMOID,
         Activation::SOFTPLUS,
     ];
-    let formats = [(Format::Bf16, 0), (Format::Int4, 32)].into_iter().cycle();
-    for (act, format) in some(acts.into_iter().zip(formats)) {
-        let mut slots = slots(Type::Bf16, format, (18, 96), &[2, 9, 17], 1);
-        slots.then = Then::Act(act);
-        slots.prove(&schedules()[..1]);
+    for act in some(acts) {
+        for format in [(Format::Bf16, 0), (Format::Int4, 32)] {
+            let mut slots = slots(Type::Bf16, format, (18, 96), &[2, 9, 17], 1);
+            slots.then = Then::Act(act);
+            slots.prove_both();
+        }
     }
 }
 

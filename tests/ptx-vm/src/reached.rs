@@ -25,16 +25,29 @@ pub(crate) fn wanted() -> bool {
 
 /// The definitions of a text; none where nobody asks.
 pub(crate) fn units(text: &str) -> Units {
-    if !wanted() {
-        return Units::new();
-    }
+    if wanted() { units_of(text) } else { Units::new() }
+}
+
+fn units_of(text: &str) -> Units {
     (1..).zip(text.lines()).filter_map(|(line, text)| Some((line, name(text)?.to_owned()))).collect()
 }
 
+/// What was executed so far: a target, a unit and a line of it.
+type Known = BTreeSet<(String, String, u32)>;
+
 /// Adds what a launch has executed to the file.
 pub(crate) fn note(target: &str, units: &Units, lines: &[LineCount]) {
-    static KNOWN: Mutex<BTreeSet<(String, String, u32)>> = Mutex::new(BTreeSet::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    static KNOWN: Mutex<Known> = Mutex::new(Known::new());
+    let news = news(&mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner), target, units, lines);
+    let Some(path) = std::env::var_os(FILE).filter(|_| !news.is_empty()) else { return };
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+    if let Err(e) = file.and_then(|mut file| file.write_all(news.as_bytes())) {
+        eprintln!("{FILE}: {}: {e}", path.display());
+    }
+}
+
+/// The lines of the file for what was not known.
+fn news(known: &mut Known, target: &str, units: &Units, lines: &[LineCount]) -> String {
     let mut news = String::new();
     for line in lines.iter().filter(|line| line.warps > 0).map(|line| line.line) {
         let Some((first, unit)) = units.iter().rev().find(|(first, _)| *first <= line) else { continue };
@@ -43,9 +56,23 @@ pub(crate) fn note(target: &str, units: &Units, lines: &[LineCount]) {
             let _ = writeln!(news, "{target} {unit} {}", line - first);
         }
     }
-    let Some(path) = std::env::var_os(FILE).filter(|_| !news.is_empty()) else { return };
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-    if let Err(e) = file.and_then(|mut file| file.write_all(news.as_bytes())) {
-        eprintln!("{FILE}: {}: {e}", path.display());
+    news
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_counted_from_their_unit_and_told_once() {
+        let text = ".func helper()\n{\n\tret;\n}\n.entry one()\n{\n\tbar.sync 0;\n\tret;\n}\n";
+        let units = units_of(text);
+        assert_eq!(units, [(1, "helper".into()), (5, "one".into())]);
+        let line = |line, warps| LineCount { line, text: String::new(), warps };
+        let mut known = Known::new();
+        let lines = [line(3, 2), line(7, 1), line(8, 0)];
+        assert_eq!(news(&mut known, "sm_80", &units, &lines), "sm_80 helper 2\nsm_80 one 2\n");
+        assert_eq!(news(&mut known, "sm_80", &units, &[line(7, 9), line(8, 1)]), "sm_80 one 3\n");
+        assert_eq!(news(&mut known, "sm_90a", &units, &[line(7, 1)]), "sm_90a one 2\n");
     }
 }

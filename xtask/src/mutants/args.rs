@@ -9,6 +9,7 @@ pub const USAGE: &str = "cargo xtask mutants ptx|wgsl --run 'PROGRAM [ARGS]'... 
                            [--seed N] [--count N] [--stem STEM] [--minutes N] [--limit SECONDS] [--jobs N]
                            [--least PERCENT] [--equivalent FILE] [--only 'TEXT UNIT:LINE OPERATOR']...
                            [--tests STEM=NAME,...]...
+       cargo xtask mutants rust --woven FOLDER --run 'PROGRAM [ARGS]'... [--minutes N] ...
        cargo xtask mutants ptx --reached FILE
        ({stem} in ARGS is the text's stem, then each NAME of other tests of it; programs are run as libtest's are)";
 
@@ -19,6 +20,8 @@ pub enum Language {
     Ptx,
     /// Templates of shaders.
     Wgsl,
+    /// Sources, in a copy that has many changes.
+    Rust,
 }
 
 impl Language {
@@ -27,6 +30,7 @@ impl Language {
         match self {
             Self::Ptx => "PTX",
             Self::Wgsl => "WGSL",
+            Self::Rust => "Rust",
         }
     }
 }
@@ -50,6 +54,8 @@ pub struct Args {
     pub tests: BTreeMap<String, Vec<String>>,
     /// Mutants by name, as a run prints them, in place of a sample.
     pub only: Vec<String>,
+    /// The copy of the repository that has Rust's changes.
+    pub woven: Option<PathBuf>,
     /// For the whole run.
     pub minutes: u64,
     /// Seconds for one test at least; more where tests take long without a mutant.
@@ -86,9 +92,10 @@ pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
     let language = match args.next().as_deref() {
         Some("ptx") => Language::Ptx,
         Some("wgsl") => Language::Wgsl,
+        Some("rust") => Language::Rust,
         other => {
             return Err(usage(format!(
-                "what to change is {}; allowed: ptx, wgsl",
+                "what to change is {}; allowed: ptx, wgsl, rust",
                 other.unwrap_or("missing")
             )));
         }
@@ -102,6 +109,7 @@ pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
         stems: Vec::new(),
         tests: BTreeMap::new(),
         only: Vec::new(),
+        woven: None,
         minutes: 60,
         limit: 300,
         jobs: 2,
@@ -109,36 +117,63 @@ pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
         equivalent: "tests/mutants.txt".into(),
         reached: None,
     };
+    options(args, |option, value| set(&mut all, option, value)).map_err(usage)?;
+    let demanded = match all.language {
+        Language::Rust if all.woven.is_none() => Some("no --woven names a copy with changes"),
+        _ if all.run.is_empty() && all.reached.is_none() => Some("no --run names a test program"),
+        _ => None,
+    };
+    demanded.map_or(Ok(all), |why| Err(usage(why.into())))
+}
+
+/// Calls `set` with every option and its value.
+///
+/// # Errors
+/// An option without a value, and those of `set`.
+pub fn options(
+    mut args: impl Iterator<Item = String>,
+    mut set: impl FnMut(&str, String) -> Outcome<()>,
+) -> Outcome<()> {
     while let Some(option) = args.next() {
-        let value = args.next().ok_or_else(|| usage(format!("{option} has no value")))?;
-        let number =
-            || value.parse::<u64>().map_err(|_| usage(format!("{option} is `{value}`; allowed: a number")));
-        match option.as_str() {
-            "--run" => all.run.push(value),
-            "--valid" => all.valid = Some(value),
-            "--stem" => all.stems.push(value),
-            "--tests" => {
-                let (stem, name) = value
-                    .split_once('=')
-                    .ok_or_else(|| usage(format!("{option} is `{value}`; allowed: STEM=NAME,...")))?;
-                all.tests.entry(stem.into()).or_default().extend(name.split(',').map(String::from));
-            }
-            "--only" => all.only.push(value),
-            "--equivalent" => all.equivalent = value.into(),
-            "--reached" => all.reached = Some(value.into()),
-            "--seed" => all.seed = number()?,
-            "--count" => all.count = number()? as usize,
-            "--minutes" => all.minutes = number()?,
-            "--limit" => all.limit = number()?,
-            "--jobs" => all.jobs = number()?.max(1) as usize,
-            "--least" => all.least = number()?,
-            _ => return Err(usage(format!("unknown option `{option}`"))),
+        let value = args.next().ok_or_else(|| format!("{option} has no value"))?;
+        set(&option, value)?;
+    }
+    Ok(())
+}
+
+/// The value of an option as a number.
+///
+/// # Errors
+/// Any other text.
+pub fn number(option: &str, value: &str) -> Outcome<u64> {
+    value.parse().map_err(|_| format!("{option} is `{value}`; allowed: a number"))
+}
+
+fn set(all: &mut Args, option: &str, value: String) -> Outcome<()> {
+    let number = || number(option, &value);
+    match option {
+        "--run" => all.run.push(value),
+        "--valid" => all.valid = Some(value),
+        "--stem" => all.stems.push(value),
+        "--tests" => {
+            let (stem, name) = value
+                .split_once('=')
+                .ok_or_else(|| format!("{option} is `{value}`; allowed: STEM=NAME,..."))?;
+            all.tests.entry(stem.into()).or_default().extend(name.split(',').map(String::from));
         }
+        "--only" => all.only.push(value),
+        "--woven" => all.woven = Some(value.into()),
+        "--equivalent" => all.equivalent = value.into(),
+        "--reached" => all.reached = Some(value.into()),
+        "--seed" => all.seed = number()?,
+        "--count" => all.count = number()? as usize,
+        "--minutes" => all.minutes = number()?,
+        "--limit" => all.limit = number()?,
+        "--jobs" => all.jobs = number()?.max(1) as usize,
+        "--least" => all.least = number()?,
+        _ => return Err(format!("unknown option `{option}`")),
     }
-    if all.run.is_empty() && all.reached.is_none() {
-        return Err(usage("no --run names a test program".into()));
-    }
-    Ok(all)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //! off, a parity flipped, a bound shifted, operands swapped, a branch negated. No mutant needs a build:
 //! programs on the PTX machine read it from a file (`ptx_vm::mutant`), shaders from a folder of templates
 //! (the feature `folder` of `engraft-shaders`). Per mutant the test programs run in the order given, the
-//! quickest first, and the first test that fails ends it. Rust is left to `cargo-mutants`; `.ci/mutants`
-//! runs both.
+//! quickest first, and the first test that fails ends it. What can be changed in Rust `cargo-mutants` says;
+//! `weave` puts a sample of it into one build of a copy of the repository, where a number switches each on.
 //!
 //! A sample takes a text, then a kernel of it, then an operator, then a place, each evenly: what stands in
 //! the texts a thousand times (moves of fragments) must not crowd out the waits. A seed gives the same
@@ -17,7 +17,10 @@ mod args;
 mod ptx;
 mod reached;
 mod suite;
+mod texts;
+mod weave;
 mod wgsl;
+mod woven;
 
 use args::{Args, Language};
 use std::collections::{BTreeMap, VecDeque};
@@ -26,8 +29,10 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use suite::{Limits, Tests, Verdict};
+use texts::Text;
 
 pub use args::USAGE;
+pub use woven::USAGE as WEAVE;
 
 /// A failure, for people.
 type Outcome<T> = Result<T, String>;
@@ -84,39 +89,48 @@ impl Site {
     }
 }
 
-/// A text that mutants are sampled from.
-#[derive(Debug)]
-struct Text {
-    /// `norm.compute_90a` or `norm.wgsl`.
-    name: String,
-    stem: String,
-    text: String,
-    sites: Vec<Site>,
-}
-
-/// A mutant that was sampled.
-#[derive(Debug)]
-struct Sampled<'a> {
-    from: &'a Text,
-    site: &'a Site,
-}
-
-impl Sampled<'_> {
+/// A mutant that is to be judged.
+#[derive(Debug, Clone)]
+struct Mutant<'a> {
     /// How `--only` and the list of equivalent mutants name it.
-    fn key(&self) -> String {
-        self.from.key(self.site)
-    }
+    key: String,
+    /// Whose tests run first.
+    stem: &'a str,
+    /// What is changed into what.
+    change: String,
+    how: How<'a>,
 }
 
-impl Text {
-    fn key(&self, site: &Site) -> String {
-        format!("{} {}:{} {:?}", self.name, site.unit, site.line + 1, site.operator)
+/// How tests come to run against a mutant.
+#[derive(Debug, Clone)]
+enum How<'a> {
+    /// They read a text with another line.
+    Line(&'a Text, &'a Site),
+    /// They were built with it, and a number switches it on.
+    Number(u32),
+}
+
+impl<'a> Mutant<'a> {
+    fn of(text: &'a Text, site: &'a Site) -> Self {
+        let change = format!("{} -> {}", site.old.trim(), site.new.trim());
+        Self { key: text.key(site), stem: &text.stem, change, how: How::Line(text, site) }
+    }
+
+    fn numbered(woven::Numbered { number, package, name }: &'a woven::Numbered) -> Self {
+        // A colon and a space end a name in the list of equivalent ones.
+        let key = name.replacen(": ", " ", 1);
+        Self { key, stem: package, change: String::new(), how: How::Number(*number) }
     }
 }
 
 /// Runs the chore.
 pub fn main(args: impl Iterator<Item = String>) -> ExitCode {
-    match args::read(args).and_then(|args| run(&args)) {
+    let mut args = args.peekable();
+    let ran = match args.next_if(|first| first == "weave") {
+        Some(_) => woven::main(args).map(|()| true),
+        None => args::read(args).and_then(|args| run(&args)),
+    };
+    match ran {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(why) => {
@@ -124,76 +138,6 @@ pub fn main(args: impl Iterator<Item = String>) -> ExitCode {
             ExitCode::from(2)
         }
     }
-}
-
-fn texts(language: Language) -> Outcome<Vec<Text>> {
-    let text = |name: String, stem: &str, text: String, sites| Text { name, stem: stem.into(), text, sites };
-    match language {
-        Language::Ptx => engraft_kernels::MODULES
-            .iter()
-            .map(|module| {
-                let ptx = module.ptx().map_err(|e| e.to_string())?;
-                let name = format!("{}.{}", module.stem, module.arch);
-                Ok(text(name, module.stem, ptx.to_owned(), ptx::sites(ptx)))
-            })
-            .collect(),
-        Language::Wgsl => {
-            let folder = Path::new(suite::TEMPLATES);
-            let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-            let mut names: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-            names.sort();
-            names
-                .into_iter()
-                .filter_map(|path| {
-                    let name = path.file_name()?.to_str()?.to_owned();
-                    let stem = name.strip_suffix(".wgsl")?.split('_').next()?.to_owned();
-                    let read = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()));
-                    Some(read.map(|wgsl| text(name.clone(), &stem, wgsl.clone(), wgsl::sites(&name, &wgsl))))
-                })
-                .collect()
-        }
-    }
-}
-
-/// The mutants of these names.
-fn named(texts: &[Text], names: &[String]) -> Outcome<Vec<(usize, usize)>> {
-    let of = |t: usize, name: &str| {
-        let places = texts[t].sites.iter().enumerate().filter(|(_, site)| texts[t].key(site) == name);
-        places.map(|(s, _)| (t, s)).collect::<Vec<_>>()
-    };
-    let mut all = Vec::new();
-    for name in names {
-        let found: Vec<_> = (0..texts.len()).flat_map(|t| of(t, name)).collect();
-        if found.is_empty() {
-            return Err(format!(
-                "no place has the name `{name}`; allowed: TEXT UNIT:LINE OPERATOR as a run prints it"
-            ));
-        }
-        all.extend(found);
-    }
-    Ok(all)
-}
-
-/// Mutants at random, none twice.
-fn sample(texts: &[Text], args: &Args) -> Vec<(usize, usize)> {
-    let mut dice = fastrand::Rng::with_seed(args.seed);
-    let mut sampled = Vec::new();
-    let texts: Vec<_> = texts.iter().enumerate().filter(|(_, text)| args.takes(&text.stem)).collect();
-    let available: usize = texts.iter().map(|(_, text)| text.sites.len()).sum();
-    while sampled.len() < args.count.min(available) {
-        let Some(&(t, text)) = dice.choice(&texts) else { break };
-        let mut units: BTreeMap<&str, BTreeMap<Operator, Vec<usize>>> = BTreeMap::new();
-        for (s, site) in text.sites.iter().enumerate() {
-            units.entry(&site.unit).or_default().entry(site.operator).or_default().push(s);
-        }
-        let operators = dice.choice(units.values());
-        let places = operators.and_then(|operators| dice.choice(operators.values()));
-        let Some(&s) = places.and_then(|places| dice.choice(places)) else { continue };
-        if !sampled.contains(&(t, s)) {
-            sampled.push((t, s));
-        }
-    }
-    sampled
 }
 
 /// Places whose change alters nothing, with the reason.
@@ -227,51 +171,72 @@ struct Score {
 }
 
 fn run(args: &Args) -> Outcome<bool> {
-    let texts = texts(args.language)?;
+    let texts = texts::texts(args.language)?;
     if let Some(path) = &args.reached {
         reached::print(&texts, path)?;
         return Ok(true);
     }
     let equivalent = equivalent(&args.equivalent)?;
-    let sampled = if args.only.is_empty() { sample(&texts, args) } else { named(&texts, &args.only)? };
+    let numbered = args.woven.as_deref().map(woven::read).transpose()?.unwrap_or_default();
+    let all = || numbered.iter().map(Mutant::numbered);
+    let sampled: Vec<Mutant<'_>> = match (args.language, args.only.is_empty()) {
+        (Language::Rust, true) => all().collect(),
+        (Language::Rust, false) => all().filter(|mutant| args.only.contains(&mutant.key)).collect(),
+        (_, true) => texts::sample(&texts, args),
+        (_, false) => texts::named(&texts, &args.only)?,
+    };
     println!("# {} mutants of {}, seed {}", sampled.len(), args.language.name(), args.seed);
     let end = Instant::now() + Duration::from_secs(60 * args.minutes);
     let mut score = Score::default();
     // What all tests have to run against costs minutes, and the tests of a stem catch most.
-    let run = Pass { args, texts: &texts, equivalent: &equivalent, end };
-    let (lives, left) = run.over(sampled, (Tests::OfStem, &Limits::new()), &mut score)?;
+    let run = Pass { args, equivalent: &equivalent, end };
+    let has_stems = Tests::OfStem.among(args).next().is_some();
+    let (lives, left) = match has_stems {
+        true => {
+            let (lives, left) = run.over(sampled, (Tests::OfStem, &Limits::new()), &mut score)?;
+            println!("# {} live so far", lives.len());
+            (lives, left)
+        }
+        false => (sampled, Vec::new()),
+    };
     score.left = left.len();
     let unseen = match Tests::Others.among(args).next() {
         Some(_) if !lives.is_empty() && Instant::now() < end => {
-            println!("# {} live so far: all tests", lives.len());
             let limits = suite::baseline(args)?;
             let (lives, left) = run.over(lives, (Tests::Others, &limits), &mut score)?;
-            lives.into_iter().chain(left).collect()
+            // What the tests of its stem have let live is no mutant that nothing was run against.
+            match has_stems {
+                true => lives.into_iter().chain(left).collect(),
+                false => {
+                    score.left = left.len();
+                    lives
+                }
+            }
         }
         _ => lives,
     };
-    for (t, s) in unseen {
-        let site = &texts[t].sites[s];
-        let change = format!("{} -> {}", site.old.trim(), site.new.trim());
-        score.survived.push(format!("{}\n    {change}", texts[t].key(site)));
-    }
+    score.survived.extend(unseen.into_iter().map(|mutant| format!("{}\n    {}", mutant.key, mutant.change)));
     Ok(summary(&score, args))
 }
 
-/// Places: a text, and a site of it.
-type Places = Vec<(usize, usize)>;
+/// Some mutants.
+type Mutants<'a> = Vec<Mutant<'a>>;
 
 /// What a run has that goes over mutants with some of the tests.
 struct Pass<'a> {
     args: &'a Args,
-    texts: &'a [Text],
     equivalent: &'a BTreeMap<String, String>,
     end: Instant,
 }
 
 impl Pass<'_> {
     /// Judges mutants, several at a time. Those that live, and those that no time was left for.
-    fn over(&self, mutants: Places, tests: (Tests, &Limits), score: &mut Score) -> Outcome<(Places, Places)> {
+    fn over<'m>(
+        &self,
+        mutants: Mutants<'m>,
+        tests: (Tests, &Limits),
+        score: &mut Score,
+    ) -> Outcome<(Mutants<'m>, Mutants<'m>)> {
         let waiting: Mutex<VecDeque<_>> = Mutex::new(mutants.into());
         let (lives, shared) = (Mutex::new(Vec::new()), Mutex::new(score));
         let failed: Mutex<Option<String>> = Mutex::new(None);
@@ -280,19 +245,18 @@ impl Pass<'_> {
                 let (waiting, lives, shared, failed) = (&waiting, &lives, &shared, &failed);
                 scope.spawn(move || {
                     while Instant::now() < self.end && locked(failed).is_none() {
-                        let Some((t, s)) = locked(waiting).pop_front() else { break };
-                        let from = &self.texts[t];
-                        let mutant = Sampled { from, site: &from.sites[s] };
-                        let verdict = match self.equivalent.get(&mutant.key()) {
+                        let Some(mutant) = locked(waiting).pop_front() else { break };
+                        let verdict = match self.equivalent.get(&mutant.key) {
                             Some(reason) => Ok(Verdict::Equivalent(reason.clone())),
                             None => suite::judge(self.args, tests, worker, &mutant),
                         };
                         match verdict {
                             Ok(verdict) => {
-                                if matches!(verdict, Verdict::Survived { .. }) {
-                                    locked(lives).push((t, s));
-                                }
+                                let survived = matches!(verdict, Verdict::Survived { .. });
                                 report(&mutant, verdict, &mut locked(shared));
+                                if survived {
+                                    locked(lives).push(mutant);
+                                }
                             }
                             Err(why) => *locked(failed) = Some(why),
                         }
@@ -314,23 +278,22 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn report(mutant: &Sampled<'_>, verdict: Verdict, score: &mut Score) {
-    let change = format!("{} -> {}", mutant.site.old.trim(), mutant.site.new.trim());
+fn report(Mutant { key, change, .. }: &Mutant<'_>, verdict: Verdict, score: &mut Score) {
     let said = match verdict {
         Verdict::Caught { by, seconds } => {
             score.caught += 1;
-            format!("caught     {seconds:6.1} s  {}  by {by}", mutant.key())
+            format!("caught     {seconds:6.1} s  {key}  by {by}")
         }
         Verdict::Survived { seconds } => {
-            format!("lives      {seconds:6.1} s  {}  {change}", mutant.key())
+            format!("lives      {seconds:6.1} s  {key}  {change}")
         }
         Verdict::Equivalent(reason) => {
             score.equivalent += 1;
-            format!("equivalent           {}  {reason}", mutant.key())
+            format!("equivalent           {key}  {reason}")
         }
         Verdict::Invalid(why) => {
             score.invalid += 1;
-            format!("invalid              {}  {change}: {why}", mutant.key())
+            format!("invalid              {key}  {change}: {why}")
         }
     };
     println!("{said}");
@@ -354,48 +317,4 @@ fn summary(score: &Score, args: &Args) -> bool {
         println!("# survived: {survivor}");
     }
     of > 0 && share >= args.least as f64
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::panic)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seed_gives_the_same_sample_and_no_place_twice() {
-        let site = |unit: &str, line, operator| Site {
-            unit: unit.into(),
-            line,
-            operator,
-            old: String::new(),
-            new: String::new(),
-        };
-        let rare = site("a", 0, Operator::Wait);
-        let often = (1..100).map(|line| site("b", line, Operator::Swap));
-        let text = |stem: &str| Text {
-            name: stem.into(),
-            stem: stem.into(),
-            text: String::new(),
-            sites: std::iter::once(rare.clone()).chain(often.clone()).collect(),
-        };
-        let texts = [text("x"), text("y")];
-        let args = |seed, stem: &str| {
-            args::read(
-                ["ptx", "--seed", seed, "--count", "40", "--stem", stem, "--run", "true"]
-                    .map(String::from)
-                    .into_iter(),
-            )
-            .unwrap()
-        };
-        let sampled = sample(&texts, &args("5", "x"));
-        assert_eq!(sampled, sample(&texts, &args("5", "x")));
-        assert_ne!(sampled, sample(&texts, &args("6", "x")));
-        assert_eq!(sampled.len(), 40);
-        // Of one text, and the one wait among a hundred places is sampled: units come first.
-        assert!(sampled.iter().all(|(t, _)| *t == 0) && sampled.contains(&(0, 0)));
-        let mut places = sampled.clone();
-        places.sort_unstable();
-        places.dedup();
-        assert_eq!(places.len(), 40);
-    }
 }

@@ -1,6 +1,7 @@
 //! Places in PTX where one line can be changed into a plausible bug.
 
 use super::{Operator, Site};
+use std::collections::BTreeSet;
 
 /// What is waited for, published or fenced; each may be left out. `launch_dependents` is not among them: it
 /// only says when the next kernel may begin.
@@ -55,11 +56,18 @@ const SWAPPED: [(&str, usize, usize); 7] = [
 pub fn sites(text: &str) -> Vec<Site> {
     let mut sites = Vec::new();
     let mut kernel: Option<(&str, usize)> = None;
+    let mut own = OwnLane::default();
     for (i, line) in text.lines().enumerate() {
-        kernel = ptx_vm::mutant::name(line).map(|name| (name, i)).or(kernel);
+        if let Some(name) = ptx_vm::mutant::name(line) {
+            (kernel, own) = (Some((name, i)), OwnLane::default());
+        }
         let Some((name, first)) = kernel else { continue };
         let Some(instruction) = Instruction::of(line) else { continue };
-        let changed = instruction.changed();
+        let mut changed = instruction.changed();
+        // What a lane takes from itself is the same without an exchange.
+        if own.reads(&instruction) {
+            changed.retain(|(operator, _)| *operator != Operator::Exchange);
+        }
         sites.extend(changed.into_iter().map(|(operator, new)| Site {
             unit: name.to_owned(),
             line: i - first,
@@ -69,6 +77,26 @@ pub fn sites(text: &str) -> Vec<Site> {
         }));
     }
     sites
+}
+
+/// Registers that hold the thread's number and its lane's, in the kernel at hand.
+#[derive(Default)]
+struct OwnLane<'a> {
+    threads: BTreeSet<&'a str>,
+    lanes: BTreeSet<&'a str>,
+}
+
+impl<'a> OwnLane<'a> {
+    /// Takes note of what an instruction defines; whether it is an exchange of each lane with itself.
+    fn reads(&mut self, instruction: &Instruction<'a>) -> bool {
+        match (instruction.opcode, &instruction.operands[..]) {
+            ("mov.u32", [to, "%tid.x"]) => _ = self.threads.insert(*to),
+            ("and.b32", [to, of, "31"]) if self.threads.contains(of) => _ = self.lanes.insert(*to),
+            ("shfl.sync.idx.b32", [_, _, lane, ..]) => return self.lanes.contains(lane),
+            _ => {}
+        }
+        false
+    }
 }
 
 /// One instruction on a line of its own.
@@ -247,6 +275,19 @@ mod tests {
         assert_eq!(changes("\tgriddepcontrol.launch_dependents;"), []);
         assert_eq!(changes("$L__BB0_3:"), []);
         assert_eq!(changes("\tmov.u32 %r1, %tid.x;"), []);
+    }
+
+    #[test]
+    fn an_exchange_with_itself_is_no_place() {
+        let text = |lane: &str| {
+            format!(
+                ".entry k(\n)\n{{\n\tmov.u32 \t%r1, %tid.x;\n\tand.b32  \t%r2, %r1, 31;\n\
+                 \tshfl.sync.idx.b32 \t%r4|%p1, %r3, {lane}, 31, -1;\n}}\n"
+            )
+        };
+        let exchanges =
+            |lane| sites(&text(lane)).iter().filter(|site| site.operator == Operator::Exchange).count();
+        assert_eq!((exchanges("%r2"), exchanges("%r5")), (0, 1));
     }
 
     /// In the texts that are shipped: a thousand changes at random parse, and differ from the text.

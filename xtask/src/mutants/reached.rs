@@ -1,7 +1,8 @@
 //! Places that no launch has reached, by what programs on the PTX machine noted (`ptx_vm::reached`): a mutant
 //! there lives whatever tests compare.
 
-use super::{Outcome, Text};
+use super::Outcome;
+use super::texts::Text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

@@ -1,8 +1,9 @@
 //! Runs test programs against one mutant, until a test fails.
 
-use super::args::{Args, Language};
-use super::{Outcome, Sampled};
+use super::args::Args;
+use super::{How, Mutant, Outcome, Site, woven};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -68,27 +69,27 @@ pub fn judge(
     args: &Args,
     (tests, limits): (Tests, &Limits),
     worker: usize,
-    mutant: &Sampled<'_>,
+    mutant: &Mutant<'_>,
 ) -> Outcome<Verdict> {
-    let planted = match plant(args.language, worker, mutant)? {
+    let planted = match plant(worker, mutant)? {
         Ok(planted) => planted,
         Err(why) => return Ok(Verdict::Invalid(why)),
     };
     let run = |program: &str, name: &str| -> Outcome<Option<String>> {
-        if program.contains(STEM) && !has_tests(command(program, name)?)? {
+        if program.contains(STEM) && !has_tests(command(program, name, args.jobs)?)? {
             return Ok(None);
         }
-        let mut command = command(program, name)?;
+        let mut command = command(program, name, args.jobs)?;
         command.env(planted.0, &planted.1);
         let limit = limits.get(program).copied().unwrap_or(Duration::from_secs(args.limit));
-        Ok(failure(command, limit)?.0)
+        Ok(failure(command, called(program), limit)?.0)
     };
     let start = Instant::now();
     let valid = args.valid.as_deref().filter(|_| tests == Tests::OfStem);
     if let Some(by) = valid.map(|program| run(program, "")).transpose()?.flatten() {
         return Ok(Verdict::Invalid(by));
     }
-    let names = args.tests_of(&mutant.from.stem).take(if tests == Tests::OfStem { usize::MAX } else { 1 });
+    let names = args.tests_of(mutant.stem).take(if tests == Tests::OfStem { usize::MAX } else { 1 });
     for name in names {
         for program in tests.among(args) {
             if let Some(by) = run(program, name)? {
@@ -111,7 +112,7 @@ pub fn baseline(args: &Args) -> Outcome<Limits> {
     let mut limits = Limits::new();
     let least = Duration::from_secs(args.limit);
     for program in Tests::Others.among(args) {
-        let (failed, slowest) = failure(command(program, "")?, least)?;
+        let (failed, slowest) = failure(command(program, "", args.jobs)?, called(program), least)?;
         if let Some(by) = failed {
             return Err(format!("without any mutant: {by}"));
         }
@@ -120,50 +121,67 @@ pub fn baseline(args: &Args) -> Outcome<Limits> {
     Ok(limits)
 }
 
-/// Where a mutant lies, by the variable that names it.
-type Planted = (&'static str, PathBuf);
+/// The variable that names a mutant, and its value.
+type Planted = (&'static str, OsString);
 
 /// Writes the mutant; or why it is no valid text.
-fn plant(language: Language, worker: usize, mutant: &Sampled<'_>) -> Outcome<Result<Planted, String>> {
+fn plant(worker: usize, mutant: &Mutant<'_>) -> Outcome<Result<Planted, String>> {
+    let (from, site) = match mutant.how {
+        How::Number(number) => return Ok(Ok((woven::SWITCH, number.to_string().into()))),
+        How::Line(from, site) => (from, site),
+    };
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     // Two runs side by side must not plant each other's mutants.
     let folder = target.join("mutants").join(format!("{}-{worker}", std::process::id()));
-    let wrong = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
-    std::fs::create_dir_all(&folder).map_err(|e| wrong(&folder, e))?;
-    let folder = folder.canonicalize().map_err(|e| wrong(&folder, e))?;
-    let write = |path: &Path, text: &str| std::fs::write(path, text).map_err(|e| wrong(path, e));
-    match language {
-        Language::Ptx => {
-            let ptx = mutant.site.mutant();
-            let changed = ptx.applied(&mutant.from.text);
-            let changed = changed.ok_or_else(|| format!("{}: no such line", mutant.key()))?;
+    std::fs::create_dir_all(&folder).map_err(|e| wrong(&folder, &e))?;
+    let folder = folder.canonicalize().map_err(|e| wrong(&folder, &e))?;
+    match Path::new(&from.name).extension() {
+        Some(wgsl) if wgsl == "wgsl" => templates(&folder, &from.text, site).map(Ok),
+        _ => {
+            let (ptx, path) = (site.mutant(), folder.join("mutant.txt"));
+            let changed = ptx.applied(&from.text).ok_or_else(|| format!("{}: no such line", mutant.key))?;
             if let Err(e) = ptx_vm::Module::parse(&changed) {
                 return Ok(Err(e.to_string()));
             }
-            let path = folder.join("mutant.txt");
-            write(&path, &ptx.to_text())?;
-            Ok(Ok((ptx_vm::mutant::FILE, path)))
-        }
-        Language::Wgsl => {
-            let entries = std::fs::read_dir(TEMPLATES).map_err(|e| wrong(Path::new(TEMPLATES), e))?;
-            for entry in entries.flatten() {
-                let to = folder.join(entry.file_name());
-                std::fs::copy(entry.path(), &to).map_err(|e| wrong(&to, e))?;
-            }
-            let lines = mutant.from.text.lines().enumerate();
-            let lines = lines.map(|(i, line)| if i == mutant.site.line { &mutant.site.new } else { line });
-            let text: String = lines.flat_map(|line| [line, "\n"]).collect();
-            write(&folder.join(&mutant.site.unit), &text)?;
-            Ok(Ok((FOLDER, folder)))
+            std::fs::write(&path, ptx.to_text()).map_err(|e| wrong(&path, &e))?;
+            Ok(Ok((ptx_vm::mutant::FILE, path.into())))
         }
     }
 }
 
-/// A program and its arguments.
-fn command(program: &str, stem: &str) -> Outcome<Command> {
+/// A folder of all templates, one of them with the changed line.
+fn templates(folder: &Path, text: &str, site: &Site) -> Outcome<Planted> {
+    let entries = std::fs::read_dir(TEMPLATES).map_err(|e| wrong(Path::new(TEMPLATES), &e))?;
+    for entry in entries.flatten() {
+        let to = folder.join(entry.file_name());
+        std::fs::copy(entry.path(), &to).map_err(|e| wrong(&to, &e))?;
+    }
+    let lines = text.lines().enumerate().map(|(i, line)| if i == site.line { &site.new } else { line });
+    let changed: String = lines.flat_map(|line| [line, "\n"]).collect();
+    let path = folder.join(&site.unit);
+    std::fs::write(&path, changed).map_err(|e| wrong(&path, &e))?;
+    Ok((FOLDER, folder.into()))
+}
+
+fn wrong(path: &Path, e: &std::io::Error) -> String {
+    format!("{}: {e}", path.display())
+}
+
+/// What a program is called: variables and folders may stand in front of it, and the build ends its file's name.
+fn called(program: &str) -> &str {
+    let built = program.split_whitespace().find(|word| word.contains("/deps/"));
+    let path = built.or_else(|| program.split_whitespace().next()).unwrap_or(program);
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.rsplit_once('-').map_or(name, |(name, _)| name)
+}
+
+/// A program and its arguments; it has its share of the processors.
+fn command(program: &str, stem: &str, jobs: usize) -> Outcome<Command> {
     let mut words = program.split_whitespace();
     let mut command = Command::new(words.next().ok_or("--run names no program")?);
     command.args(words.map(|word| word.replace(STEM, stem)));
+    let threads = std::thread::available_parallelism().map_or(1, |n| (n.get() / jobs).max(1));
+    command.args(["--test-threads", &threads.to_string()]);
     command.stdin(Stdio::null()).stderr(Stdio::null());
     Ok(command)
 }
@@ -175,20 +193,12 @@ fn has_tests(mut command: Command) -> Outcome<bool> {
 }
 
 /// The test that fails first, none where all pass; and the longest time between two results.
-fn failure(mut command: Command, limit: Duration) -> Outcome<(Option<String>, Duration)> {
-    let path = command.get_program().to_string_lossy().into_owned();
-    let name =
-        Path::new(&path).file_name().map_or_else(|| path.clone(), |name| name.to_string_lossy().into_owned());
-    let name = name.rsplit_once('-').map_or(name.as_str(), |(name, _)| name);
-    let mut child = command
-        .args(["--test-threads", "1"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|e| format!("{path}: {e}"))?;
+fn failure(mut command: Command, name: &str, limit: Duration) -> Outcome<(Option<String>, Duration)> {
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(|e| format!("{name}: {e}"))?;
     let (result, slowest) = watched(&mut child, limit);
     // What has ended already is no error.
     let _ = child.kill();
-    let status = child.wait().map_err(|e| format!("{path}: {e}"))?;
+    let status = child.wait().map_err(|e| format!("{name}: {e}"))?;
     let failed = match result {
         Watched::Failed(test) => Some(format!("{name} {test}")),
         Watched::Late => Some(format!("{name}: a test of over {} s", limit.as_secs())),
@@ -255,20 +265,29 @@ mod tests {
         command
     }
 
+    #[test]
+    fn a_program_is_called_by_its_own_name() {
+        let named =
+            ["target/debug/deps/ops-60ddd72a cuda-soft::{stem}", "env A=b target/debug/deps/ops-1 cuda"];
+        assert_eq!(named.map(called), ["ops", "ops"]);
+        assert_eq!(called("true"), "true");
+    }
+
     /// Many tests may take longer together than one may alone: a busy machine is no bug that was caught.
     #[test]
     fn time_is_counted_by_test() {
         let limit = Duration::from_secs(5);
         let slow = "for i in 1 2 3 4 5 6; do sleep 1; echo test $i ... ok; done";
-        let (failed, slowest) = failure(script(slow), limit).unwrap();
+        let (failed, slowest) = failure(script(slow), "sh", limit).unwrap();
         assert_eq!(failed, None);
         assert!(slowest >= Duration::from_millis(900) && slowest < limit, "{slowest:?}");
-        let (failed, _) = failure(script("echo test a ... ok; exec sleep 60"), limit).unwrap();
+        let (failed, _) = failure(script("echo test a ... ok; exec sleep 60"), "sh", limit).unwrap();
         assert!(failed.unwrap().contains("a test of over"));
         let (failed, _) =
-            failure(script("echo test a ... ok; echo test b ... FAILED; exec sleep 60"), limit).unwrap();
+            failure(script("echo test a ... ok; echo test b ... FAILED; exec sleep 60"), "sh", limit)
+                .unwrap();
         assert_eq!(failed.as_deref(), Some("sh b"));
-        let (failed, _) = failure(script("exit 3"), limit).unwrap();
+        let (failed, _) = failure(script("exit 3"), "sh", limit).unwrap();
         assert!(failed.unwrap().contains('3'));
     }
 }

@@ -1,0 +1,78 @@
+//! Leaves of other ranks begin at -0, the identity of addition, and a rank's own at +0, in every kernel.
+//!
+//! Products of a zero and negative weights are -0, and so is their sum, but for one that begins at +0.
+
+use crate::gemm::{Case, case, of};
+use crate::gemm_endings::{FORMATS, Kernel};
+use crate::gemm_rings::{PACKED, PACKED_BOXED, PLAIN, PLAIN_BOXED, in_blocks, kernels};
+use crate::machine::Type;
+use engraft_kernels::params::gemm::Sum;
+use engraft_kernels::params::{Format, Leaves};
+use sample::some;
+
+const N: usize = 18;
+const K: usize = 64;
+
+/// Rows of zeros, and weights without one that is positive.
+fn zeros(ty: Type, (format, group): (Format, usize)) -> Case {
+    let mut case = case(ty, format, group, 9, N, K);
+    case.out = Type::F32;
+    case.x.fill(0.0);
+    let signs: &[usize] = match format {
+        _ if format == of(ty) => &[1],
+        Format::Q4_1 | Format::Q5_1 | Format::Int4a | Format::Int8a => &[1, 3],
+        _ => &[1],
+    };
+    let stored = match format {
+        _ if format == of(ty) => 1,
+        _ if in_blocks(format) => 32,
+        _ => group.min(K),
+    };
+    // Signs of weights, or of their scales and offsets, which codes cannot turn where x is zero.
+    let bytes = case.w.file.len() / (N * K / stored);
+    for stored in case.w.file.chunks_mut(bytes) {
+        signs.iter().for_each(|at| stored[*at] |= 0x80);
+    }
+    case
+}
+
+/// All columns in leaf `full`, while leaf `own` is this rank's, or none.
+fn prove(case: &mut Case, full: usize, own: Option<usize>, kernels: &[(Kernel, usize)]) {
+    let bounds = std::array::from_fn(|leaf| if leaf > full { K as u32 } else { 0 });
+    case.sum = Sum::shared(&Leaves::new(bounds, |leaf| Some(leaf) == own)).unwrap();
+    let want = if own.is_some() { 0.0f32 } else { -0.0 };
+    for (kernel, _) in kernels {
+        for options in kernel.options() {
+            let got = kernel.run(case, 0..case.rows, &options);
+            let (format, order) = (case.w.format, options.schedule);
+            let other = got.iter().enumerate().find(|(_, got)| got.to_bits() != want.to_bits());
+            let what = || {
+                let (ty, kind) = (case.ty, format!("{kernel:?}, schedule {order}"));
+                format!("{ty:?} {format:?} {kind}, columns in {full}, own {own:?}")
+            };
+            assert!(other.is_none(), "{}: {other:?}, not {want:?}", what());
+        }
+    }
+}
+
+#[test]
+fn every_kernel_of_plain_weights() {
+    for ty in [Type::Bf16, Type::F16] {
+        let mut case = zeros(ty, (of(ty), 0));
+        for (i, own) in some([None].into_iter().chain((0..8).map(Some)).enumerate()) {
+            prove(&mut case, i * 3 % 8, own, &kernels(&PLAIN, &PLAIN_BOXED));
+        }
+    }
+}
+
+#[test]
+fn every_kernel_of_packed_weights() {
+    for ty in [Type::Bf16, Type::F16] {
+        for (i, format) in some(FORMATS.into_iter().enumerate()) {
+            let mut case = zeros(ty, format);
+            for own in [None, Some(i % 8), Some((i + 5) % 8)] {
+                prove(&mut case, i % 8, own, &kernels(&PACKED, &PACKED_BOXED));
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Rings that go round in every kernel of every type and format, whatever rows of x begin at: full to the
+//! last row that a block takes, with values beyond k in the last turn.
+
+use crate::gemm::{Case, case, of};
+use crate::gemm_endings::{FORMATS, Kernel, same};
+use crate::machine::{Type, schedules};
+use engraft_kernels::params::gemm::Sum;
+use engraft_kernels::params::{Format, Leaves};
+use sample::some;
+
+/// Units of 64 at which leaves begin: the last is longer than any ring, others have one unit or none, groups
+/// of 2 and 3 units begin inside them.
+const BOUNDS: [usize; 9] = [0, 1, 1, 1, 1, 1, 1, 2, 11];
+
+/// Outputs: the tiles of a warp, and a piece of another.
+const PLAIN_N: usize = 68;
+const PACKED_N: usize = 36;
+
+/// Rows of the largest tiles of each kernel, less some.
+pub const PLAIN: [usize; 6] = [5, 13, 29, 61, 61, 125];
+pub const PLAIN_BOXED: [usize; 9] = [13, 13, 29, 29, 29, 61, 61, 61, 125];
+pub const PACKED: [usize; 3] = [5, 29, 61];
+pub const PACKED_BOXED: [usize; 3] = [61, 61, 125];
+
+pub fn kernels(plain: &[usize], boxed: &[usize]) -> Vec<(Kernel, usize)> {
+    let plain = plain.iter().enumerate().map(|(i, rows)| (Kernel::Plain(i), *rows));
+    plain.chain(boxed.iter().enumerate().map(|(i, rows)| (Kernel::Boxed(i), *rows))).collect()
+}
+
+fn long(ty: Type, (format, group): (Format, usize), n: usize) -> Case {
+    let k = (BOUNDS[8] - 1) * 64 + if in_blocks(format) { 32 } else { 8 };
+    let mut case = case(ty, format, group, 125, n, k);
+    let bounds = BOUNDS.map(|at| (at * 64).min(k) as u32);
+    case.sum = Sum::shared(&Leaves::new(bounds, |_| true)).unwrap();
+    case
+}
+
+/// Whether rows are whole blocks of 32.
+pub fn in_blocks(format: Format) -> bool {
+    matches!(format, Format::Q8_0 | Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1)
+}
+
+/// All kernels give the bits of number `first`, which is near f64, where rows of x begin at multiples of
+/// 16 bytes and where they do not.
+fn prove(mut case: Case, first: usize, kernels: &[(Kernel, usize)]) {
+    let (ty, format, group) = (case.ty, case.w.format, case.w.group);
+    case.out = Type::F32;
+    let want = Kernel::Plain(first).run(&case, 0..case.rows, &schedules()[0]);
+    case.check(&want);
+    for even in [true, false] {
+        if !even {
+            (case.skip, case.pitch) = (3, case.w.k + 5);
+        }
+        for (kernel, rows) in kernels {
+            if !even && matches!(kernel, Kernel::Boxed(_)) {
+                continue;
+            }
+            for options in kernel.options() {
+                let what = || {
+                    let (k, order) = (case.w.k, options.schedule);
+                    format!("{ty:?} {format:?} {group} {kernel:?}, k {k}, even {even}, schedule {order}")
+                };
+                same(&kernel.run(&case, 0..*rows, &options), &want[..rows * case.w.n], what);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_kernel_of_plain_weights() {
+    for ty in [Type::Bf16, Type::F16] {
+        prove(long(ty, (of(ty), 0), PLAIN_N), 5, &some(kernels(&PLAIN, &PLAIN_BOXED)));
+    }
+}
+
+#[test]
+fn every_kernel_of_packed_weights() {
+    for ty in [Type::Bf16, Type::F16] {
+        for format in some(FORMATS) {
+            prove(long(ty, format, PACKED_N), 2, &kernels(&PACKED, &PACKED_BOXED));
+        }
+    }
+}
+
+/// Less than half a unit: the first turn has values beyond k, of which none may be read, also where rows
+/// begin at multiples of 16 bytes and k is no multiple of 8 values.
+#[test]
+fn sums_that_end_in_the_first_half_of_a_unit() {
+    for ty in [Type::Bf16, Type::F16] {
+        for (format, group) in some(FORMATS.into_iter().chain([(of(ty), 0)])) {
+            let (first, kernels) = match format == of(ty) {
+                true => (5, kernels(&PLAIN, &PLAIN_BOXED)),
+                false => (2, kernels(&PACKED, &PACKED_BOXED)),
+            };
+            let sizes: &[usize] = if in_blocks(format) { &[32] } else { &[8, 13] };
+            for k in sizes {
+                prove(case(ty, format, group, 125, 20, *k), first, &kernels);
+            }
+        }
+    }
+}
