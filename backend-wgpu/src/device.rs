@@ -99,6 +99,7 @@ pub(crate) struct Gpu {
     /// For tests: the driver refuses the module of this kernel if it is marked.
     #[cfg(test)]
     pub refuses_marked: Option<engraft_shaders::Kernel>,
+    /// Command buffers that were handed over.
     submissions: Mutex<u64>,
     /// Command buffers that have run, as far as anyone waited.
     run: Arc<AtomicU64>,

@@ -341,3 +341,16 @@ impl ExpertShare {
         self.world > 1
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_activation_is_found_by_its_name() {
+        for act in Act::ALL {
+            assert_eq!(Act::from_name(act.name()), Some(act), "{}", act.name());
+        }
+        assert_eq!((Act::from_name("gelu_new"), Act::from_name("gelu_old")), (Some(Act::GeluTanh), None));
+    }
+}

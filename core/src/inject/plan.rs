@@ -339,6 +339,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn bytes_are_shown_in_the_largest_unit_that_they_fill() {
+        let shown = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.0 kB"),
+            (999_949, "999.9 kB"),
+            (1_000_000, "1.0 MB"),
+            (999_949_999, "999.9 MB"),
+            (1_000_000_000, "1.00 GB"),
+            (80_000_000_000, "80.00 GB"),
+        ];
+        for (bytes, text) in shown {
+            assert_eq!(bytes_text(bytes), text);
+        }
+    }
+
+    #[test]
     fn a_row_that_cannot_run_is_shown_with_its_reason() {
         let row = |kernel: Option<&str>, missing: Option<&str>| PlanRow {
             layer: Some(0),

@@ -76,7 +76,7 @@ pub fn judge(
         Err(why) => return Ok(Verdict::Invalid(why)),
     };
     let run = |program: &str, name: &str| -> Outcome<Option<String>> {
-        if program.contains(STEM) && !has_tests(command(program, name, args.jobs)?)? {
+        if program.contains(STEM) && !has_tests(command(program, name, args.jobs)?, called(program))? {
             return Ok(None);
         }
         let mut command = command(program, name, args.jobs)?;
@@ -187,9 +187,16 @@ fn command(program: &str, stem: &str, jobs: usize) -> Outcome<Command> {
 }
 
 /// Whether a program has tests of the name that its arguments ask for.
-fn has_tests(mut command: Command) -> Outcome<bool> {
-    let listed = command.arg("--list").output().map_err(|e| format!("{command:?}: {e}"))?;
-    Ok(String::from_utf8_lossy(&listed.stdout).lines().any(|line| line.ends_with(": test")))
+///
+/// # Errors
+/// A program that lists none because it cannot start.
+fn has_tests(mut command: Command, name: &str) -> Outcome<bool> {
+    let listed = command.arg("--list").stderr(Stdio::piped()).output().map_err(|e| format!("{name}: {e}"))?;
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match listed.status.success() {
+        true => Ok(said(&listed.stdout).lines().any(|line| line.ends_with(": test"))),
+        false => Err(format!("{name} --list: {}: {}", listed.status, said(&listed.stderr))),
+    }
 }
 
 /// The test that fails first, none where all pass; and the longest time between two results.

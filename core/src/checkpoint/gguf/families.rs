@@ -119,8 +119,7 @@ fn windows(to: &mut Translation) {
         // Version 3 has windows, version 2 none; llama.cpp has one name for both.
         to.put("model_type", json!("olmo3"));
     }
-    let word = |slides: &bool| if *slides { "sliding_attention" } else { "full_attention" };
-    to.put("layer_types", json!(list.iter().map(word).collect::<Vec<_>>()));
+    to.layer_types(&list);
 }
 
 /// How experts are chosen, and which blocks have some.

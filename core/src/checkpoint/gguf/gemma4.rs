@@ -88,8 +88,7 @@ fn heads(to: &mut Translation, seen: &Seen, layers: usize) -> Result<()> {
     let pattern = to.metadata.bools(&key).filter(|pattern| pattern.len() == layers);
     let missing = || Error::format("", format!("metadata `{key}` is not there with a value for each block"));
     let pattern = pattern.ok_or_else(missing)?;
-    let word = |slides: &bool| if *slides { "sliding_attention" } else { "full_attention" };
-    to.put("layer_types", json!(pattern.iter().map(word).collect::<Vec<_>>()));
+    to.layer_types(&pattern);
     let list = of_layers(to, KV_HEADS.0, layers)?;
     for (slides, field) in [(true, KV_HEADS.1), (false, "num_global_key_value_heads")] {
         let mut of_kind = (0..layers).filter(|i| pattern[*i] == slides).map(|i| list[i]);

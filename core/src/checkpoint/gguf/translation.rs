@@ -118,6 +118,12 @@ impl Translation<'_> {
         Ok(())
     }
 
+    /// Which blocks have a window.
+    pub fn layer_types(&mut self, slides: &[bool]) {
+        let word = |slides: &bool| if *slides { "sliding_attention" } else { "full_attention" };
+        self.put("layer_types", json!(slides.iter().map(word).collect::<Vec<_>>()));
+    }
+
     pub fn token_ids(&mut self) -> Result<()> {
         for (key, name) in TOKEN_IDS {
             if let Some(id) = self.metadata.u64(key)? {

@@ -23,8 +23,7 @@ pub(super) fn configuration(to: &mut Translation, seen: &Seen) -> Result<()> {
     routed(to, seen)?;
     let drafting = to.count("nextn_predict_layers")?.unwrap_or(0).min(all as u64) as usize;
     let slides = slides(to, all)?;
-    let word = |slides: &bool| if *slides { "sliding_attention" } else { "full_attention" };
-    to.put("layer_types", json!(slides[..all - drafting].iter().map(word).collect::<Vec<_>>()));
+    to.layer_types(&slides[..all - drafting]);
     heads(to, seen, &slides[..all - drafting])?;
     rotations(to)
 }

@@ -254,3 +254,13 @@ fn longest(
     let longest = vocabulary.keys().map(spells).max().unwrap_or(1);
     if before.iter().any(|step| step["type"] == "NFC") { longest.saturating_mul(3) } else { longest }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_token_are_its_runs_of_letters_and_digits() {
+        assert_eq!(["\u{2581}ab  c1.", "", " .", "x"].map(words_of), [2, 0, 0, 1]);
+    }
+}

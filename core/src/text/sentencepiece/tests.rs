@@ -187,6 +187,16 @@ fn llama_as_its_tokenizer_json() {
 }
 
 #[test]
+fn a_model_says_which_pieces_begin_and_end_a_text() {
+    let pieces = Written::default().piece("<unk>", 0.0, 2).piece("<end>", 0.0, 3).piece("<begin>", 0.0, 3);
+    let model = pieces.piece("\u{2581}", -1.0, 1).piece("a", -2.0, 1);
+    let said = Written::default().number(3, 2).number(41, 2).number(42, 1);
+    let tokenizer = llama(model.bytes(2, &said.0), json!({})).unwrap();
+    assert_eq!((tokenizer.bos_token(), tokenizer.eos_token()), (Some("<begin>"), Some("<end>")));
+    assert_eq!(tokenizer.encode("a", true).unwrap(), [2, 3, 4]);
+}
+
+#[test]
 fn tokens_of_other_files_are_added() {
     let model = || Written::base().piece("\u{2581}", -1.0, 1).piece("a", -2.0, 1);
     let added = |id: u64| {
