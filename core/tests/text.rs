@@ -233,6 +233,14 @@ fn long_texts_are_tokenized_in_pieces() {
 }
 
 #[test]
+fn numbers_that_are_not_finite_are_written_as_python_writes_them() {
+    let source = "{{ ['inf' | float, '-inf' | float, 'nan' | float] | tojson }}";
+    let template = ChatTemplate::new(source, None, None).unwrap();
+    let said = template.render(&[Message::new("user", "")], true, None).unwrap();
+    assert_eq!(said, "[Infinity, -Infinity, NaN]");
+}
+
+#[test]
 fn a_shielded_text_becomes_no_control_token() {
     let source =
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}";

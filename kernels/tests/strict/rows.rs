@@ -54,6 +54,20 @@ fn seen_bits_are_cleared_and_set() {
     });
 }
 
+/// More words than a warp clears, each with the bit of an id that another warp sets.
+#[test]
+fn bits_are_set_behind_all_that_was_cleared() {
+    const WORDS: u32 = 70;
+    let ids: Vec<u32> = (0..WORDS).rev().map(|word| word * 32 + word % 32).collect();
+    let want: Vec<u32> = (0..WORDS).map(|word| 1 << (word % 32)).collect();
+    Machine::each(&mut |gpu| {
+        let seen = gpu.put(&[u32::MAX; WORDS as usize]);
+        let p = Seen { ids: gpu.put(&ids), seen, count: WORDS, words: WORDS };
+        gpu.run(&p, &p.launch());
+        assert_eq!(gpu.get::<u32>(seen, WORDS as usize), want);
+    });
+}
+
 /// More ids than a block has threads; rows at the end of `last`, and beyond it.
 #[test]
 fn tokens_that_a_step_has_sampled_are_fed_to_the_next() {

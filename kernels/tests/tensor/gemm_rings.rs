@@ -82,6 +82,18 @@ fn every_kernel_of_packed_weights() {
     }
 }
 
+/// One chain over all of k, of which no other kernel has the bits: near f64 to the last row of a block.
+#[test]
+fn the_widest_tile_is_full() {
+    for ty in [Type::Bf16, Type::F16] {
+        let mut case = case(ty, of(ty), 0, 253, 132, 72);
+        case.out = Type::F32;
+        for options in &schedules()[..2] {
+            case.check(&Kernel::Boxed(9).run(&case, 0..case.rows, options));
+        }
+    }
+}
+
 /// Less than half a unit: the first turn has values beyond k, of which none may be read, also where rows
 /// begin at multiples of 16 bytes and k is no multiple of 8 values.
 #[test]
