@@ -30,8 +30,8 @@ fn logits(vocab: usize) -> Vec<Vec<f32>> {
     odd[1] = f32::NAN;
     odd[2] = f32::NEG_INFINITY;
     odd[vocab - 1] = -0.0;
-    // Two values in one bin of z, each more often than tokens are listed; the last digits of their keys do not
-    // ascend as the keys do.
+    // Two values in one bin of z, each more often than tokens are listed; the last digits of their keys do
+    // not ascend as the keys do.
     let crowded = (0..vocab).map(|i| [0.999, 0.99][i % 2]).collect();
     vec![spread, ties, odd, crowded, vec![0.0; vocab], vec![f32::NEG_INFINITY; vocab]]
 }

@@ -1,8 +1,8 @@
 //! Which lines of kernels a program has executed, over all its launches: what no test reaches, none can see.
 //!
-//! A program that runs on this machine adds to the file that [`FILE`] names a line `TARGET UNIT LINE` for each
-//! line of a text that a warp executes for the first time. The unit is the kernel or the function that has the
-//! line, which is counted from its first line on, as a [mutant](crate::mutant)'s.
+//! A program that runs on this machine adds to the file that [`FILE`] names a line `TARGET UNIT LINE` for
+//! each line of a text that a warp executes for the first time. The unit is the kernel or the function that
+//! has the line, which is counted from its first line on, as a [mutant](crate::mutant)'s.
 
 use crate::launch::LineCount;
 use crate::mutant::name;

@@ -120,7 +120,8 @@ impl<'g> Grid<'g> {
             written: BTreeSet::new(),
             traffic: options.count_traffic.then(Box::default),
             instructions: 0,
-            executed: (options.count_lines || crate::reached::wanted()).then(|| vec![0; program.code.len()].into()),
+            executed: (options.count_lines || crate::reached::wanted())
+                .then(|| vec![0; program.code.len()].into()),
             longest: 0,
             looks: 0,
             global_looks: 0,
