@@ -87,7 +87,7 @@ pub fn weave(text: &str, changes: &[Change], asks: &str) -> Result<Woven, String
 
 /// Whether both can be made; what is put in front of an expression does not touch it.
 fn apart(a: &Range<usize>, b: &Range<usize>) -> bool {
-    a.end <= b.start && a != b || b.end <= a.start && a != b
+    a != b && (a.end <= b.start || b.end <= a.start)
 }
 
 fn edit(text: &str, file: &syn::File, change: &Change, asks: &str) -> Option<Edit> {
