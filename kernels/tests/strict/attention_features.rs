@@ -2,7 +2,7 @@
 //! type of keys and for narrow and wide values, and each has code of its own for all of these.
 
 use crate::attention::{Shape, check_paged_on};
-use crate::attention_rows::{Distances, Rows};
+use crate::attention_rows::{Distances, Unpaged};
 use crate::machine::Machine;
 use bytemuck::Zeroable;
 use engraft_kernels::params::Elem;
@@ -78,7 +78,7 @@ fn check_rows(elem: Elem, distances: fn(usize) -> Option<Distances>) {
                 (shape.heads, shape.kv_heads) = (2, 2);
             }
             let gap = if rule == 1 { 3 } else { 16 };
-            Rows { shape, scores, elem, gap, bounds: bounds(rule), distances }.check(Machine::once);
+            Unpaged { shape, scores, elem, gap, bounds: bounds(rule), distances }.check(Machine::once);
         }
     }
 }

@@ -16,7 +16,7 @@ pub struct Distances {
 
 /// What a case has.
 #[derive(Debug, Clone)]
-pub struct Rows {
+pub struct Unpaged {
     pub shape: Shape,
     pub scores: Scores,
     pub elem: Elem,
@@ -30,11 +30,11 @@ pub struct Rows {
 /// Four heads over sequences of 3, 0 and 80 tokens that stand among others.
 pub fn check_rows(scores: &Scores, elem: Elem) {
     let shape = Shape { heads: 4, kv_heads: 2, k_dim: 10, v_dim: 6 };
-    let rows = Rows { shape, scores: *scores, elem, gap: 4, bounds: vec![1, 4, 4, 84], distances: None };
+    let rows = Unpaged { shape, scores: *scores, elem, gap: 4, bounds: vec![1, 4, 4, 84], distances: None };
     rows.check(Machine::each);
 }
 
-impl Rows {
+impl Unpaged {
     fn tokens(&self) -> usize {
         self.bounds.last().map_or(0, |end| *end as usize) + 1
     }

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_counted_from_their_unit_and_told_once() {
+    fn lines_are_counted_from_their_unit_and_noted_once() {
         let text = ".func helper()\n{\n\tret;\n}\n.entry one()\n{\n\tbar.sync 0;\n\tret;\n}\n";
         let units = units_of(text);
         assert_eq!(units, [(1, "helper".into()), (5, "one".into())]);

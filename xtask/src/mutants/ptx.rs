@@ -57,7 +57,8 @@ pub fn sites(text: &str) -> Vec<Site> {
     let mut sites = Vec::new();
     let mut kernel: Option<(&str, usize)> = None;
     let mut own = OwnLane::default();
-    for (i, line) in text.lines().enumerate() {
+    let lines: Vec<&str> = text.lines().collect();
+    for (i, &line) in lines.iter().enumerate() {
         if let Some(name) = ptx_vm::mutant::name(line) {
             (kernel, own) = (Some((name, i)), OwnLane::default());
         }
@@ -68,6 +69,9 @@ pub fn sites(text: &str) -> Vec<Site> {
         if own.reads(&instruction) {
             changed.retain(|(operator, _)| *operator != Operator::Exchange);
         }
+        if limits(&instruction, &lines[i + 1..]) {
+            changed.retain(|(operator, _)| *operator != Operator::Bound);
+        }
         sites.extend(changed.into_iter().map(|(operator, new)| Site {
             unit: name.to_owned(),
             line: i - first,
@@ -77,6 +81,22 @@ pub fn sites(text: &str) -> Vec<Site> {
         }));
     }
     sites
+}
+
+/// Whether a relation decides between a value and the constant that it is compared with: at equality either is
+/// the same. Zero is none such, which has a sign.
+fn limits(relation: &Instruction<'_>, following: &[&str]) -> bool {
+    /// Lines among which the choice stands.
+    const NEAR: usize = 8;
+    let ("setp.lt.f32" | "setp.gt.f32", &[holds, value, limit]) = (relation.opcode, &relation.operands[..])
+    else {
+        return false;
+    };
+    let near = following.iter().take(NEAR).filter_map(|line| Instruction::of(line));
+    let mut chosen = near.filter(|next| next.opcode == "selp.f32").map(|next| next.operands);
+    !matches!(limit, "0f00000000" | "0f80000000")
+        && limit.starts_with("0f")
+        && chosen.any(|operands| operands.get(1..) == Some(&[limit, value, holds]))
 }
 
 /// Registers that hold the thread's number and its lane's, in the kernel at hand.
@@ -275,6 +295,19 @@ mod tests {
         assert_eq!(changes("\tgriddepcontrol.launch_dependents;"), []);
         assert_eq!(changes("$L__BB0_3:"), []);
         assert_eq!(changes("\tmov.u32 %r1, %tid.x;"), []);
+    }
+
+    #[test]
+    fn a_limit_may_hold_its_equal_or_not() {
+        let bounds = |limit: &str, other: &str| {
+            let text = format!(
+                ".entry k(\n)\n{{\n\tsetp.gt.f32 \t%p1, %f1, {limit};\n\tmov.f32 \t%f9, %f8;\n\
+                 \tselp.f32 \t%f2, {other}, %f1, %p1;\n}}\n"
+            );
+            sites(&text).iter().filter(|site| site.operator == Operator::Bound).count()
+        };
+        assert_eq!(bounds("0f41200000", "0f41200000"), 0);
+        assert_eq!((bounds("0f41200000", "0f3F800000"), bounds("0f00000000", "0f00000000")), (1, 1));
     }
 
     #[test]

@@ -167,7 +167,7 @@ fn wrong(path: &Path, e: &std::io::Error) -> String {
     format!("{}: {e}", path.display())
 }
 
-/// What a program is called: variables and folders may stand in front of it, and the build ends its file's name.
+/// What a program is called: variables and folders may stand in front of it, a number ends its file's name.
 fn called(program: &str) -> &str {
     let built = program.split_whitespace().find(|word| word.contains("/deps/"));
     let path = built.or_else(|| program.split_whitespace().next()).unwrap_or(program);

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn each_genre_stands_beside_what_it_replaces() {
+    fn each_genre_stands_next_to_what_it_replaces() {
         let has = |change: Change, part: &str| {
             let text = woven(&[change]);
             assert!(text.contains(part), "{text}");

@@ -1,7 +1,7 @@
-//! `cargo xtask mutants weave`: a copy of the workspace with a sample of `cargo mutants`' changes in one build.
+//! `cargo xtask mutants weave`: a copy of the workspace with a sample of `cargo mutants`' changes at once.
 //!
-//! What does not compile says nothing about tests: the compiler is asked, and such changes leave the copy. What
-//! is left lies in the copy's [`LIST`], by the numbers that [`SWITCH`] switches on.
+//! What does not compile says nothing about tests: the compiler is asked, and such changes leave the copy.
+//! What is left lies in the copy's [`LIST`], by the numbers that [`SWITCH`] switches on.
 
 use super::weave::{Change, Genre, Woven, weave};
 use super::{Outcome, args};
@@ -64,8 +64,8 @@ pub struct Numbered {
     pub name: String,
 }
 
-/// The crate that has the function which changes call; the others depend on it. Programs of tests include some
-/// of their sources, so that `crate` is not always the same.
+/// The crate that has the function which changes call; the others depend on it. Programs of tests include
+/// some of their sources, so that `crate` is not always the same.
 const CORE: &str = "engraft-core";
 /// What is put at the end of its root.
 const ROOT: &str = r#"
