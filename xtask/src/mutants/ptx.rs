@@ -83,7 +83,7 @@ pub fn sites(text: &str) -> Vec<Site> {
     sites
 }
 
-/// Whether a relation decides between a value and the constant that it is compared with: at equality either is
+/// Whether a relation chooses between a value and the constant that it is compared with: equal, both are
 /// the same. Zero is none such, which has a sign.
 fn limits(relation: &Instruction<'_>, following: &[&str]) -> bool {
     /// Lines among which the choice stands.
