@@ -2,6 +2,7 @@
 //! groups, adds leaves, and of every ending.
 
 use crate::gemm::of;
+use crate::gemm_endings::FORMATS;
 use crate::grouped::slots;
 use crate::machine::Type;
 use engraft_kernels::params::gemm::{Sum, Then, supports};
@@ -10,21 +11,7 @@ use sample::some;
 
 /// Every encoding with groups of both kinds, where it has them: of 32 values, of whole units.
 fn encodings() -> impl Iterator<Item = (Type, (Format, usize))> {
-    let formats = |ty| {
-        [
-            (of(ty), 0),
-            (Format::Q8_0, 0),
-            (Format::Int8, 128),
-            (Format::Int8a, 32),
-            (Format::Int8a, 64),
-            (Format::Q4_0, 0),
-            (Format::Int4, 192),
-            (Format::Q4_1, 0),
-            (Format::Int4a, 128),
-            (Format::Q5_0, 0),
-            (Format::Q5_1, 0),
-        ]
-    };
+    let formats = |ty| [(of(ty), 0)].into_iter().chain(FORMATS);
     [Type::Bf16, Type::F16].into_iter().flat_map(move |ty| formats(ty).map(move |format| (ty, format)))
 }
 

@@ -120,6 +120,8 @@ pub fn read(mut args: impl Iterator<Item = String>) -> Outcome<Args> {
     options(args, |option, value| set(&mut all, option, value)).map_err(usage)?;
     let demanded = match all.language {
         Language::Rust if all.woven.is_none() => Some("no --woven names a copy with changes"),
+        Language::Ptx | Language::Wgsl if all.woven.is_some() => Some("--woven is of rust alone"),
+        Language::Rust | Language::Wgsl if all.reached.is_some() => Some("--reached is of ptx alone"),
         _ if all.run.is_empty() && all.reached.is_none() => Some("no --run names a test program"),
         _ => None,
     };
@@ -190,5 +192,13 @@ mod tests {
         let words = ["ptx", "--run", "p", "--tests", "kv"];
         let why = read(words.map(String::from).into_iter()).unwrap_err();
         assert!(why.contains("--tests is `kv`"), "{why}");
+        for (words, said) in [
+            (["ptx", "--run", "p", "--woven", "f"], "--woven is of rust alone"),
+            (["wgsl", "--run", "p", "--reached", "f"], "--reached is of ptx alone"),
+            (["rust", "--run", "p", "--seed", "1"], "no --woven"),
+        ] {
+            let why = read(words.map(String::from).into_iter()).unwrap_err();
+            assert!(why.contains(said), "{why}");
+        }
     }
 }

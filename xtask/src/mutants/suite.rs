@@ -273,6 +273,14 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_cannot_list_its_tests_is_an_error() {
+        assert!(has_tests(script("echo a: test"), "sh").unwrap());
+        assert!(!has_tests(script("echo 0 tests"), "sh").unwrap());
+        let why = has_tests(script("echo no driver >&2; exit 3"), "sh").unwrap_err();
+        assert!(why.contains("sh --list") && why.contains("no driver"), "{why}");
+    }
+
+    #[test]
     fn a_program_is_called_by_its_own_name() {
         let named =
             ["target/debug/deps/ops-60ddd72a cuda-soft::{stem}", "env A=b target/debug/deps/ops-1 cuda"];
