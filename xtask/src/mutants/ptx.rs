@@ -84,7 +84,8 @@ pub fn sites(text: &str) -> Vec<Site> {
 }
 
 /// Whether a relation chooses between a value and the constant that it is compared with: equal, both are
-/// the same. Zero is none such, which has a sign.
+/// the same. Zero is none such, which has a sign; nor is a relation that chooses something else, too, as that
+/// of an exponential which is zero below its limit.
 fn limits(relation: &Instruction<'_>, following: &[&str]) -> bool {
     /// Lines among which the choice stands.
     const NEAR: usize = 8;
@@ -97,6 +98,14 @@ fn limits(relation: &Instruction<'_>, following: &[&str]) -> bool {
     !matches!(limit, "0f00000000" | "0f80000000")
         && limit.starts_with("0f")
         && chosen.any(|operands| operands.get(1..) == Some(&[limit, value, holds]))
+        && uses(following, holds) == 1
+}
+
+/// Lines up to the next unit's that have a register.
+fn uses(lines: &[&str], register: &str) -> usize {
+    let names =
+        |line: &&&str| line.split(|c: char| !c.is_alphanumeric() && c != '%').any(|word| word == register);
+    lines.iter().take_while(|line| ptx_vm::mutant::name(line).is_none()).filter(names).count()
 }
 
 /// Registers that hold the thread's number and its lane's, in the kernel at hand.
@@ -307,6 +316,8 @@ mod tests {
             sites(&text).iter().filter(|site| site.operator == Operator::Bound).count()
         };
         assert_eq!(bounds("0f41200000", "0f41200000"), 0);
+        // The relation has another use.
+        assert_eq!(bounds("0f41200000", "0f41200000, %f1, %p1;\n\tselp.f32 \t%f3, 0f00000000"), 1);
         assert_eq!((bounds("0f41200000", "0f3F800000"), bounds("0f00000000", "0f00000000")), (1, 1));
     }
 
