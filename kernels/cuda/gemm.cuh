@@ -10,20 +10,22 @@
 // The order depends on K and on where the leaves begin (`Gemm::leaves`, made by the host from K alone): every
 // kernel here, whatever its tiles, gives a row the same bits, alone or in any batch. d and m never touch the
 // weight itself: |q| <= 128 is exact in both 16-bit types and every product is exact in f32, so a sum is as
-// good as one over decoded weights.
+// good as one over decoded weights. So are small floats, which are decoded into either type or into a power of
+// two of it that their scale makes up for.
 //
 // **Weights** come packed by `kernels/src/pack.rs`. A *tile* is 16 outputs, a *unit* 64 values of k, zeros
 // beyond n and k. The bytes of (tile, unit) stand at (tile * units + unit) * unit bytes, in two *halves* of
 // 32 values:
 //   plain      1024 bytes a half: [rows 0-7, rows 8-15][8 values of k, 4 times][row][8 values]: 8x8 matrices
 //   bytes       512 bytes a half: [lane][16 codes]         code + 128
-//   nibbles     256 bytes a half: [lane][16 codes]         code + 8
+//   nibbles     256 bytes a half: [lane][16 codes]         code + 8, or as the format numbers them
 // so that a warp's loads (ldmatrix, 16 bytes a lane) are one run. Codes stand where mma's A operand wants
 // them: lane (g, t) has k = 16s + 2t + {0, 1} of step s as the low and 8 more as the high columns. Which
 // products share an mma is the same in every kernel here, and that is all the order needs.
-// Scales: [tile][group][g] of d(g), d(g + 8) and, with offsets, m(g), m(g + 8), all f16. Groups are 32 values
-// or a whole number of units. Codes of five bits are nibbles (code + 16 in all), and their fifth bits stand
-// behind their group's scales, 64 bytes: [lane] of 8 low columns' bits, 8 high columns' bits.
+// Scales: [tile][group][g] of 16-bit numbers of row g and of row g + 8, by turns: what a format has of them is
+// said at `Halves` and those after it. Groups are 32 values or a whole number of units. Codes of five and six
+// bits are nibbles, and their upper bits stand behind their group's scales: [lane] of 8 low columns' bits, 8
+// high columns' bits, 2 or 4 bytes.
 // A tile of a *gated* weight holds 8 gate rows and the 8 up rows that go with them.
 //
 // x is read 16 bytes at a time where its rows allow it, element by element otherwise; what lies beyond k
@@ -91,14 +93,85 @@ constexpr u32 THEN_ACT = 1;
 constexpr u32 THEN_ADD = 2;
 constexpr u32 THEN_GATE = 3;
 
+// ---- Scales of a group -----------------------------------------------------------------------------------
+
+// What rows g and g + 8 of a tile (`row` 0 and 1) multiply a group's chain by, and a chain over x alone. BYTES:
+// of both in a tile; `of`: of step `step`, where a group has a scale for each.
+
+// f16: d, perhaps m.
+template <bool M>
+struct Halves {
+    static constexpr u32 BYTES = M ? 8 : 4;
+    u32 d, m;
+    DEVICE void load(u32 at) {
+        if constexpr (M) {
+            asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(d), "=r"(m) : "r"(at) : "memory");
+        } else {
+            d = load4(at);
+        }
+    }
+    DEVICE float of(u32 row, u32) const { return widen(f16{(u16)(d >> 16 * row)}); }
+    DEVICE float offset(u32 row) const { return widen(f16{(u16)(m >> 16 * row)}); }
+};
+
+// An exponent: the upper half of a f32, whose other bits are zero.
+struct Powers {
+    static constexpr u32 BYTES = 4;
+    u32 d;
+    DEVICE void load(u32 at) { d = load4(at); }
+    DEVICE float of(u32 row, u32) const { return float_of(row == 0 ? d << 16 : d & 0xffff0000u); }
+};
+
+// f32, its lower half first; STEPS of them, each of 16 values.
+template <u32 STEPS>
+struct Singles {
+    static constexpr u32 BYTES = 8 * STEPS;
+    u32 low[STEPS], high[STEPS];
+    DEVICE void load(u32 at) {
+#pragma unroll
+        for (u32 i = 0; i < STEPS; i++) {
+            asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(low[i]), "=r"(high[i]) : "r"(at + 8 * i) : "memory");
+        }
+    }
+    DEVICE float of(u32 row, u32 step) const {
+        return float_of(__byte_perm(low[step], high[step], row == 0 ? 0x5410u : 0x7632u));
+    }
+};
+
+// Byte `i` of v.
+DEVICE float byte_of(u32 v, u32 i) { return sub(float_of(__byte_perm(v, 0x4b000000u, 0x7650u + i)), 8388608.0f); }
+
+// K-quants of 4 and 5 bits: f16 d and e, bytes s and t; a value is (d s) q - (e t).
+struct Parts {
+    static constexpr u32 BYTES = 12;
+    u32 d, e, small;
+    DEVICE void load(u32 at) { d = load4(at), e = load4(at + 4), small = load4(at + 8); }
+    DEVICE float of(u32 row, u32) const { return mul(widen(f16{(u16)(d >> 16 * row)}), byte_of(small, 2 * row)); }
+    DEVICE float offset(u32 row) const { return -mul(widen(f16{(u16)(e >> 16 * row)}), byte_of(small, 2 * row + 1)); }
+};
+
+// Those of 3 and 6 bits, and IQ4_XS: f16 d, and for each step a byte s, a whole number from -128 on.
+struct SignedParts {
+    static constexpr u32 BYTES = 8;
+    u32 d, small;
+    DEVICE void load(u32 at) {
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(d), "=r"(small) : "r"(at) : "memory");
+    }
+    DEVICE float of(u32 row, u32 step) const {
+        return mul(widen(f16{(u16)(d >> 16 * row)}), sub(byte_of(small ^ 0x80808080u, 2 * row + step), 128.0f));
+    }
+};
+
 // ---- Weight encodings -------------------------------------------------------------------------------------
 
 // HALF: bytes of 32 values of k in a tile; SCALES: bytes of a group's scales in a tile; OFFSET: whether those
-// have m; HALVES: of a ring's stage in the skinny kernel; `fragment`: A of both steps of a half that lies at
-// `half`, whose group's scales lie at `scales`.
+// have m; STEPS: scales of 32 values; HALVES: of a ring's stage in the skinny kernel; POWER: what a code is
+// multiplied by in `fragment`, A of both steps of a half that lies at `half`, whose group's scales lie at
+// `scales`.
 struct Plain {
     static constexpr u32 HALF = 1024, SCALES = 0, HALVES = 1;
     static constexpr bool OFFSET = false;
+    struct Scale {};
     template <typename T>
     static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
         half += lane / 8 % 2 * 512 + lane / 16 * 128 + lane % 8 * 16;
@@ -107,11 +180,25 @@ struct Plain {
     }
 };
 
-template <bool M>
-struct Bytes {
-    static constexpr u32 HALF = 512, SCALES = M ? 64 : 32, HALVES = 1;
-    static constexpr bool OFFSET = M;
+// UPPER: bytes of codes' upper bits behind the scales.
+template <u32 BYTES_OF_CODES, typename S, u32 UPPER = 0>
+struct Packed {
+    using Scale = S;
+    static constexpr u32 HALF = BYTES_OF_CODES, SCALES = 8 * S::BYTES + UPPER, HALVES = HALF == 256 ? 2 : 1;
+    static constexpr u32 STEPS = 1;
+    static constexpr bool OFFSET = false;
     static constexpr float SHIFT = 0.0f;
+    template <typename T>
+    static constexpr float POWER = 1.0f;
+};
+// Nibbles of a lane, 8 low and 8 high columns'.
+DEVICE void load_nibbles(u32 (&v)[2], u32 half, u32 lane) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(half + lane * 8) : "memory");
+}
+
+template <bool M>
+struct Bytes : Packed<512, Halves<M>> {
+    static constexpr bool OFFSET = M;
     template <typename T>
     static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
         Words v = load16(half + lane * 16);
@@ -120,60 +207,150 @@ struct Bytes {
     }
 };
 
-template <bool M>
-struct Nibbles {
-    static constexpr u32 HALF = 256, SCALES = M ? 64 : 32, HALVES = 2;
+// Codes of the encodings with an offset count from 0: d q + m = d (q - 8) + (m + 8 d).
+template <bool M, typename S = Halves<M>, u32 N = 1>
+struct Nibbles : Packed<256, S> {
+    static constexpr u32 STEPS = N;
     static constexpr bool OFFSET = M;
-    // Codes of the encodings with an offset count from 0: d q + m = d (q - 8) + (m + 8 d).
     static constexpr float SHIFT = 8.0f;
     template <typename T>
     static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
         u32 v[2];
-        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(half + lane * 8) : "memory");
+        load_nibbles(v, half, lane);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) a[i / 4][i % 4] = Half<T>::nibbles(v[i / 4] >> (i % 4 * 4));
     }
 };
 
-// Nibbles 0 and 4 of v with bits 4 and 20 of `high` as fifth bits, less 16: first 128 (bf16) or 1024 (f16)
-// more.
-template <typename T>
-DEVICE u32 five_bits(u32 v, u32 high);
-template <>
-DEVICE u32 five_bits<bf16>(u32 v, u32 high) {
-    u32 r, biased = masked_or<0x00100010u>(high, masked_or<0x000f000fu>(v, 0x43004300u));
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(biased), "r"(0x3f803f80u), "r"(0xc310c310u));
-    return r;
-}
-template <>
-DEVICE u32 five_bits<f16>(u32 v, u32 high) {
-    u32 r, biased = masked_or<0x00100010u>(high, masked_or<0x000f000fu>(v, 0x64006400u));
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(biased), "r"(0x64106410u));
+// Places in IQ4's table of whole numbers from -127 to 113.
+template <typename S>
+struct Places : Packed<256, S> {
+    // The values of four nibbles, 128 more.
+    static DEVICE u32 four(u32 v) {
+        u32 lower = __byte_perm(0x3f2d1801u, 0x766a5d4fu, v), upper = __byte_perm(0xa6998d81u, 0xf1d9c5b5u, v);
+        return __byte_perm(lower, upper, masked_or<0x4444u>(v >> 1, 0x3210u));
+    }
+    template <typename T>
+    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
+        u32 v[2];
+        load_nibbles(v, half, lane);
+#pragma unroll
+        for (u32 s = 0; s < 2; s++) {
+            u32 low = four(v[s]), high = four(v[s] >> 16);
+#pragma unroll
+            for (u32 i = 0; i < 4; i += 2) {
+                u32 pairs = __byte_perm(low, high, i == 0 ? 0x5140u : 0x7362u);
+                a[s][i] = Half<T>::bytes(pairs, 0);
+                a[s][i + 1] = Half<T>::bytes(pairs, 2);
+            }
+        }
+    }
+};
+
+// Nibbles 0 and 4 of v with the bits of UPPER from `high` on top of them, less ZERO, half of all codes: first 128 (bf16) or 1024 (f16) more.
+template <typename T, u32 UPPER, u32 ZERO>
+DEVICE u32 upper_bits(u32 v, u32 high) {
+    constexpr u32 MORE = same_type<T, bf16> ? 0x43004300u : 0x64006400u;
+    u32 r, biased = masked_or<UPPER>(high, masked_or<0x000f000fu>(v, MORE));
+    if constexpr (same_type<T, bf16>) {
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(biased), "r"(0x3f803f80u), "r"(0xc300c300u + ZERO * 0x10001u));
+    } else {
+        asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(biased), "r"(0x64006400u + ZERO * 0x10001u));
+    }
     return r;
 }
 
-template <bool M>
-struct Fives {
-    static constexpr u32 HALF = 256, SCALES = M ? 128 : 96, HALVES = 2;
+template <bool M, typename S = Halves<M>>
+struct Fives : Packed<256, S, 64> {
     static constexpr bool OFFSET = M;
     static constexpr float SHIFT = 16.0f;
     template <typename T>
     static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
         u32 v[2];
         u16 fifths;
-        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(half + lane * 8) : "memory");
-        asm volatile("ld.shared.u16 %0, [%1];" : "=h"(fifths) : "r"(scales + SCALES - 64 + lane * 2) : "memory");
+        load_nibbles(v, half, lane);
+        asm volatile("ld.shared.u16 %0, [%1];" : "=h"(fifths) : "r"(scales + 8 * S::BYTES + lane * 2) : "memory");
         // Bits 0 to 7 and 16 to 23.
         u32 high = __byte_perm(fifths, 0, 0x4140u);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
-            a[i / 4][i % 4] = five_bits<T>(v[i / 4] >> (i % 4 * 4), i < 4 ? high << (4 - i) : high >> (i - 4));
+            u32 at = i < 4 ? high << (4 - i) : high >> (i - 4);
+            a[i / 4][i % 4] = upper_bits<T, 0x00100010u, 16>(v[i / 4] >> (i % 4 * 4), at);
+        }
+    }
+};
+
+// A scale for each step.
+struct Sixes : Packed<256, SignedParts, 128> {
+    static constexpr u32 STEPS = 2;
+    template <typename T>
+    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
+        u32 v[2], high = load4(scales + 8 * SignedParts::BYTES + lane * 4);
+        load_nibbles(v, half, lane);
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            u32 at = i < 2 ? high << (4 - 2 * i) : high >> (2 * i - 4);
+            a[i / 4][i % 4] = upper_bits<T, 0x00300030u, 32>(v[i / 4] >> (i % 4 * 4), at);
+        }
+    }
+};
+
+// Bits of floats whose exponents have fewer bits than those of T, twice: what they are times a power of two
+// is what they stand for. In bf16 multiplied by it, as the products would vanish; f16's are far from that.
+template <typename T, u32 POWER>
+DEVICE u32 grown(u32 v) {
+    if constexpr (same_type<T, f16>) return v;
+    u32 r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(v), "r"(POWER * 0x10001u), "r"(0x80008000u));
+    return r;
+}
+
+// e4m3: its bias is 7, those of f16 and bf16 are 15 and 127.
+struct E4m3 : Packed<512, Singles<1>> {
+    template <typename T>
+    static constexpr float POWER = same_type<T, f16> ? 0x1p8f : 1.0f;
+    template <typename T>
+    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
+        Words v = load16(half + lane * 16);
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            u32 two = __byte_perm(v.w[i / 2], 0, 0x1404u + i % 2 * 0x2020u);
+            u32 size = same_type<T, f16> ? two >> 1 & 0x3f803f80u : two >> 4 & 0x07f007f0u;
+            a[i / 4][i % 4] = grown<T, 0x7b80u>(masked_or<0x80008000u>(two, size)); // 2^120
+        }
+    }
+};
+
+// e2m1: its bias is 1.
+template <typename S, u32 N = 1>
+struct E2m1 : Packed<256, S> {
+    static constexpr u32 STEPS = N;
+    template <typename T>
+    static constexpr float POWER = same_type<T, f16> ? 0x1p14f : 1.0f;
+    template <typename T>
+    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
+        constexpr u32 AT = same_type<T, f16> ? 9 : 6;
+        u32 v[2];
+        load_nibbles(v, half, lane);
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            u32 shift = i % 4 * 4, size = shift < AT ? v[i / 4] << (AT - shift) : v[i / 4] >> (shift - AT);
+            u32 two = masked_or<0x80008000u>(v[i / 4] << (12 - shift), size & (0x00070007u << AT));
+            a[i / 4][i % 4] = grown<T, 0x7e80u>(two); // 2^126
         }
     }
 };
 
 // Where piece i of an eight of rows of x lies: its row is i / 4, its 8 values are i % 4.
 DEVICE u32 place_of_piece(u32 i) { return i / 4 * 64 + (i % 4 ^ i / 8 % 4) * 16; }
+
+// What a chain over codes is multiplied by: the scale, and what codes were too small by.
+template <typename T, typename F>
+DEVICE float scale_of(const typename F::Scale &scale, u32 row, u32 step) {
+    float d = scale.of(row, step);
+    if constexpr (F::template POWER<T> != 1.0f) d = mul(d, F::template POWER<T>);
+    return d;
+}
 
 // ---- A warp's sums ----------------------------------------------------------------------------------------
 
@@ -185,8 +362,7 @@ struct Sums {
     float leaf[MT][NT][4];
     float chain[SCALED ? MT : 1][SCALED ? NT : 1][4];
     float ones[OFFSET ? NT : 1][4];
-    // Two f16 each, of rows g and g + 8.
-    u32 d[MT], m[MT];
+    typename F::Scale scale[MT];
 
     DEVICE void clear_leaf(float zero) {
 #pragma unroll
@@ -230,6 +406,9 @@ struct Sums {
                     Half<T>::mma(SCALED ? chain[SCALED ? i : 0][SCALED ? j : 0] : leaf[i][j], a[s], b[j][2 * s],
                                  b[j][2 * s + 1]);
                 }
+                if constexpr (SCALED) {
+                    if (s + 1 < F::STEPS) join_tile(i, s);
+                }
             }
         }
         if constexpr (OFFSET) {
@@ -244,15 +423,29 @@ struct Sums {
 
     // Scales of a group: those of tile i at `s + i * pitch`.
     DEVICE void scales(u32 s, u32 pitch, u32 lane) {
+        if constexpr (SCALED) {
 #pragma unroll
-        for (u32 i = 0; i < MT; i++) {
-            if constexpr (OFFSET) {
-                asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                             : "=r"(d[i]), "=r"(m[i])
-                             : "r"(s + i * pitch + lane / 4 * 8)
-                             : "memory");
-            } else if constexpr (SCALED) {
-                d[i] = load4(s + i * pitch + lane / 4 * 4);
+            for (u32 i = 0; i < MT; i++) scale[i].load(s + i * pitch + lane / 4 * F::Scale::BYTES);
+        }
+    }
+
+    // The chain of tile i joins the leaf, by the scale of a step.
+    DEVICE void join_tile(u32 i, u32 step) {
+        float by[2] = {scale_of<T, F>(scale[i], 0, step), scale_of<T, F>(scale[i], 1, step)};
+#pragma unroll
+        for (u32 j = 0; j < NT; j++) {
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) {
+                leaf[i][j][e] = madd(by[e / 2], chain[i][j][e], leaf[i][j][e]);
+                chain[i][j][e] = 0.0f;
+            }
+        }
+        if constexpr (OFFSET) {
+            float offset[2] = {madd(F::SHIFT, by[0], scale[i].offset(0)), madd(F::SHIFT, by[1], scale[i].offset(1))};
+#pragma unroll
+            for (u32 j = 0; j < NT; j++) {
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) leaf[i][j][e] = madd(offset[e / 2], ones[j][e], leaf[i][j][e]);
             }
         }
     }
@@ -261,24 +454,11 @@ struct Sums {
     DEVICE void join() {
         if constexpr (SCALED) {
 #pragma unroll
-            for (u32 i = 0; i < MT; i++) {
-                float scale[2] = {widen(f16{(u16)d[i]}), widen(f16{(u16)(d[i] >> 16)})};
+            for (u32 i = 0; i < MT; i++) join_tile(i, F::STEPS - 1);
+            if constexpr (OFFSET) {
 #pragma unroll
-                for (u32 j = 0; j < NT; j++) {
-#pragma unroll
-                    for (u32 e = 0; e < 4; e++) leaf[i][j][e] = madd(scale[e / 2], chain[i][j][e], leaf[i][j][e]);
-                }
-                if constexpr (OFFSET) {
-                    float offset[2] = {madd(F::SHIFT, scale[0], widen(f16{(u16)m[i]})),
-                                       madd(F::SHIFT, scale[1], widen(f16{(u16)(m[i] >> 16)}))};
-#pragma unroll
-                    for (u32 j = 0; j < NT; j++) {
-#pragma unroll
-                        for (u32 e = 0; e < 4; e++) leaf[i][j][e] = madd(offset[e / 2], ones[j][e], leaf[i][j][e]);
-                    }
-                }
+                for (u32 j = 0; j < NT; j++) ones[j][0] = ones[j][1] = ones[j][2] = ones[j][3] = 0.0f;
             }
-            clear_chain();
         }
     }
 };

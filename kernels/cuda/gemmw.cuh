@@ -191,18 +191,13 @@ struct Block {
         }
     }
 
-    // A group's chain, and that of x alone, join the leaf; scales of this warp's tile at `s`.
-    DEVICE void join(float (&leaf)[SUMS], float (&chain)[SUMS], float (&ones)[EIGHTS][4], u32 s) {
-        u32 lane = threadIdx.x % 32, d, m = 0;
-        if constexpr (F::OFFSET) {
-            asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(d), "=r"(m) : "r"(s + lane / 4 * 8) : "memory");
-        } else {
-            d = load4(s + lane / 4 * 4);
-        }
-        float scale[2] = {widen(f16{(u16)d}), widen(f16{(u16)(d >> 16)})};
+    // A group's chain, and that of x alone, join the leaf, by the scales of this warp's tile.
+    DEVICE void join(float (&leaf)[SUMS], float (&chain)[SUMS], float (&ones)[EIGHTS][4], const typename F::Scale &scale, u32 step) {
+        u32 lane = threadIdx.x % 32;
+        float by[2] = {scale_of<T, F>(scale, 0, step), scale_of<T, F>(scale, 1, step)};
 #pragma unroll
         for (u32 i = 0; i < SUMS; i++) {
-            leaf[i] = madd(scale[i % 4 / 2], chain[i], leaf[i]);
+            leaf[i] = madd(by[i % 4 / 2], chain[i], leaf[i]);
             chain[i] = 0.0f;
         }
         if constexpr (F::OFFSET) {
@@ -214,7 +209,7 @@ struct Block {
                 ones[i][0] = ones[i][1] = ones[i][2] = ones[i][3] = 0.0f;
             }
             asm volatile("bar.sync 1, 256;" ::: "memory");
-            float offset[2] = {madd(F::SHIFT, scale[0], widen(f16{(u16)m})), madd(F::SHIFT, scale[1], widen(f16{(u16)(m >> 16)}))};
+            float offset[2] = {madd(F::SHIFT, by[0], scale.offset(0)), madd(F::SHIFT, by[1], scale.offset(1))};
 #pragma unroll
             for (u32 j = 0; j < N / 8; j++) {
                 float two[2];
@@ -249,14 +244,29 @@ struct Block {
             for (u32 h = 0; h < 2; h++) {
                 u32 a[2][4];
                 F::template fragment<T>(a, w + h * F::HALF, s + h * F::SCALES, lane);
+                typename F::Scale scale;
+                if constexpr (F::STEPS > 1) scale.load(s + h * F::SCALES + lane / 4 * F::Scale::BYTES);
                 wgmma_fence();
 #pragma unroll
-                for (u32 i = 0; i < 2; i++) multiply_registers<T, N>(chain, a[i], operand<16, 1024, 1>(x) + (h * 2 + i) * 2);
+                for (u32 i = 0; i < 2; i++) {
+                    multiply_registers<T, N>(chain, a[i], operand<16, 1024, 1>(x) + (h * 2 + i) * 2);
+                    if constexpr (F::STEPS > 1) {
+                        if (i > 0) continue;
+                        wgmma_commit();
+                        wgmma_wait<0>();
+                        settled(chain);
+                        join(leaf, chain, ones, scale, 0);
+                        wgmma_fence();
+                    }
+                }
                 wgmma_commit();
                 if constexpr (F::OFFSET) sum_ones(ones, x, h);
                 wgmma_wait<0>();
                 settled(chain);
-                if (small || (h == 1 && (unit + 1 == next || unit + 1 == end))) join(leaf, chain, ones, s + (small ? h * F::SCALES : 0));
+                if (small || (h == 1 && (unit + 1 == next || unit + 1 == end))) {
+                    if constexpr (F::STEPS == 1) scale.load(s + (small ? h * F::SCALES : 0) + lane / 4 * F::Scale::BYTES);
+                    join(leaf, chain, ones, scale, F::STEPS - 1);
+                }
             }
             if (lane == 0) barrier_arrive(empty + slot * 8);
             next = unit + 1 == next ? next + p.group_units : next;

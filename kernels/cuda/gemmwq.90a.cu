@@ -28,6 +28,7 @@
 // groups of 32 values: 64 rows of 8B's gate and up take 125 us where the weight's bytes take 28. A kernel for
 // 32 rows was slower than gemmq.cu's and is not here.
 #include "gemmw.cuh"
+#include "packed.cuh"
 
 extern __shared__ __align__(1024) u8 memory[];
 
@@ -42,19 +43,8 @@ constexpr u32 STAGES = (N == 128 ? 163840 : 106496) / STAGE_BYTES<F, N>;
         Block<T, F, N, STAGES<F, N>, SPLIT> block(p, shared_address(memory));                                          \
         block.run(reinterpret_cast<float *>(memory + (block.ring - shared_address(memory))));                          \
     }
-#define EACH(T, NAME, ...)                                                                                             \
-    ENTRY(n64_##NAME, T, __VA_ARGS__, 64, 1, 2, )                                                                      \
-    ENTRY(n64_split4_##NAME, T, __VA_ARGS__, 64, 4, 2, __cluster_dims__(4, 1, 1))                                      \
-    ENTRY(n128_##NAME, T, __VA_ARGS__, 128, 1, 1, )
-EACH(bf16, bf16_int8, Bytes<false>)
-EACH(bf16, bf16_int8a, Bytes<true>)
-EACH(bf16, bf16_int4, Nibbles<false>)
-EACH(bf16, bf16_int4a, Nibbles<true>)
-EACH(bf16, bf16_int5, Fives<false>)
-EACH(bf16, bf16_int5a, Fives<true>)
-EACH(f16, f16_int8, Bytes<false>)
-EACH(f16, f16_int8a, Bytes<true>)
-EACH(f16, f16_int4, Nibbles<false>)
-EACH(f16, f16_int4a, Nibbles<true>)
-EACH(f16, f16_int5, Fives<false>)
-EACH(f16, f16_int5a, Fives<true>)
+#define EACH(T, NAME, F, SHORT8, SHORT32)                                                                              \
+    ENTRY(n64_##NAME, T, F, 64, 1, 2, )                                                                                \
+    ENTRY(n64_split4_##NAME, T, F, 64, 4, 2, __cluster_dims__(4, 1, 1))                                                \
+    ENTRY(n128_##NAME, T, F, 128, 1, 1, )
+EACH_PACKED(EACH)

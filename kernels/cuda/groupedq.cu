@@ -6,9 +6,9 @@
 //
 // | entry | block | tile of outputs x slots | ring | registers at most |
 // | --- | --- | --- | --- | --- |
-// | n8 | 8 warps, a leaf each | 16 x 8 | 8 stages of 32 values (nibbles: 6 of 64), 66 to 84 KiB | 80 |
-// | n32 | 4 warps, two leaves each | 32 x 32 | 6 stages of 32 values (nibbles: 4 of 64), 73 to 88 KiB | 208 |
-// | wide | 8 warps of 32 x 32 | 128 x 64 | 4 stages of 64 values, 50 to 68 KiB | 184 |
+// | n8 | 8 warps, a leaf each | 16 x 8 | 8 stages of 32 values (nibbles: 6 of 64), 66 to 90 KiB | 80 |
+// | n32 | 4 warps, two leaves each | 32 x 32 | 6 stages of 32 values (nibbles: 4 of 64), 73 to 92 KiB | 208 |
+// | wide | 8 warps of 32 x 32 | 128 x 64 | 4 stages of 64 values, 50 to 68 KiB | 192 |
 #include "grouped.cuh"
 #include "packed.cuh"
 

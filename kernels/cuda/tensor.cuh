@@ -84,6 +84,11 @@ DEVICE u32 masked_or(u32 v, u32 bits) {
     return r;
 }
 
+template <typename A, typename B>
+constexpr bool same_type = false;
+template <typename A>
+constexpr bool same_type<A, A> = true;
+
 // What depends on the 16-bit type.
 template <typename T>
 struct Half;

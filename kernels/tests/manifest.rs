@@ -141,16 +141,20 @@ fn named() -> BTreeSet<String> {
     }
     for elem in [Elem::F16, Elem::BF16] {
         all.extend(flash::WIDTHS.iter().flat_map(|width| flash::entries(elem, *width, true, true)));
-        for offset in [false, true] {
-            for encoding in [
-                Encoding::Plain,
-                Encoding::Bytes { offset },
-                Encoding::Nibbles { offset },
-                Encoding::FiveBits { offset },
-            ] {
-                all.extend(gemm::entries(encoding, elem).chain(grouped::entries(encoding, elem)));
-                all.extend(gemm::boxed_entries(encoding, elem, gemm::Hopper::All));
-            }
+        let offsets = [false, true].into_iter().flat_map(|offset| {
+            [Encoding::Bytes { offset }, Encoding::Nibbles { offset }, Encoding::FiveBits { offset }]
+        });
+        let others = [Encoding::Plain, Encoding::E4m3, Encoding::E2m1, Encoding::Mx, Encoding::Places];
+        let large = [
+            Encoding::LargePlaces,
+            Encoding::LargeThreeBits,
+            Encoding::LargeFourBits,
+            Encoding::LargeFiveBits,
+            Encoding::LargeSixBits,
+        ];
+        for encoding in offsets.chain(others).chain(large) {
+            all.extend(gemm::entries(encoding, elem).chain(grouped::entries(encoding, elem)));
+            all.extend(gemm::boxed_entries(encoding, elem, gemm::Hopper::All));
         }
     }
     all
@@ -167,6 +171,7 @@ fn every_entry_has_a_launch_that_names_it_and_no_other_is_named() {
     assert_eq!(grouped::name(Encoding::Plain, Elem::BF16), "grouped_*_bf16");
     assert_eq!(grouped::name(Encoding::Bytes { offset: false }, Elem::F16), "groupedq_*_f16_int8");
     assert_eq!(gemm::name(Encoding::FiveBits { offset: true }, Elem::BF16), "gemmq_*_bf16_int5a");
+    assert_eq!(gemm::name(Encoding::LargeSixBits, Elem::F16), "gemmq_*_f16_q6_k");
 }
 
 /// Shared memory of a launch, dynamic and static, on the worst architecture.

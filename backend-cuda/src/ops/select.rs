@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::ops::coverage;
     use engraft_core::backend::Coverage;
-    use engraft_core::mem::{Block, Float, KvFormat};
+    use engraft_core::mem::{Block, Float, GroupBits, Groups, KvFormat};
     use engraft_core::ops::{AttentionOpKind, KvOpKind};
 
     /// Hopper, and what consumers' cards have (compute capabilities 8.6, 8.9 and 12.0).
@@ -282,7 +282,12 @@ mod tests {
         assert_eq!(name(LARGE, bf16), "grouped_*_bf16");
         assert_eq!(name(fast, bf16), "grouped_*_bf16");
         assert_eq!(name(SMALL, WeightFormat::Block(Block::Q8_0)), "groupedq_*_bf16_int8");
-        assert_eq!(name(LARGE, WeightFormat::Block(Block::Q4K)), "moe_linear*_q4_k");
+        assert_eq!(name(LARGE, WeightFormat::Block(Block::Q4K)), "groupedq_*_bf16_q4_k");
+        assert_eq!(
+            name(LARGE, WeightFormat::Group(Groups::floats(GroupBits::Mx, 32))),
+            "groupedq_*_bf16_mxfp4"
+        );
+        assert_eq!(name(LARGE, WeightFormat::Block(Block::Q2K)), "moe_linear*_q2_k");
         assert_eq!(name(Terms { mode: Mode::Reference, ..LARGE }, bf16), "moe_linear*_bf16");
         let rank = Signature { weight: Some(bf16), out: Float::F32, ..plain };
         assert_eq!(shown(LARGE, &Signature { part: SumPart::Units, ..rank }), "grouped_*_bf16");
@@ -393,6 +398,29 @@ mod tests {
         assert_eq!(of(LinearOpKind::GatedLinear, both, bf16), "gemm_*_bf16");
         assert_eq!(name(fast, WeightFormat::Block(Block::Q8_0)), "gemmq_*_bf16_int8 | gemmwq_*_bf16_int8");
         assert_eq!(name(LARGE, WeightFormat::Block(Block::Q5_1)), "gemmq_*_bf16_int5a | gemmwq_*_bf16_int5a");
+        for (block, encoding) in [
+            (Block::Iq4Nl, "iq4_nl"),
+            (Block::Iq4Xs, "iq4_xs"),
+            (Block::Q3K, "q3_k"),
+            (Block::Q4K, "q4_k"),
+            (Block::Q5K, "q5_k"),
+            (Block::Q6K, "q6_k"),
+        ] {
+            let wide = Signature { inner: 512, ..Signature::new(LINEAR, Float::F16, 512, 128) };
+            let both = format!("gemmq_*_f16_{encoding} | gemmwq_*_f16_{encoding}");
+            assert_eq!(shown(LARGE, &Signature { weight: Some(WeightFormat::Block(block)), ..wide }), both);
+        }
+        for (bits, size, kernel) in [
+            (GroupBits::E4m3, 0, "gemmq_*_bf16_fp8 | gemmwq_*_bf16_fp8"),
+            (GroupBits::E4m3, 128, "gemmq_*_bf16_fp8 | gemmwq_*_bf16_fp8"),
+            (GroupBits::E2m1, 16, "gemmq_*_bf16_fp4 | gemmwq_*_bf16_fp4"),
+            (GroupBits::E2m1, 32, "linear_strict*_fp4"),
+            (GroupBits::Mx, 32, "gemmq_*_bf16_mxfp4 | gemmwq_*_bf16_mxfp4"),
+            (GroupBits::Nf4, 64, "linear_strict*_nf4"),
+            (GroupBits::E5m2, 0, "linear_strict*_fp8_e5m2"),
+        ] {
+            assert_eq!(name(LARGE, WeightFormat::Group(Groups::floats(bits, size))), kernel);
+        }
         let older = Terms { hopper: false, ..fast };
         assert_eq!(name(older, WeightFormat::Block(Block::Q5_1)), "gemmq_*_bf16_int5a");
         for op in [PAGED, DENSE] {

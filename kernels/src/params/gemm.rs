@@ -91,18 +91,35 @@ const ACT: u32 = 1;
 const ADD: u32 = 2;
 const GATE: u32 = 3;
 
+/// The encodings by number, and their names in entries.
+const ENCODINGS: [(Encoding, &str); 16] = [
+    (Encoding::Plain, ""),
+    (Encoding::Bytes { offset: false }, "int8"),
+    (Encoding::Bytes { offset: true }, "int8a"),
+    (Encoding::Nibbles { offset: false }, "int4"),
+    (Encoding::Nibbles { offset: true }, "int4a"),
+    (Encoding::FiveBits { offset: false }, "int5"),
+    (Encoding::FiveBits { offset: true }, "int5a"),
+    (Encoding::E4m3, "fp8"),
+    (Encoding::E2m1, "fp4"),
+    (Encoding::Mx, "mxfp4"),
+    (Encoding::Places, "iq4_nl"),
+    (Encoding::LargePlaces, "iq4_xs"),
+    (Encoding::LargeThreeBits, "q3_k"),
+    (Encoding::LargeFourBits, "q4_k"),
+    (Encoding::LargeFiveBits, "q5_k"),
+    (Encoding::LargeSixBits, "q6_k"),
+];
+
 /// Number of an encoding, as `launch` reads it.
-pub(super) const fn number(encoding: Encoding) -> u32 {
-    match encoding {
-        Encoding::Plain => 0,
-        Encoding::Bytes { offset } => 1 + offset as u32,
-        Encoding::Nibbles { offset } => 3 + offset as u32,
-        Encoding::FiveBits { offset } => 5 + offset as u32,
-    }
+pub(super) fn number(encoding: Encoding) -> u32 {
+    ENCODINGS.iter().position(|(other, _)| *other == encoding).unwrap_or(0) as u32
 }
 
-/// Names of the encodings in entries.
-const NAMES: [&str; 7] = ["", "int8", "int8a", "int4", "int4a", "int5", "int5a"];
+/// The encoding of a number, and its name.
+fn numbered(encoding: u32) -> (Encoding, &'static str) {
+    ENCODINGS.get(encoding as usize).copied().unwrap_or(ENCODINGS[0])
+}
 
 /// Whether there is a kernel for x and outputs of these types, a weight `[n, k]` of this format, with groups
 /// of `group` values (0: a row; only own formats), for every number of rows. Rows of x may begin anywhere;
@@ -148,7 +165,7 @@ fn entry(encoding: u32, tiling: &str, elem: Elem) -> String {
 pub(super) fn entry_of([plain, packed]: [&str; 2], encoding: u32, tiling: &str, elem: Elem) -> String {
     match encoding {
         0 => format!("{plain}_{tiling}_{}", elem.name()),
-        encoding => format!("{packed}_{tiling}_{}_{}", elem.name(), NAMES[encoding.min(6) as usize]),
+        encoding => format!("{packed}_{tiling}_{}_{}", elem.name(), numbered(encoding).1),
     }
 }
 
@@ -217,7 +234,7 @@ impl BoxTile {
         let split = if self.split > 1 { format!("_split{}", self.split) } else { String::new() };
         match encoding {
             0 => format!("gemmw_n{}{split}_{}", self.rows, elem.name()),
-            _ => format!("gemmwq_n{}{split}_{}_{}", self.rows, elem.name(), NAMES[encoding.min(6) as usize]),
+            _ => format!("gemmwq_n{}{split}_{}_{}", self.rows, elem.name(), numbered(encoding).1),
         }
     }
 
@@ -241,16 +258,10 @@ impl BoxTile {
 
 /// Bytes of 32 values in a tile, of a group's scales in a tile; halves of a stage of the kernels for few
 /// rows.
-const fn bytes_of(encoding: u32) -> (u32, u32, u32) {
-    match encoding {
-        0 => (1024, 0, 1),
-        1 => (512, 32, 1),
-        2 => (512, 64, 1),
-        3 => (256, 32, 2),
-        4 => (256, 64, 2),
-        5 => (256, 96, 2),
-        _ => (256, 128, 2),
-    }
+fn bytes_of(encoding: u32) -> (u32, u32, u32) {
+    let encoding = numbered(encoding).0;
+    let halves = if encoding.in_nibbles() { 2 } else { 1 };
+    (encoding.unit_bytes() as u32 / 2, encoding.scale_bytes() as u32, halves)
 }
 
 /// The entries of Hopper's kernels for weights of this encoding.
@@ -268,7 +279,7 @@ pub fn boxed_entries(encoding: Encoding, elem: Elem, hopper: Hopper) -> impl Ite
 pub fn boxed_name(encoding: Encoding, elem: Elem) -> String {
     match number(encoding) {
         0 => format!("gemmw_*_{}", elem.name()),
-        encoding => format!("gemmwq_*_{}_{}", elem.name(), NAMES[encoding as usize]),
+        encoding => format!("gemmwq_*_{}_{}", elem.name(), numbered(encoding).1),
     }
 }
 

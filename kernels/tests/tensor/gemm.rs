@@ -1,7 +1,7 @@
 //! Matmuls: near f64, the same bits for every number of rows.
 
 use crate::machine::{Device, Dice, Type, U, schedules};
-use crate::weights::{Weight, random};
+use crate::weights::{Weight, random, whole};
 use engraft_kernels::file_rows::FileRows;
 use engraft_kernels::params::gemm::{Gemm, Sum, Then, leaves, supports};
 use engraft_kernels::params::{Activation, Format, MatView};
@@ -173,7 +173,7 @@ impl Case {
 }
 
 /// Every format with a group size of each kind.
-pub const QUANTIZED: [(Format, usize); 13] = [
+pub const QUANTIZED: [(Format, usize); 24] = [
     (Format::Q8_0, 0),
     (Format::Q4_0, 0),
     (Format::Q4_1, 0),
@@ -187,7 +187,23 @@ pub const QUANTIZED: [(Format, usize); 13] = [
     (Format::Int4, 0),
     (Format::Int4a, 32),
     (Format::Int4a, 192),
+    (Format::Fp8, 128),
+    (Format::Fp8, 32),
+    (Format::Fp8, 0),
+    (Format::Fp4, 16),
+    (Format::Mxfp4, 32),
+    (Format::Iq4Nl, 0),
+    (Format::Iq4Xs, 0),
+    (Format::Q3K, 0),
+    (Format::Q4K, 0),
+    (Format::Q5K, 0),
+    (Format::Q6K, 0),
 ];
+
+/// Each of them with both types.
+pub fn of_both_types() -> impl Iterator<Item = ((Format, usize), Type)> {
+    QUANTIZED.into_iter().flat_map(|format| [Type::Bf16, Type::F16].map(|ty| (format, ty)))
+}
 
 /// All kernels of a case give the bits of the first under all schedules, near f64.
 pub fn all_kernels(mut case: Case, kernels: usize) {
@@ -218,12 +234,8 @@ fn all_kernels_give_the_same_bits_near_f64() {
 
 #[test]
 fn quantized_kernels_give_the_same_bits_near_f64() {
-    let by_turn = QUANTIZED.into_iter().zip([Type::Bf16, Type::F16].into_iter().cycle());
-    // Five bits stand there once each: the other type next to it.
-    let other = [((Format::Q5_0, 0), Type::Bf16), ((Format::Q5_1, 0), Type::F16)];
-    for ((format, group), ty) in some(by_turn.chain(other)) {
-        let blocks = supports(ty.elem(), ty.elem(), format, group, 40, 587, false).is_err();
-        let k = if blocks { 608 } else { 587 };
+    for ((format, group), ty) in some(of_both_types()) {
+        let k = 587usize.next_multiple_of(whole(format));
         all_kernels(case(ty, format, group, 19, 40, k), 3);
     }
 }
@@ -232,7 +244,7 @@ fn quantized_kernels_give_the_same_bits_near_f64() {
 fn quantized_kernels_of_both_types() {
     for (format, group) in QUANTIZED {
         for ty in [Type::Bf16, Type::F16] {
-            let mut case = case(ty, format, group, 3, 18, 96);
+            let mut case = case(ty, format, group, 3, 18, 96usize.next_multiple_of(whole(format)));
             (case.gated, case.then, case.out) = (true, Then::Gate(Activation::SILU), Type::F32);
             case.check(&case.run(0..3, &schedules()[0]));
         }
@@ -327,4 +339,24 @@ fn what_cannot_be_taken_is_refused_with_a_reason() {
     assert!(why(half, half, Format::Q6K, 256).contains("K-quants"));
     assert!(why(half, half, Format::F16, (1 << 24) + 1).contains("2^24"));
     assert!(supports(half, full, Format::F16, 0, 32, 64, false).is_ok());
+}
+
+/// Scales of MXFP4 from the smallest on, which is 2^-127 and not zero, to the largest that files may have.
+#[test]
+fn powers_of_two_of_every_size() {
+    for ty in [Type::Bf16, Type::F16] {
+        for byte in [0u8, 1, 27, 126, 227] {
+            let mut case = case(ty, Format::Mxfp4, 32, 3, 16, 64);
+            (case.out, case.gap) = (Type::F32, 0);
+            case.x.fill(1.0);
+            // 64 codes of 2 each.
+            case.w.file.chunks_mut(17).for_each(|group| {
+                group.fill(0x44);
+                group[0] = byte;
+            });
+            let want = 2f32.powi(7 + i32::from(byte) - 127);
+            let got = case.run(0..3, &schedules()[0]);
+            assert!(got.iter().all(|v| *v == want), "{ty:?}, {byte}: {got:?}, not {want:e}");
+        }
+    }
 }

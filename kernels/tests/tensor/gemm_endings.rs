@@ -3,6 +3,7 @@
 
 use crate::gemm::{Case, case, of, unlike};
 use crate::machine::{Device, Type, schedules};
+use crate::weights::whole;
 use crate::wide::run_boxed;
 use engraft_core::math::{self, FusedMadd as F};
 use engraft_kernels::params::gemm::{Gemm, Sum, Then};
@@ -28,7 +29,7 @@ const ACTS: [Known; 10] = [
 ];
 
 /// The formats of every encoding, one for each way of laying out groups.
-pub const FORMATS: [(Format, usize); 10] = [
+pub const FORMATS: [(Format, usize); 20] = [
     (Format::Q8_0, 0),
     (Format::Int8, 128),
     (Format::Int8a, 32),
@@ -39,6 +40,16 @@ pub const FORMATS: [(Format, usize); 10] = [
     (Format::Int4a, 128),
     (Format::Q5_0, 0),
     (Format::Q5_1, 0),
+    (Format::Fp8, 128),
+    (Format::Fp8, 32),
+    (Format::Fp4, 16),
+    (Format::Mxfp4, 32),
+    (Format::Iq4Nl, 0),
+    (Format::Iq4Xs, 0),
+    (Format::Q3K, 0),
+    (Format::Q4K, 0),
+    (Format::Q5K, 0),
+    (Format::Q6K, 0),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -224,7 +235,8 @@ fn every_ending_of_every_kernel_of_plain_weights() {
 fn packed(ty: Type) {
     let kernels: Vec<Kernel> = (0..3).map(Kernel::Plain).chain((0..3).map(Kernel::Boxed)).collect();
     for format in FORMATS {
-        prove(ty, format, PACKED_K, Kernel::Plain(0), &kernels);
+        let k = PACKED_K.next_multiple_of(whole(format.0));
+        prove(ty, format, k, Kernel::Plain(0), &kernels);
     }
 }
 

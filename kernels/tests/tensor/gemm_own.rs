@@ -4,8 +4,9 @@
 
 use crate::gemm::{Case, case, of};
 use crate::gemm_endings::{FORMATS, Kernel};
-use crate::gemm_rings::{PACKED, PACKED_BOXED, PLAIN, PLAIN_BOXED, in_blocks, kernels};
+use crate::gemm_rings::{PACKED, PACKED_BOXED, PLAIN, PLAIN_BOXED, kernels};
 use crate::machine::Type;
+use crate::weights::whole;
 use engraft_kernels::params::gemm::Sum;
 use engraft_kernels::params::{Format, Leaves};
 use sample::some;
@@ -13,32 +14,52 @@ use sample::some;
 const N: usize = 18;
 const K: usize = 64;
 
-/// Rows of zeros, and weights without one that is positive.
+/// Rows of zeros, and weights without one that is positive: signs of plain weights, else of scales and offsets,
+/// as codes cannot turn those where x is zero.
 fn zeros(ty: Type, (format, group): (Format, usize)) -> Case {
-    let mut case = case(ty, format, group, 9, N, K);
+    let k = K.next_multiple_of(whole(format));
+    let mut case = case(ty, format, group, 9, N, k);
     case.out = Type::F32;
     case.x.fill(0.0);
-    let signs: &[usize] = match format {
-        _ if format == of(ty) => &[1],
-        Format::Q4_1 | Format::Q5_1 | Format::Int4a | Format::Int8a => &[1, 3],
-        _ => &[1],
-    };
     let stored = match format {
         _ if format == of(ty) => 1,
-        _ if in_blocks(format) => 32,
-        _ => group.min(K),
+        _ if whole(format) > 1 => whole(format),
+        _ => group.min(k),
     };
-    // Signs of weights, or of their scales and offsets, which codes cannot turn where x is zero.
-    let bytes = case.w.file.len() / (N * K / stored);
+    let bytes = case.w.file.len() / (N * k / stored);
     for stored in case.w.file.chunks_mut(bytes) {
-        signs.iter().for_each(|at| stored[*at] |= 0x80);
+        match format {
+            Format::Q4_1 | Format::Q5_1 | Format::Int4a | Format::Int8a => {
+                [1, 3].map(|at| stored[at] |= 0x80)
+            }
+            Format::Fp8 | Format::Fp4 => [3, 3].map(|at| stored[at] |= 0x80),
+            // A minimum is subtracted.
+            Format::Q4K | Format::Q5K => {
+                stored[3] &= 0x7f;
+                [1, 1].map(|at| stored[at] |= 0x80)
+            }
+            // Of whole numbers that `d` is multiplied by: below 0, or with 32 subtracted.
+            Format::Q6K => {
+                stored[192..208].iter_mut().for_each(|s| *s |= 0x80);
+                [209, 209].map(|at| stored[at] &= 0x7f)
+            }
+            Format::Q3K => {
+                stored[104..108].fill(0);
+                [109, 109].map(|at| stored[at] &= 0x7f)
+            }
+            Format::Iq4Xs => {
+                stored[2..4].fill(0);
+                [1, 1].map(|at| stored[at] &= 0x7f)
+            }
+            _ => [1, 1].map(|at| stored[at] |= 0x80),
+        };
     }
     case
 }
 
 /// All columns in leaf `full`, while leaf `own` is this rank's, or none.
 fn prove(case: &mut Case, full: usize, own: Option<usize>, kernels: &[(Kernel, usize)]) {
-    let bounds = std::array::from_fn(|leaf| if leaf > full { K as u32 } else { 0 });
+    let bounds = std::array::from_fn(|leaf| if leaf > full { case.w.k as u32 } else { 0 });
     case.sum = Sum::shared(&Leaves::new(bounds, |leaf| Some(leaf) == own)).unwrap();
     let want = if own.is_some() { 0.0f32 } else { -0.0 };
     for (kernel, _) in kernels {
@@ -68,7 +89,9 @@ fn every_kernel_of_plain_weights() {
 #[test]
 fn every_kernel_of_packed_weights() {
     for ty in [Type::Bf16, Type::F16] {
-        for (i, format) in some(FORMATS.into_iter().enumerate()) {
+        // Powers of two have no sign: x alone decides that of a sum.
+        let signed = FORMATS.into_iter().filter(|(format, _)| *format != Format::Mxfp4);
+        for (i, format) in some(signed.enumerate()) {
             let mut case = zeros(ty, format);
             for own in [None, Some(i % 8), Some((i + 5) % 8)] {
                 prove(&mut case, i % 8, own, &kernels(&PACKED, &PACKED_BOXED));

@@ -1,6 +1,8 @@
 //! Weights in file layout for the tests, and what they stand for.
 
 use crate::machine::{Dice, Type};
+use engraft_core::mem::{Block, GroupBits, Groups};
+use engraft_core::quant;
 use engraft_kernels::params::Format;
 use half::f16;
 
@@ -29,8 +31,29 @@ fn about(format: Format) -> (u32, bool, bool) {
     }
 }
 
+/// Values that rows are multiples of.
+pub fn whole(format: Format) -> usize {
+    match format {
+        Format::Q8_0 | Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1 | Format::Iq4Nl => 32,
+        Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K | Format::Iq4Xs => 256,
+        _ => 1,
+    }
+}
+
 /// Random codes and scales; `group` 0 is a row.
 pub fn random(format: Format, group: usize, n: usize, k: usize, dice: &mut Dice) -> Weight {
+    match format {
+        Format::Iq4Nl => return large(format, Block::Iq4Nl, n, k, dice),
+        Format::Iq4Xs => return large(format, Block::Iq4Xs, n, k, dice),
+        Format::Q3K => return large(format, Block::Q3K, n, k, dice),
+        Format::Q4K => return large(format, Block::Q4K, n, k, dice),
+        Format::Q5K => return large(format, Block::Q5K, n, k, dice),
+        Format::Q6K => return large(format, Block::Q6K, n, k, dice),
+        Format::Fp8 => return floats(format, (GroupBits::E4m3, group), n, k, dice),
+        Format::Fp4 => return floats(format, (GroupBits::E2m1, group), n, k, dice),
+        Format::Mxfp4 => return floats(format, (GroupBits::Mx, group), n, k, dice),
+        _ => {}
+    }
     let mut w = Weight { format, group, n, k, file: Vec::new(), values: Vec::new() };
     let (bits, offset, split) = about(format);
     if bits == 16 {
@@ -41,7 +64,7 @@ pub fn random(format: Format, group: usize, n: usize, k: usize, dice: &mut Dice)
         return w;
     }
     let size = match format {
-        Format::Q8_0 | Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1 => 32,
+        _ if whole(format) == 32 => 32,
         _ if group == 0 => k,
         _ => group,
     };
@@ -51,6 +74,52 @@ pub fn random(format: Format, group: usize, n: usize, k: usize, dice: &mut Dice)
         }
     }
     w
+}
+
+/// K-quants and places in IQ4's table: all bytes are random but for the f16 scales.
+fn large(format: Format, of: Block, n: usize, k: usize, dice: &mut Dice) -> Weight {
+    let mut file: Vec<u8> = (0..n * k / of.values() * of.bytes()).map(|_| dice.bits() as u8).collect();
+    for raw in file.chunks_mut(of.bytes()) {
+        let at = match of {
+            Block::Q3K => [108, 108],
+            Block::Q6K => [208, 208],
+            Block::Q4K | Block::Q5K => [2, 0],
+            _ => [0, 0],
+        };
+        for (at, size) in at.into_iter().zip([64.0, 512.0]) {
+            raw[at..at + 2].copy_from_slice(&f16::from_f32(dice.unit() / size).to_le_bytes());
+        }
+    }
+    let mut values = vec![0.0; n * k];
+    quant::block::decode(of, &file, &mut values);
+    Weight { format, group: 0, n, k, file, values: values.into_iter().map(f64::from).collect() }
+}
+
+/// Small floats: all codes but e4m3's NaN, scales of 24 significant bits, or powers of two.
+fn floats(format: Format, (bits, group): (GroupBits, usize), n: usize, k: usize, dice: &mut Dice) -> Weight {
+    let groups = Groups::floats(bits, group as u32);
+    let mut file = Vec::new();
+    for (_, first) in (0..n).flat_map(|row| (0..k).step_by(groups.group(k)).map(move |at| (row, at))) {
+        match format {
+            Format::Mxfp4 => file.push(if dice.bits() % 9 == 0 { 0 } else { 116 + (dice.bits() % 12) as u8 }),
+            Format::Fp8 => file.extend((dice.unit() / 300.0).to_le_bytes()),
+            _ => file.extend(dice.unit().to_le_bytes()),
+        }
+        let values = groups.group(k).min(k - first);
+        for i in 0..if format == Format::Fp8 { values } else { values.div_ceil(2) } {
+            let code = dice.bits() as u8;
+            // Nibbles beyond a row's end are zero.
+            let last = format != Format::Fp8 && 2 * i + 1 == values;
+            file.push(if last {
+                code & 15
+            } else {
+                code & if code & 127 == 127 && format == Format::Fp8 { 0xfe } else { 0xff }
+            });
+        }
+    }
+    let mut values = vec![0.0; n * k];
+    quant::group::decode(groups, k, &file, &mut values);
+    Weight { format, group, n, k, file, values: values.into_iter().map(f64::from).collect() }
 }
 
 fn random_group(w: &mut Weight, values: usize, bits: u32, offset: bool, split: bool, dice: &mut Dice) {

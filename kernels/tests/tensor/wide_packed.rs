@@ -3,6 +3,7 @@
 
 use crate::gemm::{QUANTIZED, case};
 use crate::machine::Type;
+use crate::weights::whole;
 use crate::wide::prove;
 use engraft_kernels::params::gemm::{Sum, Then};
 use engraft_kernels::params::{Activation, Format};
@@ -15,9 +16,9 @@ const KERNELS: usize = 3;
 fn every_format_by_every_kernel() {
     for (i, (format, group)) in some(QUANTIZED.into_iter().enumerate()) {
         // Columns of whole blocks, more than the last tile's outputs, rows that end inside a tile.
-        let (rows, n, k) = [(9, 150, 288), (33, 40, 7 * 64 + 32), (70, 130, 1088)][i % 3];
+        let (rows, n, k) = [(9, 150, 288usize), (33, 40, 7 * 64 + 32), (70, 130, 1088)][i % 3];
         let ty = if i % 2 == 0 { Type::Bf16 } else { Type::F16 };
-        let mut case = case(ty, format, group, rows, n, k);
+        let mut case = case(ty, format, group, rows, n, k.next_multiple_of(whole(format)));
         // f32 shows every bit of a sum.
         case.out = Type::F32;
         (0..KERNELS).for_each(|choice| prove(&case, choice));
@@ -36,7 +37,14 @@ fn both_types_decode_alike() {
 #[test]
 fn groups_across_leaves_and_rings_that_go_round() {
     // 30 units in leaves of 4 and 3: groups of 3 units end inside leaves, and leaves inside groups.
-    let formats = [(Format::Int4a, 192), (Format::Int8, 192), (Format::Int8a, 0), (Format::Q4_0, 0)];
+    let formats = [
+        (Format::Int4a, 192),
+        (Format::Int8, 192),
+        (Format::Int8a, 0),
+        (Format::Q4_0, 0),
+        (Format::Fp8, 192),
+        (Format::Fp4, 16),
+    ];
     for (format, group) in some(formats) {
         let mut case = case(Type::Bf16, format, group, 20, 24, 30 * 64);
         (case.skip, case.pitch, case.out) = (8, case.pitch + 24, Type::F32);

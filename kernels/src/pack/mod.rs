@@ -13,6 +13,9 @@
 //! `r / 8 + 2 (i / 8 % 2)`, and there to the low (`i` even) or high part. In a gated weight, rows 0..8 of a
 //! tile are gate rows, rows 8..16 the up rows of the same numbers.
 
+mod file;
+mod large;
+
 use crate::file_rows::FileRows;
 use crate::params::Format;
 use std::ops::Range;
@@ -23,8 +26,6 @@ pub const TILE: usize = 16;
 pub const UNIT: usize = 64;
 /// Values along k of a half.
 const HALF: usize = 32;
-/// Bytes of fifth bits before a block's nibbles in a file.
-const FIFTHS: usize = 4;
 
 /// What the kernels multiply from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,6 +47,24 @@ pub enum Encoding {
         /// `d q + m` instead of `d (q - 16)`.
         offset: bool,
     },
+    /// Bytes of floats with a f32 scale per group.
+    E4m3,
+    /// Nibbles of floats with a f32 scale for every 16 values.
+    E2m1,
+    /// Nibbles of floats with a power of two for every 32 values.
+    Mx,
+    /// Nibbles, places in IQ4's table, every 32 of which have `d table[q]`.
+    Places,
+    /// The same with `(d s) table[q]`.
+    LargePlaces,
+    /// Nibbles of three bits, every 16 of which have `(d s) (q - 4)`.
+    LargeThreeBits,
+    /// Nibbles, every 32 of which have `(d s) q - (e t)`.
+    LargeFourBits,
+    /// The same with fifth bits.
+    LargeFiveBits,
+    /// Nibbles and two bits more, every 16 of which have `(d s) (q - 32)`.
+    LargeSixBits,
 }
 
 impl Encoding {
@@ -53,24 +72,75 @@ impl Encoding {
     pub const fn unit_bytes(self) -> usize {
         match self {
             Encoding::Plain => 2 * TILE * UNIT,
-            Encoding::Bytes { .. } => TILE * UNIT,
-            Encoding::Nibbles { .. } | Encoding::FiveBits { .. } => TILE * UNIT / 2,
+            _ if self.in_nibbles() => TILE * UNIT / 2,
+            _ => TILE * UNIT,
         }
     }
 
-    /// Bytes of a tile's scales of one group, fifth bits included.
-    pub const fn scale_bytes(self) -> usize {
-        TILE * self.head() + if let Encoding::FiveBits { .. } = self { TILE * HALF / 8 } else { 0 }
+    /// Whether codes, or their lower bits, are nibbles.
+    pub(crate) const fn in_nibbles(self) -> bool {
+        !matches!(self, Encoding::Plain | Encoding::Bytes { .. } | Encoding::E4m3)
     }
 
-    /// Bytes of a group's scale and offset in a file: they stand before its codes.
+    /// Whether a file has blocks of 256 values.
+    const fn is_large(self) -> bool {
+        use Encoding::{LargeFiveBits, LargeFourBits, LargePlaces, LargeSixBits, LargeThreeBits};
+        matches!(self, LargePlaces | LargeThreeBits | LargeFourBits | LargeFiveBits | LargeSixBits)
+    }
+
+    /// Bits of a code above its nibble.
+    const fn upper_bits(self) -> usize {
+        match self {
+            Encoding::FiveBits { .. } | Encoding::LargeFiveBits => 1,
+            Encoding::LargeSixBits => 2,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of a tile's scales of one group, upper bits of codes included.
+    pub const fn scale_bytes(self) -> usize {
+        TILE * self.head() + TILE * HALF * self.upper_bits() / 8
+    }
+
+    /// Bytes of the numbers of a row's group.
     const fn head(self) -> usize {
         match self {
             Encoding::Plain => 0,
             Encoding::Bytes { offset } | Encoding::Nibbles { offset } | Encoding::FiveBits { offset } => {
                 2 + 2 * offset as usize
             }
+            Encoding::Mx | Encoding::Places => 2,
+            Encoding::E4m3 | Encoding::LargePlaces | Encoding::LargeThreeBits | Encoding::LargeSixBits => 4,
+            Encoding::LargeFourBits | Encoding::LargeFiveBits => 6,
+            Encoding::E2m1 => 8,
         }
+    }
+
+    /// What the kernels take of a format: of `group` values a group.
+    fn of(format: Format, group: usize) -> Result<Self, &'static str> {
+        Ok(match format {
+            Format::F16 | Format::Bf16 => Encoding::Plain,
+            Format::Q8_0 | Format::Int8 => Encoding::Bytes { offset: false },
+            Format::Int8a => Encoding::Bytes { offset: true },
+            Format::Q4_0 | Format::Int4 => Encoding::Nibbles { offset: false },
+            Format::Q4_1 | Format::Int4a => Encoding::Nibbles { offset: true },
+            Format::Q5_0 => Encoding::FiveBits { offset: false },
+            Format::Q5_1 => Encoding::FiveBits { offset: true },
+            Format::Fp8 => Encoding::E4m3,
+            Format::Fp4 if group == HALF / 2 => Encoding::E2m1,
+            Format::Mxfp4 => Encoding::Mx,
+            Format::Iq4Nl => Encoding::Places,
+            Format::Iq4Xs => Encoding::LargePlaces,
+            Format::Q3K => Encoding::LargeThreeBits,
+            Format::Q4K => Encoding::LargeFourBits,
+            Format::Q5K => Encoding::LargeFiveBits,
+            Format::Q6K => Encoding::LargeSixBits,
+            Format::F32 => return Err("f32 weights have no tensor-core layout"),
+            Format::Fp4 => return Err("fp4 has a tensor-core kernel for groups of 16 alone"),
+            Format::Fp8E5m2 | Format::Fp6 => return Err("e5m2 and e3m2 have no tensor-core kernel"),
+            Format::Nf4 => return Err("NF4's values have more bits than tensor cores multiply"),
+            Format::Q2K => return Err("minima of 16 values have no tensor-core kernel"),
+        })
     }
 }
 
@@ -87,10 +157,10 @@ pub struct Layout {
     pub k: usize,
     /// Whether gate and up rows share tiles.
     pub gated: bool,
-    /// Values of a group in the file; 0 for plain elements.
+    /// Values of a group; 0 for plain elements.
     pub group: usize,
-    /// Nibble `j` of a file's byte is value `2 j`, `2 j + 1` (own groups) or `j`, `j + 16` (GGUF).
-    split_nibbles: bool,
+    /// How the file has it.
+    format: Format,
 }
 
 impl Layout {
@@ -100,23 +170,14 @@ impl Layout {
     /// # Errors
     /// A format that has no packed layout, and why.
     pub fn of(format: Format, group: usize, n: usize, k: usize, gated: bool) -> Result<Layout, &'static str> {
-        let encoding = match format {
-            Format::F16 | Format::Bf16 => Encoding::Plain,
-            Format::Q8_0 | Format::Int8 => Encoding::Bytes { offset: false },
-            Format::Int8a => Encoding::Bytes { offset: true },
-            Format::Q4_0 | Format::Int4 => Encoding::Nibbles { offset: false },
-            Format::Q4_1 | Format::Int4a => Encoding::Nibbles { offset: true },
-            Format::Q5_0 => Encoding::FiveBits { offset: false },
-            Format::Q5_1 => Encoding::FiveBits { offset: true },
-            Format::F32 => return Err("f32 weights have no tensor-core layout"),
-            Format::Fp8 | Format::Fp8E5m2 | Format::Fp6 | Format::Fp4 | Format::Mxfp4 | Format::Nf4 => {
-                return Err("groups of small floats have no tensor-core kernel");
-            }
-            Format::Iq4Nl | Format::Iq4Xs => return Err("codes of a table have no tensor-core kernel"),
-            _ => return Err("K-quants have no tensor-core kernel"),
+        let encoding = Encoding::of(format, group)?;
+        let own = matches!(format, Format::Int8 | Format::Int8a | Format::Int4 | Format::Int4a | Format::Fp8);
+        let whole = match encoding {
+            Encoding::Plain | Encoding::E4m3 | Encoding::E2m1 | Encoding::Mx => 1,
+            encoding if encoding.is_large() => large::VALUES,
+            _ if own => 1,
+            _ => HALF,
         };
-        let split_nibbles = matches!(format, Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1);
-        let own = matches!(format, Format::Int8 | Format::Int8a | Format::Int4 | Format::Int4a);
         let group = match encoding {
             Encoding::Plain => 0,
             _ if !own => HALF,
@@ -126,11 +187,11 @@ impl Layout {
         match () {
             _ if k == 0 || n == 0 => Err("the weight is empty"),
             _ if gated && !n.is_multiple_of(2) => Err("a gated weight has as many gate as up rows"),
-            _ if !own && group > 0 && !k.is_multiple_of(HALF) => Err("blocks are whole"),
+            _ if !k.is_multiple_of(whole) => Err("blocks are whole"),
             _ if group != 0 && group != HALF && group < k && !group.is_multiple_of(UNIT) => {
                 Err("groups are 32 values, a multiple of 64, or a row")
             }
-            _ => Ok(Layout { encoding, n, parts: 1, k, gated, group, split_nibbles }),
+            _ => Ok(Layout { encoding, n, parts: 1, k, gated, group, format }),
         }
     }
 
@@ -204,25 +265,6 @@ impl Layout {
         self.tiles() * self.tile_scale_bytes()
     }
 
-    /// Bytes of a row in the file.
-    pub fn row_bytes(&self) -> usize {
-        match self.encoding {
-            Encoding::Plain => 2 * self.k,
-            _ => (0..self.k).step_by(self.group).map(|at| self.group_bytes(at)).sum(),
-        }
-    }
-
-    /// Bytes of the group of a row that begins at value `at`.
-    fn group_bytes(&self, at: usize) -> usize {
-        let values = self.group.min(self.k - at);
-        let codes = match self.encoding {
-            Encoding::Nibbles { .. } => values.div_ceil(2),
-            Encoding::FiveBits { .. } => FIFTHS + values.div_ceil(2),
-            _ => values,
-        };
-        self.encoding.head() + codes
-    }
-
     /// The file's row that is row `r` of `tile`; none beyond the weight.
     fn row(&self, tile: usize, r: usize) -> Option<usize> {
         let (part, tile) = (tile / self.part_tiles(), tile % self.part_tiles());
@@ -249,6 +291,7 @@ impl Layout {
         let row_bytes = self.row_bytes();
         // A weight's row as codes: two bytes a value when plain, one otherwise.
         let mut row = vec![0; self.units() * UNIT * if self.encoding == Encoding::Plain { 2 } else { 1 }];
+        let mut numbers = vec![0; self.groups() * self.numbers()];
         for (i, tile) in tiles.enumerate() {
             let codes = &mut codes[i * self.tile_bytes()..][..self.tile_bytes()];
             let scales = &mut scales[i * self.tile_scale_bytes()..][..self.tile_scale_bytes()];
@@ -263,16 +306,14 @@ impl Layout {
                     place_plain(r, &row, codes);
                     continue;
                 }
-                self.read_codes(file, &mut row);
+                numbers.fill(0);
+                self.read_row(file, &mut row, &mut numbers);
                 place_codes(self.encoding, r, &row, codes);
-                self.place_fifths(r, &row, scales);
-                self.each_group(|number, at, _| {
-                    let half = |i: usize| [file[at + 2 * i], file[at + 2 * i + 1]];
-                    for i in 0..self.encoding.head() / 2 {
-                        let to = self.scale_at(number, r, i);
-                        scales[to..to + 2].copy_from_slice(&half(i));
-                    }
-                });
+                self.place_upper(r, &row, scales);
+                for (i, number) in numbers.iter().enumerate() {
+                    let to = self.number_at(i, r);
+                    scales[to..to + 2].copy_from_slice(&number.to_le_bytes());
+                }
             }
         }
         true
@@ -298,15 +339,12 @@ impl Layout {
                     }
                     continue;
                 }
-                let fifth = |k| self.fifth(r, k, scales);
-                let row: Vec<u8> = (0..self.k).map(|k| code(self.encoding, r, k, codes) | fifth(k)).collect();
-                self.write_codes(&row, file);
-                self.each_group(|number, at, _| {
-                    for i in 0..self.encoding.head() / 2 {
-                        let from = self.scale_at(number, r, i);
-                        file[at + 2 * i..at + 2 * i + 2].copy_from_slice(&scales[from..from + 2]);
-                    }
-                });
+                let upper = |k| self.upper(r, k, scales);
+                let row: Vec<u8> = (0..self.k).map(|k| code(self.encoding, r, k, codes) | upper(k)).collect();
+                let numbers = (0..self.groups() * self.numbers()).map(|i| self.number_at(i, r));
+                let numbers: Vec<u16> =
+                    numbers.map(|at| u16::from_le_bytes([scales[at], scales[at + 1]])).collect();
+                self.write_row(&row, &numbers, file);
             }
         }
         true
@@ -320,77 +358,34 @@ impl Layout {
             && scales == count * self.tile_scale_bytes()
     }
 
-    /// Calls `f(number, first byte, first value)` for every group of a row in the file.
-    fn each_group(&self, mut f: impl FnMut(usize, usize, usize)) {
-        let mut at = 0;
-        for (number, value) in (0..self.k).step_by(self.group).enumerate() {
-            f(number, at, value);
-            at += self.group_bytes(value);
-        }
-    }
-
-    /// Where number `i` (scale, offset) of a group and row of a tile stands.
-    fn scale_at(&self, group: usize, r: usize, i: usize) -> usize {
+    /// Where number `i` of all groups' of a row of a tile stands.
+    fn number_at(&self, i: usize, r: usize) -> usize {
+        let (group, i) = (i / self.numbers(), i % self.numbers());
         group * self.encoding.scale_bytes() + r % 8 * (2 * self.encoding.head()) + i * 4 + r / 8 * 2
     }
 
-    /// Byte and bit of a code's fifth bit among the scales; none in other encodings.
-    fn fifth_at(&self, r: usize, k: usize) -> Option<(usize, usize)> {
-        let Encoding::FiveBits { .. } = self.encoding else { return None };
+    /// Byte and bit of a code's upper bits among the scales; none in other encodings.
+    fn upper_at(&self, r: usize, k: usize) -> Option<(usize, usize)> {
+        let bits = self.encoding.upper_bits();
         let (half, step, lane, register, part) = place(r, k);
-        Some((
-            half * self.encoding.scale_bytes() + TILE * self.encoding.head() + lane * 2 + part,
-            step * 4 + register,
-        ))
+        let at = (step * 4 + register) * bits;
+        let first = half * self.encoding.scale_bytes() + TILE * self.encoding.head();
+        (bits > 0).then(|| (first + (lane * 2 + part) * bits + at / 8, at % 8))
     }
 
-    fn place_fifths(&self, r: usize, row: &[u8], scales: &mut [u8]) {
-        for (k, code) in row.iter().enumerate().take(self.k) {
-            if let Some((at, bit)) = self.fifth_at(r, k) {
-                scales[at] |= (code >> 4 & 1) << bit;
+    fn place_upper(&self, r: usize, row: &[u8], scales: &mut [u8]) {
+        if self.encoding.upper_bits() > 0 {
+            for (k, code) in row.iter().enumerate().take(self.k) {
+                if let Some((at, bit)) = self.upper_at(r, k) {
+                    scales[at] |= (code >> 4) << bit;
+                }
             }
         }
     }
 
-    fn fifth(&self, r: usize, k: usize, scales: &[u8]) -> u8 {
-        self.fifth_at(r, k).map_or(0, |(at, bit)| (scales[at] >> bit & 1) << 4)
-    }
-
-    /// A row's codes, one byte each, as they are packed: bytes biased by 128, nibbles as they are.
-    fn read_codes(&self, file: &[u8], row: &mut [u8]) {
-        self.each_group(|_, at, first| {
-            let values = self.group.min(self.k - first);
-            let bytes = &file[at + self.encoding.head()..];
-            for (i, code) in row[first..first + values].iter_mut().enumerate() {
-                *code = match self.encoding {
-                    Encoding::Nibbles { .. } if self.split_nibbles => bytes[i % 16] >> (i / 16 * 4) & 15,
-                    Encoding::FiveBits { .. } => {
-                        bytes[FIFTHS + i % 16] >> (i / 16 * 4) & 15 | (bytes[i / 8] >> (i % 8) & 1) << 4
-                    }
-                    Encoding::Nibbles { .. } => bytes[i / 2] >> (i % 2 * 4) & 15,
-                    _ => bytes[i] ^ 0x80,
-                };
-            }
-        });
-    }
-
-    fn write_codes(&self, row: &[u8], file: &mut [u8]) {
-        file.fill(0);
-        self.each_group(|_, at, first| {
-            let values = self.group.min(self.k - first);
-            let bytes = &mut file[at + self.encoding.head()..];
-            for (i, &code) in row[first..first + values].iter().enumerate() {
-                match self.encoding {
-                    Encoding::Nibbles { .. } if self.split_nibbles => bytes[i % 16] |= code << (i / 16 * 4),
-                    Encoding::FiveBits { .. } => {
-                        bytes[FIFTHS + i % 16] |= (code & 15) << (i / 16 * 4);
-                        bytes[i / 8] |= (code >> 4) << (i % 8);
-                    }
-                    Encoding::Nibbles { .. } => bytes[i / 2] |= code << (i % 2 * 4),
-                    _ => bytes[i] = code ^ 0x80,
-                }
-            }
-        });
+    fn upper(&self, r: usize, k: usize, scales: &[u8]) -> u8 {
+        let mask = (1 << self.encoding.upper_bits()) - 1;
+        self.upper_at(r, k).map_or(0, |(at, bit)| (scales[at] >> bit & mask) << 4)
     }
 }
 
@@ -408,13 +403,11 @@ const fn plain_at(r: usize, k: usize) -> usize {
 /// Byte and shift of a code.
 const fn code_at(encoding: Encoding, r: usize, k: usize) -> (usize, usize) {
     let (half, step, lane, register, part) = place(r, k);
-    match encoding {
-        Encoding::Nibbles { .. } | Encoding::FiveBits { .. } => {
-            let bit = part * 16 + register * 4;
-            (half * 256 + lane * 8 + step * 4 + bit / 8, bit % 8)
-        }
-        _ => (half * 512 + lane * 16 + (step * 4 + register) * 2 + part, 0),
+    if encoding.in_nibbles() {
+        let bit = part * 16 + register * 4;
+        return (half * 256 + lane * 8 + step * 4 + bit / 8, bit % 8);
     }
+    (half * 512 + lane * 16 + (step * 4 + register) * 2 + part, 0)
 }
 
 fn place_plain(r: usize, row: &[u8], codes: &mut [u8]) {
@@ -428,16 +421,13 @@ fn place_plain(r: usize, row: &[u8], codes: &mut [u8]) {
 fn place_codes(encoding: Encoding, r: usize, row: &[u8], codes: &mut [u8]) {
     for (k, &code) in row.iter().enumerate() {
         let (at, shift) = code_at(encoding, r, k);
-        // Fifth bits lie elsewhere.
-        let code = if let Encoding::FiveBits { .. } = encoding { code & 15 } else { code };
+        // Upper bits lie elsewhere.
+        let code = if encoding.in_nibbles() { code & 15 } else { code };
         codes[at] |= code << shift;
     }
 }
 
 fn code(encoding: Encoding, r: usize, k: usize, codes: &[u8]) -> u8 {
     let (at, shift) = code_at(encoding, r, k);
-    match encoding {
-        Encoding::Nibbles { .. } | Encoding::FiveBits { .. } => codes[at] >> shift & 15,
-        _ => codes[at],
-    }
+    if encoding.in_nibbles() { codes[at] >> shift & 15 } else { codes[at] }
 }
