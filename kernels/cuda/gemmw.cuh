@@ -256,6 +256,7 @@ struct Block {
                         wgmma_wait<0>();
                         settled(chain);
                         join(leaf, chain, ones, scale, 0);
+                        settled(chain);
                         wgmma_fence();
                     }
                 }

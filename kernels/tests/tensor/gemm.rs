@@ -336,7 +336,7 @@ fn what_cannot_be_taken_is_refused_with_a_reason() {
     assert!(why(full, full, Format::F32, 64).contains("f32 activations"));
     assert!(why(half, brain, Format::F16, 64).contains("outputs"));
     assert!(why(half, half, Format::Bf16, 64).contains("x's type"));
-    assert!(why(half, half, Format::Q6K, 256).contains("K-quants"));
+    assert!(why(half, half, Format::Q2K, 256).contains("minima"));
     assert!(why(half, half, Format::F16, (1 << 24) + 1).contains("2^24"));
     assert!(supports(half, full, Format::F16, 0, 32, 64, false).is_ok());
 }
