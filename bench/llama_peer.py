@@ -83,11 +83,12 @@ def peer(args, file):
 
 
 def ours(args, file):
-    """The same here, and the limits of the run."""
+    """The same here; of the machine's limits, as this run has measured them, the share of each and themselves."""
     said = json.loads(output(args.engraft, "bench", "--model", file, "--prompt-tokens", args.prompt, "--decode",
                              args.decode, "--threads", args.threads, "--kv-dtype", "f16", "--repeat", 1, "--json"))
-    row = said["batches"][0]
-    return row["prefill_tokens_per_second"], row["decode_tokens_per_second"]
+    row, limits = said["batches"][0], said["limits"]
+    return (row["prefill_tokens_per_second"], row["decode_tokens_per_second"], row["prefill_share_of_fma"],
+            row["decode_share_of_read"], limits["fma_gflop_per_second"], limits["read_gb_per_second"])
 
 
 def main():
@@ -106,25 +107,31 @@ def main():
         for name in args.formats.split():
             files[name] = folder / f"{name}.gguf"
             if name != "F32":
-                output(args.peer / "llama-quantize", "--pure", plain, files[name], name, args.threads)
+                # Mixes (Q4_K_M) give some matrices more bits.
+                pure = [] if name.endswith(("_S", "_M", "_L")) else ["--pure"]
+                output(args.peer / "llama-quantize", *pure, plain, files[name], name, args.threads)
         found = {name: ([], []) for name in files}
         for number in range(args.rounds):
             for name, file in files.items():
                 for rates, program in zip(found[name], (ours, peer)):
                     rates.append(program(args, file))
-                print(f"round {number + 1}, {name}: here", *(f"{rate:.0f}" for rate in found[name][0][-1]),
-                      "llama.cpp", *(f"{rate:.0f}" for rate in found[name][1][-1]), flush=True)
+                here, there = found[name][0][-1], found[name][1][-1]
+                print(f"round {number + 1}, {name}: here", *(f"{rate:.0f}" for rate in here[:2]),
+                      "llama.cpp", *(f"{rate:.0f}" for rate in there),
+                      f"limits {here[4]:.0f} Gflop/s, {here[5]:.1f} GB/s", flush=True)
     print(f"{args.rounds} rounds, {args.threads} threads, prompt {args.prompt}, decode {args.decode}; tokens/s")
-    print("| format | prefill here | llama.cpp | ratio | decode here | llama.cpp | ratio | spread here |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("spread: the largest by the smallest; shares: of the FMA peak and of the read bandwidth in the same run")
+    print("| format | prefill here | llama.cpp | ratio | decode here | llama.cpp | ratio | spread here | shares |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, rates in found.items():
         row, spread = [name], []
+        shares = [f"{100 * statistics.median(rate[part] for rate in rates[0]):.0f} %" for part in (2, 3)]
         for part in (0, 1):
             here, there = ([rate[part] for rate in of] for of in rates)
             own, other = statistics.median(here), statistics.median(there)
             row += [f"{own:.0f}", f"{other:.0f}", f"{own / other:.2f}"]
             spread.append(f"{max(here) / min(here):.2f}")
-        print("|", " | ".join(row + [", ".join(spread)]), "|")
+        print("|", " | ".join(row + [", ".join(spread), ", ".join(shares)]), "|")
 
 
 main()

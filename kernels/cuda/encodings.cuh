@@ -1,15 +1,15 @@
 // Encodings of packed weights (what lies where: gemm.cuh): their scales, and their codes as operands of mma.
 //
-// A struct per encoding says how many bytes it has and makes the operand of 16 outputs by 32 values in registers;
-// no decoded weight is ever stored. Codes are exact in both 16-bit types, small floats up to a power of two that
-// their scale makes up for.
+// A struct per encoding says how many bytes it has and makes the operand of 16 outputs by 32 values in
+// registers; no decoded weight is ever stored. Codes are exact in both 16-bit types, small floats up to a
+// power of two that their scale makes up for.
 #pragma once
 #include "tensor.cuh"
 
 // ---- Scales of a group -----------------------------------------------------------------------------------
 
-// What rows g and g + 8 of a tile (`row` 0 and 1) multiply a group's chain by, and a chain over x alone. BYTES:
-// of both in a tile; `of`: of step `step`, where a group has a scale for each.
+// What rows g and g + 8 of a tile (`row` 0 and 1) multiply a group's chain by, and a chain over x alone.
+// BYTES: of both in a tile; `of`: of step `step`, where a group has a scale for each.
 
 // f16: d, perhaps m.
 template <bool M>
@@ -160,7 +160,8 @@ struct Places : Packed<256, S> {
     }
 };
 
-// Nibbles 0 and 4 of v with the bits of UPPER from `high` on top of them, less ZERO, half of all codes: first 128 (bf16) or 1024 (f16) more.
+// Nibbles 0 and 4 of v with the bits of UPPER from `high` on top of them, less ZERO, half of all codes: first
+// 128 (bf16) or 1024 (f16) more.
 template <typename T, u32 UPPER, u32 ZERO>
 DEVICE u32 upper_bits(u32 v, u32 high) {
     constexpr u32 MORE = same_type<T, bf16> ? 0x43004300u : 0x64006400u;

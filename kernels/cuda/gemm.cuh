@@ -10,10 +10,10 @@
 // The order depends on K and on where the leaves begin (`Gemm::leaves`, made by the host from K alone): every
 // kernel here, whatever its tiles, gives a row the same bits, alone or in any batch. d and m never touch the
 // weight itself: |q| <= 128 is exact in both 16-bit types and every product is exact in f32, so a sum is as
-// good as one over decoded weights. So are small floats, which are decoded into either type or into a power of
-// two of it that their scale makes up for.
+// good as one over decoded weights. So it is of small floats, up to a power of two that their scale makes up
+// for.
 //
-// **Weights** come packed by `kernels/src/pack.rs`. A *tile* is 16 outputs, a *unit* 64 values of k, zeros
+// **Weights** come packed by `kernels/src/pack`. A *tile* is 16 outputs, a *unit* 64 values of k, zeros
 // beyond n and k. The bytes of (tile, unit) stand at (tile * units + unit) * unit bytes, in two *halves* of
 // 32 values:
 //   plain      1024 bytes a half: [rows 0-7, rows 8-15][8 values of k, 4 times][row][8 values]: 8x8 matrices
@@ -22,10 +22,10 @@
 // so that a warp's loads (ldmatrix, 16 bytes a lane) are one run. Codes stand where mma's A operand wants
 // them: lane (g, t) has k = 16s + 2t + {0, 1} of step s as the low and 8 more as the high columns. Which
 // products share an mma is the same in every kernel here, and that is all the order needs.
-// Scales: [tile][group][g] of 16-bit numbers of row g and of row g + 8, by turns: what a format has of them is
-// said in encodings.cuh. Groups are 32 values or a whole number of units. Codes of five and six
-// bits are nibbles, and their upper bits stand behind their group's scales: [lane] of 8 low columns' bits, 8
-// high columns' bits, 2 or 4 bytes.
+// Scales: [tile][group][g] of 16-bit numbers of row g and of row g + 8, by turns: what a format has of them
+// is said in encodings.cuh. Groups are 32 values or a whole number of units. Codes of five and six bits are
+// nibbles, and their upper bits stand behind their group's scales: [lane] of 8 low columns' bits, 8 high
+// columns' bits, 2 or 4 bytes.
 // A tile of a *gated* weight holds 8 gate rows and the 8 up rows that go with them.
 //
 // x is read 16 bytes at a time where its rows allow it, element by element otherwise; what lies beyond k

@@ -19,8 +19,8 @@
 //
 // x [rows, k], packed w [n, k], bias [n] f32, out [rows, n] (gate: [rows, n / 2]) in x's type or f32. Bytes:
 // the weight once for each block row, 2 rows k for each 16 (n32: 32, wide: 128) outputs, out.
-// Logic operations a weight: 2.5 (bytes to bf16), 1 (bytes to f16), 1.25 (nibbles), 2.4 (five and six bits), 2.5
-// (small floats to bf16), 2 (to f16), 4 (places to bf16), 2.6 (to f16).
+// Logic operations a weight: 2.5 (bytes to bf16), 1 (bytes to f16), 1.25 (nibbles), 2.4 (five and six bits),
+// 2.5 (small floats to bf16), 2 (to f16), 4 (places to bf16), 2.6 (to f16).
 //
 // | entry | block | tile of outputs x rows | ring | registers at most |
 // | --- | --- | --- | --- | --- |

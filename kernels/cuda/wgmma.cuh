@@ -145,8 +145,8 @@ DEVICE void multiply_transposed(float (&d)[N / 2], const u32 (&a)[4], u64 b);
 ALL_SHAPES(bf16, "bf16")
 ALL_SHAPES(f16, "f16")
 
-// Registers of finished matmuls, which nothing may have read before, or of ones to come, which nothing may write
-// after the fence.
+// Registers of finished matmuls, which nothing may have read before, or of ones to come, which nothing may
+// write after the fence.
 template <u32 N>
 DEVICE void settled(float (&d)[N]) {
 #pragma unroll

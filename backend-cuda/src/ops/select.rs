@@ -282,7 +282,8 @@ mod tests {
         assert_eq!(name(LARGE, bf16), "grouped_*_bf16");
         assert_eq!(name(fast, bf16), "grouped_*_bf16");
         assert_eq!(name(SMALL, WeightFormat::Block(Block::Q8_0)), "groupedq_*_bf16_int8");
-        assert_eq!(name(LARGE, WeightFormat::Block(Block::Q4K)), "groupedq_*_bf16_q4_k");
+        let wide = Signature { weight: Some(WeightFormat::Block(Block::Q4K)), inner: 256, ..plain };
+        assert_eq!(shown(LARGE, &wide), "groupedq_*_bf16_q4_k");
         assert_eq!(
             name(LARGE, WeightFormat::Group(Groups::floats(GroupBits::Mx, 32))),
             "groupedq_*_bf16_mxfp4"

@@ -1,7 +1,7 @@
-//! GGUF's blocks of 256 values (K-quants and IQ4_XS) to codes and numbers of their eight groups of 32, and back.
-//! What lies where is said in `engraft_core::quant`; source: ggml's `block_q*_K` and `block_iq4_xs`.
+//! GGUF's blocks of 256 values (K-quants and IQ4_XS) to codes and numbers of their eight groups of 32, and
+//! back. What lies where is said in `engraft_core::quant`; source: ggml's `block_q*_K` and `block_iq4_xs`.
 
-use super::{Encoding, HALF};
+use super::encoding::{Encoding, HALF};
 
 /// Values of a block.
 pub const VALUES: usize = 256;

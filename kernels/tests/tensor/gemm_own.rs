@@ -14,8 +14,8 @@ use sample::some;
 const N: usize = 18;
 const K: usize = 64;
 
-/// Rows of zeros, and weights without one that is positive: signs of plain weights, else of scales and offsets,
-/// as codes cannot turn those where x is zero.
+/// Rows of zeros, and weights without one that is positive: signs of plain weights, else of scales and
+/// offsets, as codes cannot turn those where x is zero.
 fn zeros(ty: Type, (format, group): (Format, usize)) -> Case {
     let k = K.next_multiple_of(whole(format));
     let mut case = case(ty, format, group, 9, N, k);

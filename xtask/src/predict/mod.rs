@@ -40,7 +40,7 @@ use std::process::ExitCode;
 use step::{Item, SHAPES, Step, Weights};
 
 /// How it is called.
-pub const USAGE: &str = "cargo xtask predict [--shape NAME] [--weights bf16|int8|int4] [--mode invariant|fast] [--rows N,..] \
+pub const USAGE: &str = "cargo xtask predict [--shape NAME] [--weights NAME] [--mode invariant|fast] [--rows N,..] \
                          [--context N,..] [--max-context N] [--prefill N] [--max-step-tokens N] [--tp 1|2|4|8] [--summary] [--json]";
 
 /// What is asked for.
@@ -157,12 +157,12 @@ fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
                 o.models = vec![model];
             }
             "--weights" => {
-                o.weights = match value()?.as_str() {
-                    "bf16" => Weights::Bf16,
-                    "int8" => Weights::Int8,
-                    "int4" => Weights::Int4,
-                    other => return Err(format!("weights '{other}'; there are bf16, int8, int4")),
-                }
+                let name = value()?;
+                let weights = Weights::ALL.into_iter().find(|(_, other)| *other == name);
+                o.weights = weights.map(|(weights, _)| weights).ok_or_else(|| {
+                    let all = Weights::ALL.map(|(_, name)| name);
+                    format!("weights '{name}'; there are {}", all.join(", "))
+                })?;
             }
             "--mode" => {
                 o.fast = match value()?.as_str() {

@@ -7,11 +7,7 @@ use serde_json::{Value, json};
 
 /// The name of a weight format.
 pub fn weights(weights: Weights) -> &'static str {
-    match weights {
-        Weights::Bf16 => "bf16",
-        Weights::Int8 => "int8",
-        Weights::Int4 => "int4",
-    }
+    Weights::ALL.into_iter().find(|(other, _)| *other == weights).map_or("", |(_, name)| name)
 }
 
 /// The part of a name that says how many ranks share the model.

@@ -17,15 +17,38 @@ pub enum Weights {
     Int8,
     /// int4, a scale every 64 values.
     Int4,
+    /// FP8, a scale every 128 values.
+    Fp8,
+    /// MXFP4.
+    Mxfp4,
+    /// GGUF's Q4_K.
+    Q4K,
+    /// GGUF's Q6_K.
+    Q6K,
 }
 
 impl Weights {
+    /// All of them, and their names.
+    pub const ALL: [(Self, &str); 7] = [
+        (Weights::Bf16, "bf16"),
+        (Weights::Int8, "int8"),
+        (Weights::Int4, "int4"),
+        (Weights::Fp8, "fp8"),
+        (Weights::Mxfp4, "mxfp4"),
+        (Weights::Q4K, "q4_k"),
+        (Weights::Q6K, "q6_k"),
+    ];
+
     /// The kernels' number and the size of a group.
     pub fn format(self) -> (Format, usize) {
         match self {
             Weights::Bf16 => (Format::Bf16, 0),
             Weights::Int8 => (Format::Int8, 0),
             Weights::Int4 => (Format::Int4, 64),
+            Weights::Fp8 => (Format::Fp8, 128),
+            Weights::Mxfp4 => (Format::Mxfp4, 32),
+            Weights::Q4K => (Format::Q4K, 0),
+            Weights::Q6K => (Format::Q6K, 0),
         }
     }
 }
