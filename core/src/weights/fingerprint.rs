@@ -97,9 +97,10 @@ impl Source for Fingerprinted<'_> {
 mod tests {
     use super::*;
     use crate::mem::Stored;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// One tensor.
-    struct One(Vec<u8>, [TensorInfo; 1]);
+    /// One tensor, and bytes that were released of it.
+    struct One(Vec<u8>, [TensorInfo; 1], AtomicUsize);
 
     impl Source for One {
         fn file(&self) -> &str {
@@ -116,9 +117,29 @@ mod tests {
 
         fn release(&self, _: &str) {}
 
+        fn release_bytes(&self, bytes: &[u8]) {
+            self.2.fetch_add(bytes.len(), Ordering::Relaxed);
+        }
+
         fn total_bytes(&self) -> u64 {
             self.0.len() as u64
         }
+    }
+
+    fn one(bytes: Vec<u8>, name: &str) -> One {
+        let info = TensorInfo { name: name.into(), shape: vec![bytes.len()], stored: Stored::U8 };
+        One(bytes, [info], AtomicUsize::new(0))
+    }
+
+    /// What is read of a mapped file leaves memory behind the checksum, and once more where a reader says so.
+    #[test]
+    fn bytes_are_released_by_the_source_that_has_them() {
+        let one = one(vec![7; 300_000], "a");
+        let noted = Fingerprinted::new(&one);
+        let bytes = noted.bytes("a").unwrap();
+        assert_eq!(one.2.load(Ordering::Relaxed), 300_000);
+        noted.release_bytes(&bytes[..1000]);
+        assert_eq!(one.2.load(Ordering::Relaxed), 301_000);
     }
 
     #[test]
@@ -127,8 +148,7 @@ mod tests {
         let sum = |name: &str, other: Option<usize>| {
             let mut bytes = vec![7; len];
             other.into_iter().for_each(|at| bytes[at] ^= 1);
-            let info = TensorInfo { name: name.into(), shape: vec![len], stored: Stored::U8 };
-            let one = One(bytes, [info]);
+            let one = one(bytes, name);
             let noted = Fingerprinted::new(&one);
             noted.bytes(name).unwrap();
             noted.fingerprint()

@@ -3,8 +3,9 @@
 
 use crate::attention::{Shape, check_paged_on};
 use crate::attention_rows::{Distances, Unpaged};
-use crate::machine::Machine;
+use crate::machine::{Machine, round};
 use bytemuck::Zeroable;
+use engraft_core::math::{FusedMadd, exp};
 use engraft_kernels::params::Elem;
 use engraft_kernels::params::attention::Scores;
 use sample::some;
@@ -93,6 +94,61 @@ fn rows_of_every_type_by_every_rule() {
 fn distances_of_every_type_by_every_rule() {
     let distances = |rule| Some(Distances { reach: 4, queries: rule != 0, keys: rule != 2 });
     some(Elem::ALL).into_iter().for_each(|elem| check_rows(elem, distances));
+}
+
+/// Whole slices of rows that begin 8 bytes behind multiples of 16, but not 16 behind those of 32: what is no
+/// multiple of 16 must not be read 16 bytes at a time.
+#[test]
+fn rows_between_multiples_of_16_bytes() {
+    let plain = rules()[2];
+    for (i, held) in some(HELD.into_iter().enumerate()) {
+        let beyond = 8 / held.bytes() as usize;
+        for v_dim in [64, 192].map(|slices| slices + beyond) {
+            let shape = Shape { heads: 2, kv_heads: 1, k_dim: 64 + beyond, v_dim };
+            let types = (Elem::ALL[i % 3], held);
+            check_paged_on(&shape, &[(1, 70)], &plain, types, 16, Machine::once);
+            if !held.is_coded() {
+                let (scores, bounds) = (plain, vec![0, 9]);
+                Unpaged { shape, scores, elem: held, gap: 0, bounds, distances: None }.check(Machine::once);
+            }
+        }
+    }
+}
+
+/// Operands of as many rows as keys, and one: the values of key `low`, weighed by `factor`, are those of key
+/// `high` but for their sign and their rounding; all others are zero. A query's product with `high` is 1.
+fn cancelling([low, high, keys]: [usize; 3], shape: Shape, factor: f32, elem: Elem) -> [Vec<f32>; 6] {
+    let Shape { k_dim, v_dim, .. } = shape;
+    let mut q = vec![0.0; (keys + 1) * k_dim];
+    q.iter_mut().step_by(k_dim).for_each(|value| *value = 1.0);
+    let (mut k, mut v) = (vec![0.0; (keys + 1) * k_dim], vec![0.0; (keys + 1) * v_dim]);
+    k[high * k_dim] = 1.0;
+    for column in 0..v_dim {
+        let value = 1.0 + (column % 128) as f32 / 128.0;
+        v[low * v_dim + column] = value;
+        v[high * v_dim + column] = -round(factor * value, elem);
+    }
+    let old = vec![0.0; (keys + 1) * v_dim];
+    [q, k, v, old, Vec::new(), Vec::new()]
+}
+
+/// Values that cancel leave what exponentials differ in by their last bits, which outputs of 16 bits then
+/// show: exponentials of keys of a chunk, and those by which a chunk joins others, before it and behind it.
+#[test]
+fn exponentials_show_in_every_type() {
+    for elem in some(Elem::ALL) {
+        // Halfway between two powers of two, on both sides.
+        for (v_dim, scale) in [(128, 0.34), (160, 0.34), (128, 1.03), (160, 1.03)] {
+            for [low, high, keys] in [[0, 64, 65], [64, 0, 65], [0, 1, 2]] {
+                let shape = Shape { heads: 1, kv_heads: 1, k_dim: 4, v_dim };
+                let scores = Scores { scale, ahead: Scores::ALL, ..Zeroable::zeroed() };
+                let operands = cancelling([low, high, keys], shape, exp::<FusedMadd>(-scale), elem);
+                let (bounds, distances) = (vec![0, keys as u32], None);
+                let rows = Unpaged { shape, scores, elem, gap: 4, bounds, distances };
+                rows.check_with(&operands, Machine::once);
+            }
+        }
+    }
 }
 
 /// A merge takes 64 chunks at a time, and of these four: of ten, of 65.

@@ -149,8 +149,9 @@ fn rows_of(w: &Weight, elem: Elem) {
     let added: Vec<f32> = plain.iter().zip(rounded(&old, elem)).map(|(v, o)| round(o + v, elem)).collect();
     Machine::each(&mut |gpu| {
         let (ids_at, table) = (gpu.put(&ids), w.view(gpu));
-        for add in [0, 1] {
-            let out = gpu.matrix(&old, cols, elem, cols + 3, 0);
+        // Rows that begin at odd elements, and every second one at 8 bytes behind a multiple of 16.
+        for (add, gap) in [(0, 3), (1, 3), (1, 4)] {
+            let out = gpu.matrix(&old, cols, elem, cols + gap, 0);
             let p = Embed { ids: ids_at, table, out, elem, add };
             gpu.run(&p, &p.launch(w.format));
             let want = if add == 1 { &added } else { &plain };

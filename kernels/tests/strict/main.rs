@@ -12,6 +12,7 @@ mod attention_rows;
 mod codes;
 mod elementwise;
 mod embed;
+mod index;
 mod int8;
 mod kv;
 mod kv_fused;

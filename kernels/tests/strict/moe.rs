@@ -278,8 +278,11 @@ fn slots_are_added_by_leaves() {
             (17, 1, true, 0..8),
             (33, 0, true, 0..8),
             (40, 0, true, 2..4),
+            (40, 1, true, 0..8),
             (9, 0, true, 7..8),
         ] {
+            // Of 16 bits every second row begins 8 bytes behind a multiple of 16.
+            let gap = if n == 40 { 4 } else { 0 };
             let (y, w, old) =
                 (numbers(tokens * top_k * n, 1), numbers(tokens * top_k, 2), numbers(tokens * n, 3));
             let (ys, olds) = (rounded(&y, elem), rounded(&old, elem));
@@ -295,7 +298,7 @@ fn slots_are_added_by_leaves() {
                 })
                 .collect();
             Machine::each(&mut |gpu| {
-                let out = gpu.matrix(&old, n, elem_out, n, 0);
+                let out = gpu.matrix(&old, n, elem_out, n + gap, 0);
                 let p = Combine {
                     y: gpu.dense(&y, n, elem),
                     weights: gpu.matrix(&w, top_k, Elem::F32, top_k + 2, 0),

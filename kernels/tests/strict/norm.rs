@@ -3,6 +3,7 @@
 use crate::linear::same_codes;
 use crate::machine::{Machine, numbers, round, rounded, same};
 use engraft_core::numerics::{STRANDS, leaf_bounds, tree, tree_of_strands};
+use engraft_kernels::Launch;
 use engraft_kernels::params::int8::Codes;
 use engraft_kernels::params::norm::{GroupNorm, Norm, Rescale};
 use engraft_kernels::params::{Elem, MatView};
@@ -180,6 +181,53 @@ fn rows_go_out_as_bytes_as_well_where_a_matmul_wants_them() {
                 same(&gpu.values(alone.out, elem), &out, "without codes");
             });
         }
+    }
+}
+
+/// Every row by a block of its own and all by one, as where there are more rows than blocks of a launch: what
+/// threads share is written again once all of them have read it.
+#[test]
+fn a_block_takes_several_rows() {
+    for (elem, width) in Elem::ALL.into_iter().flat_map(|elem| [300, 1100].map(|width| (elem, width))) {
+        let (rows, w) = (3, numbers(width, 1));
+        let (x, like) = (numbers(rows * width, 3), numbers(rows * width, 4));
+        let norm = |gpu: &mut Machine, x: MatView, strict: u32| Norm {
+            x,
+            add: MatView::NONE,
+            out: x,
+            weight: gpu.put(&w),
+            bias: 0,
+            width: width as u32,
+            parts: 1,
+            eps: 1e-5,
+            layer: 1,
+            plus_one: 0,
+            elem,
+            strict,
+            reserved: 0,
+            codes: Codes::NONE,
+        };
+        let rescale = |gpu: &mut Machine, x: MatView, strict: u32, matches: bool| {
+            let like = if matches { gpu.matrix(&like, width, elem, width, 0) } else { MatView::NONE };
+            Rescale { x, like, width: width as u32, parts: 1, value: 0.75, elem, strict, reserved: 0 }
+        };
+        Machine::each(&mut |gpu| {
+            for (kernel, strict) in (0..3).flat_map(|kernel| [(kernel, 0), (kernel, 1)]) {
+                let [each, one] = [false, true].map(|one| {
+                    let m = gpu.matrix(&x, width, elem, width, 0);
+                    let by = |launch: Launch| if one { Launch { grid: [1; 3], ..launch } } else { launch };
+                    if kernel == 0 {
+                        let p = norm(gpu, m, strict);
+                        gpu.run(&p, &by(p.launch()));
+                    } else {
+                        let p = rescale(gpu, m, strict, kernel == 2);
+                        gpu.run(&p, &by(p.launch()));
+                    }
+                    gpu.values(m, elem)
+                });
+                same(&one, &each, &format!("kernel {kernel}, strict {strict}, {width} columns"));
+            }
+        });
     }
 }
 

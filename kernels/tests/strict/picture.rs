@@ -102,23 +102,94 @@ fn linear_attention_has_the_contracts_bits() {
             let of = [0, 1, 2].map(|i| rounded(&stored[i], elem));
             let [kept, want] = linear(&of, &bounds, [heads, width, step], elem);
             Machine::each(&mut |gpu| {
-                let p = Linear {
-                    q: gpu.matrix(&stored[0], cols, elem, cols + 1, 0),
-                    k: gpu.matrix(&stored[1], cols, elem, cols, 3),
-                    v: gpu.matrix(&stored[2], cols, elem, cols + 5, 0),
-                    sums: gpu.matrix(&vec![0.0; kept.len()], width + 1, Elem::F32, width + 2, 0),
-                    out: gpu.matrix(&vec![0.0; want.len()], heads * width, elem, heads * width + 1, 0),
-                    bounds: gpu.put(&bounds),
-                    items: bounds.len() as u32 - 1,
-                    heads: heads as u32,
-                    width: width as u32,
-                    step: step as u32,
-                    eps: 1e-6,
-                    elem,
-                };
-                p.launches().iter().for_each(|launch| gpu.run(&p, launch));
-                same(&gpu.values(p.sums, Elem::F32), &kept, "sums of keys and values");
-                same(&gpu.values(p.out, elem), &want, "linear attention");
+                let [sums, out] = run(gpu, &stored, &bounds, [heads, width, step], elem);
+                same(&sums, &kept, "sums of keys and values");
+                same(&out, &want, "linear attention");
+            });
+        }
+    }
+}
+
+/// Sums and outputs by the kernels; what outputs hold at first is 0.5.
+fn run(
+    gpu: &mut Machine,
+    stored: &[Vec<f32>; 3],
+    bounds: &[u32],
+    [heads, width, step]: [usize; 3],
+    elem: Elem,
+) -> [Vec<f32>; 2] {
+    let (items, cols) = (bounds.len() - 1, (heads - 1) * step + width);
+    let kept = vec![0.0; items * heads * width * (width + 1)];
+    let old = vec![0.5; stored[0].len() / cols * heads * width];
+    let p = Linear {
+        q: gpu.matrix(&stored[0], cols, elem, cols + 1, 0),
+        k: gpu.matrix(&stored[1], cols, elem, cols, 3),
+        v: gpu.matrix(&stored[2], cols, elem, cols + 5, 0),
+        sums: gpu.matrix(&kept, width + 1, Elem::F32, width + 2, 0),
+        out: gpu.matrix(&old, heads * width, elem, heads * width + 1, 0),
+        bounds: gpu.put(bounds),
+        items: items as u32,
+        heads: heads as u32,
+        width: width as u32,
+        step: step as u32,
+        eps: 1e-6,
+        elem,
+    };
+    p.launches().iter().for_each(|launch| gpu.run(&p, launch));
+    [gpu.values(p.sums, Elem::F32), gpu.values(p.out, elem)]
+}
+
+/// Rows in front of the first item and behind the last are nobody's: no item's sums are read for them.
+#[test]
+fn rows_of_no_item_stay_as_they_are() {
+    let (width, rows) = (5, 9);
+    let stored = [1, 2, 3].map(|seed| numbers(rows * width, seed));
+    for elem in Elem::ALL {
+        let of = [0, 1, 2].map(|i| rounded(&stored[i], elem));
+        let [_, mut want] = linear(&of, &[2, 4, 7], [1, width, width], elem);
+        let own = 2 * width..7 * width;
+        want.iter_mut().enumerate().filter(|(i, _)| !own.contains(i)).for_each(|(_, v)| *v = 0.5);
+        Machine::each(&mut |gpu| {
+            let [_, out] = run(gpu, &stored, &[2, 4, 7], [1, width, width], elem);
+            same(&out, &want, "linear attention");
+        });
+    }
+}
+
+/// Values `[width, width]` whose columns have large terms that cancel: what is left is what rounding has made
+/// of them.
+fn cancelling(width: usize, seed: u64) -> Vec<f32> {
+    let sized = numbers(width * width, seed);
+    let value = |i: usize| {
+        let (row, column) = (i / width, i % width);
+        // The partner stands at the other end, in a leaf whose chain goes the other way; the last row and one
+        // in the middle have none.
+        let (other, pairs) = ((2 * width - 3 - row) % (width - 1), width / 2 - 1);
+        if row >= pairs && other >= pairs {
+            return 0.01 * sized[i];
+        }
+        let (first, sign) = if row < pairs { (row, 1.0) } else { (other, -1.0) };
+        sign * [4000.0, 0.01, 500.0, 0.003, 2900.0][(first + column) % 5] * sized[first * width + column]
+    };
+    (0..width * width).map(value).collect()
+}
+
+/// In outputs of 16 bits, too.
+#[test]
+fn the_order_of_sums_shows_in_every_type() {
+    for (width, seed) in [(24, 1), (22, 2), (39, 3)] {
+        // Key column d sees row d alone, so that the values are the sums that queries weigh.
+        let one_each = |i: usize| f32::from(u8::from(i / width == i % width));
+        let keys = (0..width * width).map(one_each).collect();
+        let stored = [vec![1.0; width * width], keys, cancelling(width, seed)];
+        let bounds = [0, width as u32];
+        for elem in Elem::ALL {
+            let of = [0, 1, 2].map(|i| rounded(&stored[i], elem));
+            let [kept, want] = linear(&of, &bounds, [1, width, width], elem);
+            Machine::each(&mut |gpu| {
+                let [sums, out] = run(gpu, &stored, &bounds, [1, width, width], elem);
+                same(&sums, &kept, "sums of keys and values");
+                same(&out, &want, "linear attention");
             });
         }
     }

@@ -33,7 +33,45 @@ fn logits(vocab: usize) -> Vec<Vec<f32>> {
     // Two values in one bin of z, each more often than tokens are listed; the last digits of their keys do
     // not ascend as the keys do.
     let crowded = (0..vocab).map(|i| [0.999, 0.99][i % 2]).collect();
-    vec![spread, ties, odd, crowded, vec![0.0; vocab], vec![f32::NEG_INFINITY; vocab]]
+    // The largest is far from zero.
+    let low = spread.iter().map(|v| v - 100.0).collect();
+    vec![spread, ties, odd, crowded, low, vec![0.0; vocab], vec![f32::NEG_INFINITY; vocab]]
+}
+
+/// Thousands of tokens far behind the best that weigh something together: top-p ends among them, and draws
+/// fall on them.
+#[test]
+fn top_p_ends_far_behind_the_best() {
+    const VOCAB: usize = 8300;
+    // Bins are a twelfth wide: 140 and 141, and one token in each of 0, 13 and 14.
+    let mut values: Vec<f32> = (0..VOCAB).map(|i| -(140.5 + (i % 2) as f32) / 12.0).collect();
+    (values[5], values[700], values[8000]) = (0.0, -13.5 / 12.0, -14.5 / 12.0);
+    let few = |token: u32| [5, 700, 8000].contains(&token);
+    let (table, mut scratch) = ([row(1.0, 0, 0.98, 0.0, -1)], Scratch::new(VOCAB));
+    let mut token = |position: u32| {
+        let at = SampleRow { position, ..table[0] };
+        sample_row(&values, None, &at, exp::<FusedMadd>, &mut scratch)
+    };
+    let drawn = (0..).map(|position| (position, token(position))).filter(|(_, token)| !few(*token));
+    let (positions, want): (Vec<u32>, Vec<u32>) = drawn.take(4).unzip();
+    let rows: Vec<f32> = want.iter().flat_map(|_| values.clone()).collect();
+    Machine::once(&mut |gpu| {
+        let out = gpu.empty(4 * want.len());
+        let p = Sample {
+            logits: gpu.matrix(&rows, VOCAB, Elem::F32, VOCAB, 0),
+            table: gpu.put(&table),
+            slots: gpu.put(&vec![0u32; want.len()]),
+            positions: gpu.put(&positions),
+            seen: 0,
+            out,
+            table_rows: 1,
+            seen_rows: 0,
+            seen_words: 0,
+            reserved: 0,
+        };
+        gpu.run(&p, &p.launch());
+        assert_eq!(gpu.get::<u32>(out, want.len()), want, "positions {positions:?}");
+    });
 }
 
 #[test]

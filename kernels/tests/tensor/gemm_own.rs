@@ -7,8 +7,8 @@ use crate::gemm_endings::{FORMATS, Kernel};
 use crate::gemm_rings::{PACKED, PACKED_BOXED, PLAIN, PLAIN_BOXED, kernels};
 use crate::machine::Type;
 use crate::weights::whole;
-use engraft_kernels::params::gemm::Sum;
-use engraft_kernels::params::{Format, Leaves};
+use engraft_kernels::params::gemm::{Sum, Then};
+use engraft_kernels::params::{Activation, Format, Leaves};
 use sample::some;
 
 const N: usize = 18;
@@ -62,13 +62,17 @@ fn prove(case: &mut Case, full: usize, own: Option<usize>, kernels: &[(Kernel, u
     let bounds = std::array::from_fn(|leaf| if leaf > full { case.w.k as u32 } else { 0 });
     case.sum = Sum::shared(&Leaves::new(bounds, |leaf| Some(leaf) == own)).unwrap();
     let want = if own.is_some() { 0.0f32 } else { -0.0 };
-    for (kernel, _) in kernels {
+    // What is not below zero passes a rectifier as it is.
+    let relu = own.is_none().then_some(Then::Act(Activation::RELU));
+    let endings = [Some(Then::Nothing), relu].into_iter().flatten();
+    for (then, (kernel, _)) in endings.flat_map(|then| kernels.iter().map(move |kernel| (then, kernel))) {
+        case.then = then;
         for options in kernel.options() {
             let got = kernel.run(case, 0..case.rows, &options);
             let (format, order) = (case.w.format, options.schedule);
             let other = got.iter().enumerate().find(|(_, got)| got.to_bits() != want.to_bits());
             let what = || {
-                let (ty, kind) = (case.ty, format!("{kernel:?}, schedule {order}"));
+                let (ty, kind) = (case.ty, format!("{then:?} {kernel:?}, schedule {order}"));
                 format!("{ty:?} {format:?} {kind}, columns in {full}, own {own:?}")
             };
             assert!(other.is_none(), "{}: {other:?}, not {want:?}", what());

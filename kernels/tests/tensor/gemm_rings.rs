@@ -63,6 +63,17 @@ fn prove(mut case: Case, first: usize, kernels: &[(Kernel, usize)]) {
     }
 }
 
+/// Rows of two blocks and more, the last of them not full: what a block reads of x ends with its own.
+#[test]
+fn blocks_of_rows_behind_the_first() {
+    let rows = |rows: &[usize]| rows.iter().enumerate().map(|(i, rows)| (Kernel::Plain(i), *rows)).collect();
+    let (plain, packed): (Vec<_>, Vec<_>) = (rows(&[19, 27, 45, 75, 75]), rows(&[19, 45]));
+    for (ty, format) in [(Type::Bf16, (Format::Int8, 128)), (Type::F16, (Format::Int4, 192))] {
+        prove(long(ty, (of(ty), 0), 18), 5, &plain);
+        prove(long(ty, format, 18), 2, &packed);
+    }
+}
+
 #[test]
 fn every_kernel_of_plain_weights() {
     for ty in [Type::Bf16, Type::F16] {

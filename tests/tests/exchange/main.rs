@@ -90,10 +90,20 @@ impl OneRank {
 
     /// What an exchange of sums makes of `values`.
     fn sum(&mut self, cols: usize, values: &[f32], adds: bool) -> Result<Vec<f32>> {
-        let mut x = self.matrix(cols, values)?;
+        self.sum_behind(0, cols, values, adds)
+    }
+
+    /// The same of values that stand behind so many other rows.
+    fn sum_behind(&mut self, before: usize, cols: usize, values: &[f32], adds: bool) -> Result<Vec<f32>> {
+        let mut all = vec![0.25; before * cols];
+        all.extend(values);
+        let mut x = self.matrix(cols, &all)?;
         let rows = x.rows();
-        self.comm.all_reduce(&mut self.stream, x.view_mut(rows)?, adds)?;
-        self.read(&x)
+        self.comm.all_reduce(&mut self.stream, x.view_mut(rows)?.row_range(before..rows)?, adds)?;
+        let sums = self.read(&x)?;
+        let (others, sums) = sums.split_at(before * cols);
+        assert!(others.iter().all(|value| *value == 0.25), "{others:?}");
+        Ok(sums.to_vec())
     }
 }
 

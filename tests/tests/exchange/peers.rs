@@ -86,9 +86,15 @@ fn sums_are_the_tree_in_every_mode_and_size() {
             let together = Barrier::new(world);
             let got = ranks(&gpu, world, PATIENCE, |rank| {
                 let mut rank = rank.unwrap();
-                // Several: the halves of the buffers alternate.
+                // Several: the halves of the buffers alternate. Those of every second rank begin at a multiple
+                // of 16 bytes, the others behind a row.
                 let node = &nodes[rank.rank];
-                let sums: Vec<_> = (0..times).map(|_| rank.sum(cols, node, true).unwrap()).collect();
+                let before = |time: usize| (rank.rank + time) % 2;
+                let all: Vec<usize> = (0..times).map(before).collect();
+                let sums: Vec<_> = all
+                    .into_iter()
+                    .map(|before| rank.sum_behind(before, cols, node, true).unwrap())
+                    .collect();
                 assert!(sums.iter().all(|sum| bits(sum) == bits(&sums[0])));
                 together.wait();
                 sums[0].clone()

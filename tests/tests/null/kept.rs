@@ -26,6 +26,32 @@ fn what_came_from_outside_goes_with_the_last_that_reads_it() {
     assert_eq!(free, total);
 }
 
+/// A restored request waits where its priority puts it, whatever came first.
+#[test]
+fn what_is_restored_keeps_its_priority() {
+    let null = Null::new();
+    let mut engine = engine(&null, EngineConfig { max_context: 64, max_seqs: 1, ..EngineConfig::default() });
+    let ask = |priority| Request { priority, ..penalised(&[7, 40, 9], 4) };
+    // Nobody else is admitted while it runs.
+    engine.put(ask(0)).unwrap();
+    engine.step(&mut Vec::new()).unwrap();
+    let [urgent, patient] = [-1, 1].map(|priority| {
+        let id = engine.put(ask(priority)).unwrap();
+        let saved = engine.save(id).unwrap();
+        assert!(engine.cancel(id).unwrap());
+        saved
+    });
+    let last = engine.restore(&patient).unwrap();
+    let second = engine.put(ask(0)).unwrap();
+    let first = engine.restore(&urgent).unwrap();
+    let (mut out, mut ended) = (Vec::new(), Vec::new());
+    while !engine.is_idle() {
+        engine.step(&mut out).unwrap();
+        ended.extend(out.iter().filter(|output| output.finish.is_some()).map(|output| output.id));
+    }
+    assert_eq!(ended[1..], [first, second, last]);
+}
+
 /// Requests that wait for the step that samples the first token of the one they continue wait like others.
 #[test]
 fn continuations_that_wait_are_counted() {
