@@ -39,8 +39,8 @@ fn every_kernel_finds_slots_among_a_hundred_experts() {
     let mut all = every_weight(COUNT, 16);
     all.dedup_by_key(|w| w.format);
     for w in some(all) {
-        // Without slots, with one, with a tile and one more; neighbours have more tiles than their slots would
-        // fill.
+        // Without slots, with one, with a tile and one more; neighbours have more tiles than their slots
+        // would fill.
         let each = |e: usize| [1, 3, 0, 5, 2, 1, 4][e * 31 % 7];
         let few: Vec<u32> = (0..COUNT).flat_map(|e| vec![e as u32; each(e)]).collect();
         // Many to an expert are eight on average.

@@ -86,8 +86,8 @@ fn sums_are_the_tree_in_every_mode_and_size() {
             let together = Barrier::new(world);
             let got = ranks(&gpu, world, PATIENCE, |rank| {
                 let mut rank = rank.unwrap();
-                // Several: the halves of the buffers alternate. Those of every second rank begin at a multiple
-                // of 16 bytes, the others behind a row.
+                // Several: the halves of the buffers alternate. Those of every second rank begin at a
+                // multiple of 16 bytes, the others behind a row.
                 let node = &nodes[rank.rank];
                 let before = |time: usize| (rank.rank + time) % 2;
                 let all: Vec<usize> = (0..times).map(before).collect();
