@@ -16,10 +16,10 @@ fn chosen(scores: &[f32], pages: usize, count: usize) -> Vec<u32> {
     best.into_iter().map(|key| ((pages - 1 - key / PAGE) * PAGE + key % PAGE) as u32).collect()
 }
 
-/// Scores that differ in one byte alone: the others tell nothing apart, and every key counts in the search
+/// Scores that differ in one byte alone: the others are all equal, and every key counts in the search
 /// for the least that is chosen, those behind the first 256 as well.
 #[test]
-fn scores_that_differ_in_one_byte_are_told_apart() {
+fn scores_may_differ_in_one_byte_alone() {
     for (keys, shift) in [(600usize, 0), (513, 8), (300, 16), (257, 0)] {
         let pages = keys.div_ceil(PAGE);
         let scores: Vec<f32> =

@@ -52,8 +52,8 @@ fn top_p_ends_far_behind_the_best() {
         let at = SampleRow { position, ..table[0] };
         sample_row(&values, None, &at, exp::<FusedMadd>, &mut scratch)
     };
-    let drawn = (0..).map(|position| (position, token(position))).filter(|(_, token)| !few(*token));
-    let (positions, want): (Vec<u32>, Vec<u32>) = drawn.take(4).unzip();
+    let sampled = (0..).map(|position| (position, token(position))).filter(|(_, token)| !few(*token));
+    let (positions, want): (Vec<u32>, Vec<u32>) = sampled.take(4).unzip();
     let rows: Vec<f32> = want.iter().flat_map(|_| values.clone()).collect();
     Machine::once(&mut |gpu| {
         let out = gpu.empty(4 * want.len());
