@@ -1,9 +1,9 @@
 //! How files hold a row of packed weights: its codes, and the numbers of its groups as the kernels take them.
 //!
 //! A group's numbers are 16 bits each: f16 `d`, perhaps `m`; the two halves of a f32, the lower first; of a
-//! power of two the upper half of its f32; of blocks of 256 values `d`, perhaps `e`, and the two bytes that the
-//! group has of its own (`s` and `t`, `s` of both its parts of 16 values, `s` alone). `d` and `e` stand by each
-//! group of a block.
+//! power of two the upper half of its f32; of blocks of 256 values `d`, perhaps `e`, and the two bytes that
+//! the group has of its own (`s` and `t`, `s` of both its parts of 16 values, `s` alone). `d` and `e` stand
+//! by each group of a block.
 
 use super::encoding::{Encoding, HALF};
 use super::{Layout, large};

@@ -101,7 +101,9 @@ fn floats(format: Format, (bits, group): (GroupBits, usize), n: usize, k: usize,
     let mut file = Vec::new();
     for (_, first) in (0..n).flat_map(|row| (0..k).step_by(groups.group(k)).map(move |at| (row, at))) {
         match format {
-            Format::Mxfp4 => file.push(if dice.bits() % 9 == 0 { 0 } else { 116 + (dice.bits() % 12) as u8 }),
+            Format::Mxfp4 => {
+                file.push(if dice.bits().is_multiple_of(9) { 0 } else { 116 + (dice.bits() % 12) as u8 })
+            }
             Format::Fp8 => file.extend((dice.unit() / 300.0).to_le_bytes()),
             _ => file.extend(dice.unit().to_le_bytes()),
         }
