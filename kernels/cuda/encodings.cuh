@@ -63,7 +63,7 @@ struct Parts {
     DEVICE float offset(u32 row) const { return -mul(widen(f16{(u16)(e >> 16 * row)}), byte_of(small, 2 * row + 1)); }
 };
 
-// Those of 3 and 6 bits, and IQ4_XS: f16 d, and for each step a byte s, a whole number from -128 on.
+// Those of 6 bits: f16 d, and for each step a byte s, a whole number from -128 on.
 struct SignedParts {
     static constexpr u32 BYTES = 8;
     u32 d, small;
@@ -121,9 +121,8 @@ struct Bytes : Packed<512, Halves<M>> {
 };
 
 // Codes of the encodings with an offset count from 0: d q + m = d (q - 8) + (m + 8 d).
-template <bool M, typename S = Halves<M>, u32 N = 1>
+template <bool M, typename S = Halves<M>>
 struct Nibbles : Packed<256, S> {
-    static constexpr u32 STEPS = N;
     static constexpr bool OFFSET = M;
     static constexpr float SHIFT = 8.0f;
     template <typename T>
@@ -132,31 +131,6 @@ struct Nibbles : Packed<256, S> {
         load_nibbles(v, half, lane);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) a[i / 4][i % 4] = Half<T>::nibbles(v[i / 4] >> (i % 4 * 4));
-    }
-};
-
-// Places in IQ4's table of whole numbers from -127 to 113.
-template <typename S>
-struct Places : Packed<256, S> {
-    // The values of four nibbles, 128 more.
-    static DEVICE u32 four(u32 v) {
-        u32 lower = __byte_perm(0x3f2d1801u, 0x766a5d4fu, v), upper = __byte_perm(0xa6998d81u, 0xf1d9c5b5u, v);
-        return __byte_perm(lower, upper, masked_or<0x4444u>(v >> 1, 0x3210u));
-    }
-    template <typename T>
-    static DEVICE void fragment(u32 (&a)[2][4], u32 half, u32 scales, u32 lane) {
-        u32 v[2];
-        load_nibbles(v, half, lane);
-#pragma unroll
-        for (u32 s = 0; s < 2; s++) {
-            u32 low = four(v[s]), high = four(v[s] >> 16);
-#pragma unroll
-            for (u32 i = 0; i < 4; i += 2) {
-                u32 pairs = __byte_perm(low, high, i == 0 ? 0x5140u : 0x7362u);
-                a[s][i] = Half<T>::bytes(pairs, 0);
-                a[s][i + 1] = Half<T>::bytes(pairs, 2);
-            }
-        }
     }
 };
 

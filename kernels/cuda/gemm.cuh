@@ -11,7 +11,8 @@
 // kernel here, whatever its tiles, gives a row the same bits, alone or in any batch. d and m never touch the
 // weight itself: |q| <= 128 is exact in both 16-bit types and every product is exact in f32, so a sum is as
 // good as one over decoded weights. So it is of small floats, up to a power of two that their scale makes up
-// for.
+// for. With an offset it is as good as two sums, over d (q - 8) and over m + 8 d: where these cancel, what is
+// left has the error of both.
 //
 // **Weights** come packed by `kernels/src/pack`. A *tile* is 16 outputs, a *unit* 64 values of k, zeros
 // beyond n and k. The bytes of (tile, unit) stand at (tile * units + unit) * unit bytes, in two *halves* of

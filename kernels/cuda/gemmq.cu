@@ -10,17 +10,14 @@
 //   fp8     d e4m3         fp8                1 + 4 / group
 //   fp4     d e2m1         fp4, groups of 16  3/4
 //   mxfp4   d e2m1         mxfp4, d = 2^e     9/16; a file's 17/32
-//   iq4_nl  d table[q]     IQ4_NL             9/16
-//   iq4_xs  (d s) table[q] IQ4_XS             5/8; a file's 17/32, as d stands by every 32 values
-//   q3_k    (d s) (q - 4)  Q3_K               5/8; 55/128
-//   q4_k    (d s) q - e t  Q4_K               11/16; 9/16
+//   q4_k    (d s) q - e t  Q4_K               11/16; a file's 9/16, as d and e stand by every 32 values
 //   q5_k    (d s) q - e t  Q5_K               13/16; 11/16
 //   q6_k    (d s) (q - 32) Q6_K               7/8; 105/128
 //
 // x [rows, k], packed w [n, k], bias [n] f32, out [rows, n] (gate: [rows, n / 2]) in x's type or f32. Bytes:
 // the weight once for each block row, 2 rows k for each 16 (n32: 32, wide: 128) outputs, out.
 // Logic operations a weight: 2.5 (bytes to bf16), 1 (bytes to f16), 1.25 (nibbles), 2.4 (five and six bits),
-// 2.5 (small floats to bf16), 2 (to f16), 4 (places to bf16), 2.6 (to f16).
+// 2.5 (small floats to bf16), 2 (to f16).
 //
 // | entry | block | tile of outputs x rows | ring | registers at most |
 // | --- | --- | --- | --- | --- |

@@ -5,7 +5,6 @@
 
 using Mxfp4 = E2m1<Powers>;
 using Fp4 = E2m1<Singles<2>, 2>;
-using K3 = Nibbles<false, SignedParts, 2>;
 using K4 = Nibbles<true, Parts>;
 using K5 = Fives<true, Parts>;
 
@@ -19,9 +18,6 @@ using K5 = Fives<true, Parts>;
     EACH(T, T##_fp8, E4m3, 8, 6)                                                                                       \
     EACH(T, T##_fp4, Fp4, 6, 4)                                                                                        \
     EACH(T, T##_mxfp4, Mxfp4, 6, 4)                                                                                    \
-    EACH(T, T##_iq4_nl, Places<Halves<false>>, 6, 4)                                                                   \
-    EACH(T, T##_iq4_xs, Places<SignedParts>, 6, 4)                                                                     \
-    EACH(T, T##_q3_k, K3, 6, 4)                                                                                        \
     EACH(T, T##_q4_k, K4, 6, 4)                                                                                        \
     EACH(T, T##_q5_k, K5, 6, 4)                                                                                        \
     EACH(T, T##_q6_k, Sixes, 6, 4)

@@ -13,6 +13,8 @@ mod flash;
 mod flash_features;
 #[path = "tensor/gemm.rs"]
 mod gemm;
+#[path = "tensor/gemm_codes.rs"]
+mod gemm_codes;
 #[path = "tensor/gemm_endings.rs"]
 mod gemm_endings;
 #[path = "tensor/gemm_own.rs"]

@@ -288,7 +288,7 @@ mod tests {
             name(LARGE, WeightFormat::Group(Groups::floats(GroupBits::Mx, 32))),
             "groupedq_*_bf16_mxfp4"
         );
-        assert_eq!(name(LARGE, WeightFormat::Block(Block::Q2K)), "moe_linear*_q2_k");
+        assert_eq!(name(LARGE, WeightFormat::Block(Block::Q3K)), "moe_linear*_q3_k");
         assert_eq!(name(Terms { mode: Mode::Reference, ..LARGE }, bf16), "moe_linear*_bf16");
         let rank = Signature { weight: Some(bf16), out: Float::F32, ..plain };
         assert_eq!(shown(LARGE, &Signature { part: SumPart::Units, ..rank }), "grouped_*_bf16");
@@ -399,14 +399,7 @@ mod tests {
         assert_eq!(of(LinearOpKind::GatedLinear, both, bf16), "gemm_*_bf16");
         assert_eq!(name(fast, WeightFormat::Block(Block::Q8_0)), "gemmq_*_bf16_int8 | gemmwq_*_bf16_int8");
         assert_eq!(name(LARGE, WeightFormat::Block(Block::Q5_1)), "gemmq_*_bf16_int5a | gemmwq_*_bf16_int5a");
-        for (block, encoding) in [
-            (Block::Iq4Nl, "iq4_nl"),
-            (Block::Iq4Xs, "iq4_xs"),
-            (Block::Q3K, "q3_k"),
-            (Block::Q4K, "q4_k"),
-            (Block::Q5K, "q5_k"),
-            (Block::Q6K, "q6_k"),
-        ] {
+        for (block, encoding) in [(Block::Q4K, "q4_k"), (Block::Q5K, "q5_k"), (Block::Q6K, "q6_k")] {
             let wide = Signature { inner: 512, ..Signature::new(LINEAR, Float::F16, 512, 128) };
             let both = format!("gemmq_*_f16_{encoding} | gemmwq_*_f16_{encoding}");
             assert_eq!(shown(LARGE, &Signature { weight: Some(WeightFormat::Block(block)), ..wide }), both);

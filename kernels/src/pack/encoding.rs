@@ -35,12 +35,6 @@ pub enum Encoding {
     E2m1,
     /// Nibbles of floats with a power of two for every 32 values.
     Mx,
-    /// Nibbles, places in IQ4's table, every 32 of which have `d table[q]`.
-    Places,
-    /// The same with `(d s) table[q]`.
-    LargePlaces,
-    /// Nibbles of three bits, every 16 of which have `(d s) (q - 4)`.
-    LargeThreeBits,
     /// Nibbles, every 32 of which have `(d s) q - (e t)`.
     LargeFourBits,
     /// The same with fifth bits.
@@ -66,8 +60,7 @@ impl Encoding {
 
     /// Whether a file has blocks of 256 values.
     pub(super) const fn is_large(self) -> bool {
-        use Encoding::{LargeFiveBits, LargeFourBits, LargePlaces, LargeSixBits, LargeThreeBits};
-        matches!(self, LargePlaces | LargeThreeBits | LargeFourBits | LargeFiveBits | LargeSixBits)
+        matches!(self, Encoding::LargeFourBits | Encoding::LargeFiveBits | Encoding::LargeSixBits)
     }
 
     /// Bits of a code above its nibble.
@@ -91,8 +84,8 @@ impl Encoding {
             Encoding::Bytes { offset } | Encoding::Nibbles { offset } | Encoding::FiveBits { offset } => {
                 2 + 2 * offset as usize
             }
-            Encoding::Mx | Encoding::Places => 2,
-            Encoding::E4m3 | Encoding::LargePlaces | Encoding::LargeThreeBits | Encoding::LargeSixBits => 4,
+            Encoding::Mx => 2,
+            Encoding::E4m3 | Encoding::LargeSixBits => 4,
             Encoding::LargeFourBits | Encoding::LargeFiveBits => 6,
             Encoding::E2m1 => 8,
         }
@@ -111,9 +104,6 @@ impl Encoding {
             Format::Fp8 => Encoding::E4m3,
             Format::Fp4 if group == HALF / 2 => Encoding::E2m1,
             Format::Mxfp4 => Encoding::Mx,
-            Format::Iq4Nl => Encoding::Places,
-            Format::Iq4Xs => Encoding::LargePlaces,
-            Format::Q3K => Encoding::LargeThreeBits,
             Format::Q4K => Encoding::LargeFourBits,
             Format::Q5K => Encoding::LargeFiveBits,
             Format::Q6K => Encoding::LargeSixBits,
@@ -121,7 +111,8 @@ impl Encoding {
             Format::Fp4 => return Err("fp4 has a tensor-core kernel for groups of 16 alone"),
             Format::Fp8E5m2 | Format::Fp6 => return Err("e5m2 and e3m2 have no tensor-core kernel"),
             Format::Nf4 => return Err("NF4's values have more bits than tensor cores multiply"),
-            Format::Q2K => return Err("minima of 16 values have no tensor-core kernel"),
+            Format::Iq4Nl | Format::Iq4Xs => return Err("codes of a table have no tensor-core kernel"),
+            Format::Q2K | Format::Q3K => return Err("K-quants of 2 and 3 bits have no tensor-core kernel"),
         })
     }
 }

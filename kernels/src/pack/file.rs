@@ -2,8 +2,8 @@
 //!
 //! A group's numbers are 16 bits each: f16 `d`, perhaps `m`; the two halves of a f32, the lower first; of a
 //! power of two the upper half of its f32; of blocks of 256 values `d`, perhaps `e`, and the two bytes that
-//! the group has of its own (`s` and `t`, `s` of both its parts of 16 values, `s` alone). `d` and `e` stand
-//! by each group of a block.
+//! the group has of its own (`s` and `t`, or `s` of both its parts of 16 values). `d` and `e` stand by each
+//! group of a block.
 
 use super::encoding::{Encoding, HALF};
 use super::{Layout, large};
@@ -114,7 +114,7 @@ impl Layout {
 
     /// Whether nibble `j` of a file's byte is value `j`, `j + 16` (GGUF) or `2 j`, `2 j + 1` (own groups).
     fn split_nibbles(&self) -> bool {
-        matches!(self.format, Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1 | Format::Iq4Nl)
+        matches!(self.format, Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1)
     }
 
     /// Code `i` of a block's.

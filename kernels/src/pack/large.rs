@@ -1,5 +1,5 @@
-//! GGUF's blocks of 256 values (K-quants and IQ4_XS) to codes and numbers of their eight groups of 32, and
-//! back. What lies where is said in `engraft_core::quant`; source: ggml's `block_q*_K` and `block_iq4_xs`.
+//! GGUF's blocks of 256 values (Q4_K, Q5_K, Q6_K) to codes and numbers of their eight groups of 32, and
+//! back. What lies where is said in `engraft_core::quant`; source: ggml's `block_q*_K`.
 
 use super::encoding::{Encoding, HALF};
 
@@ -11,11 +11,9 @@ pub const GROUPS: usize = VALUES / HALF;
 /// Bytes of a block in a file.
 pub const fn bytes(encoding: Encoding) -> usize {
     match encoding {
-        Encoding::LargeThreeBits => 110,
         Encoding::LargeFourBits => 144,
         Encoding::LargeFiveBits => 176,
-        Encoding::LargeSixBits => 210,
-        _ => 136,
+        _ => 210,
     }
 }
 
@@ -47,70 +45,35 @@ const fn code_at(encoding: Encoding, i: usize) -> [Bits; 2] {
     // Two halves of 128 values, four runs of 32 in each.
     let (half, run, l) = (i / 128, i / 32 % 4, i % 32);
     match encoding {
-        Encoding::LargeThreeBits => [Bits::new(32 + half * 32 + l, run * 2, 2), Bits::new(l, i / 32, 1)],
         Encoding::LargeFourBits => [Bits::new(16 + i / 64 * 32 + l, run % 2 * 4, 4), Bits::new(0, 0, 0)],
         Encoding::LargeFiveBits => {
             [Bits::new(48 + i / 64 * 32 + l, run % 2 * 4, 4), Bits::new(16 + l, i / 32, 1)]
         }
-        Encoding::LargeSixBits => [
+        _ => [
             Bits::new(half * 64 + run % 2 * 32 + l, run / 2 * 4, 4),
             Bits::new(128 + half * 32 + l, run * 2, 2),
         ],
-        _ => [Bits::new(8 + i / 32 * 16 + l % 16, l / 16 * 4, 4), Bits::new(0, 0, 0)],
     }
 }
 
-/// What packed codes have more than those of the file: nibbles count from -8, three bits from -4.
-const fn more(encoding: Encoding) -> u8 {
-    if let Encoding::LargeThreeBits = encoding { 4 } else { 0 }
-}
-
-/// The lower and the upper bits of the 6-bit numbers of group `j`: two of each format that has such.
-const fn small_at(encoding: Encoding, j: usize) -> [[Bits; 2]; 2] {
-    match encoding {
-        Encoding::LargeThreeBits => {
-            // Parts 2 j and 2 j + 1 of 16 values.
-            let (low, high, shift) = (96 + 2 * j % 8, 104 + 2 * j % 4, j / 2 * 2);
-            let (first, second) = (j / 4 * 4, shift);
-            [
-                [Bits::new(low, first, 4), Bits::new(high, second, 2)],
-                [Bits::new(low + 1, first, 4), Bits::new(high + 1, second, 2)],
-            ]
-        }
-        Encoding::LargePlaces => {
-            let s = [Bits::new(4 + j / 2, j % 2 * 4, 4), Bits::new(2 + j / 4, j % 4 * 2, 2)];
-            [s, [Bits::new(0, 0, 0); 2]]
-        }
-        _ if j < 4 => {
-            [[Bits::new(4 + j, 0, 6), Bits::new(0, 0, 0)], [Bits::new(8 + j, 0, 6), Bits::new(0, 0, 0)]]
-        }
+/// The lower and the upper bits of the 6-bit numbers `s` and `t` of group `j`.
+const fn small_at(j: usize) -> [[Bits; 2]; 2] {
+    match j {
+        0..4 => [[Bits::new(4 + j, 0, 6), Bits::new(0, 0, 0)], [Bits::new(8 + j, 0, 6), Bits::new(0, 0, 0)]],
         _ => [[Bits::new(8 + j, 0, 4), Bits::new(j, 6, 2)], [Bits::new(8 + j, 4, 4), Bits::new(4 + j, 6, 2)]],
-    }
-}
-
-/// What is subtracted from such numbers.
-const fn zero(encoding: Encoding) -> u8 {
-    match encoding {
-        Encoding::LargeThreeBits | Encoding::LargePlaces => 32,
-        _ => 0,
     }
 }
 
 /// Where the f16 numbers of a block are that each of its groups has: `d`, perhaps `e`.
 const fn halves_at(encoding: Encoding) -> &'static [usize] {
-    match encoding {
-        Encoding::LargeThreeBits => &[108],
-        Encoding::LargeFourBits | Encoding::LargeFiveBits => &[0, 2],
-        Encoding::LargeSixBits => &[208],
-        _ => &[0],
-    }
+    if let Encoding::LargeSixBits = encoding { &[208] } else { &[0, 2] }
 }
 
 /// The codes of a block and its groups' numbers: `d`, perhaps `e`, and two bytes of its own.
 pub fn read(encoding: Encoding, file: &[u8], codes: &mut [u8], numbers: &mut [u16]) {
     for (i, code) in codes.iter_mut().enumerate() {
         let [low, high] = code_at(encoding, i);
-        *code = (low.of(file) | high.of(file) << low.count) + more(encoding);
+        *code = low.of(file) | high.of(file) << low.count;
     }
     let halves = halves_at(encoding);
     for (j, numbers) in numbers.chunks_exact_mut(halves.len() + 1).enumerate() {
@@ -119,10 +82,7 @@ pub fn read(encoding: Encoding, file: &[u8], codes: &mut [u8], numbers: &mut [u1
         }
         let small = match encoding {
             Encoding::LargeSixBits => [file[192 + 2 * j], file[193 + 2 * j]],
-            _ => small_at(encoding, j).map(|[low, high]| match low.count {
-                0 => 0,
-                _ => (low.of(file) | high.of(file) << low.count).wrapping_sub(zero(encoding)),
-            }),
+            _ => small_at(j).map(|[low, high]| low.of(file) | high.of(file) << low.count),
         };
         numbers[halves.len()] = u16::from_le_bytes(small);
     }
@@ -131,8 +91,8 @@ pub fn read(encoding: Encoding, file: &[u8], codes: &mut [u8], numbers: &mut [u1
 /// The inverse of [`read`], where the file's bytes were zero.
 pub fn write(encoding: Encoding, file: &mut [u8], codes: &[u8], numbers: &[u16]) {
     for (i, code) in codes.iter().enumerate() {
-        let ([low, high], code) = (code_at(encoding, i), code.wrapping_sub(more(encoding)));
-        low.put(file, code);
+        let [low, high] = code_at(encoding, i);
+        low.put(file, *code);
         high.put(file, code >> low.count);
     }
     let halves = halves_at(encoding);
@@ -145,8 +105,7 @@ pub fn write(encoding: Encoding, file: &mut [u8], codes: &[u8], numbers: &[u16])
             file[192 + 2 * j..][..2].copy_from_slice(&small);
             continue;
         }
-        for ([low, high], s) in small_at(encoding, j).into_iter().zip(small) {
-            let s = s.wrapping_add(zero(encoding));
+        for ([low, high], s) in small_at(j).into_iter().zip(small) {
             low.put(file, s);
             high.put(file, s >> low.count);
         }

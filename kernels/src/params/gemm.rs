@@ -92,7 +92,7 @@ const ADD: u32 = 2;
 const GATE: u32 = 3;
 
 /// The encodings by number, and their names in entries.
-const ENCODINGS: [(Encoding, &str); 16] = [
+const ENCODINGS: [(Encoding, &str); 13] = [
     (Encoding::Plain, ""),
     (Encoding::Bytes { offset: false }, "int8"),
     (Encoding::Bytes { offset: true }, "int8a"),
@@ -103,9 +103,6 @@ const ENCODINGS: [(Encoding, &str); 16] = [
     (Encoding::E4m3, "fp8"),
     (Encoding::E2m1, "fp4"),
     (Encoding::Mx, "mxfp4"),
-    (Encoding::Places, "iq4_nl"),
-    (Encoding::LargePlaces, "iq4_xs"),
-    (Encoding::LargeThreeBits, "q3_k"),
     (Encoding::LargeFourBits, "q4_k"),
     (Encoding::LargeFiveBits, "q5_k"),
     (Encoding::LargeSixBits, "q6_k"),

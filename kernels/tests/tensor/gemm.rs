@@ -173,7 +173,7 @@ impl Case {
 }
 
 /// Every format with a group size of each kind.
-pub const QUANTIZED: [(Format, usize); 24] = [
+pub const QUANTIZED: [(Format, usize); 21] = [
     (Format::Q8_0, 0),
     (Format::Q4_0, 0),
     (Format::Q4_1, 0),
@@ -192,9 +192,6 @@ pub const QUANTIZED: [(Format, usize); 24] = [
     (Format::Fp8, 0),
     (Format::Fp4, 16),
     (Format::Mxfp4, 32),
-    (Format::Iq4Nl, 0),
-    (Format::Iq4Xs, 0),
-    (Format::Q3K, 0),
     (Format::Q4K, 0),
     (Format::Q5K, 0),
     (Format::Q6K, 0),
@@ -336,7 +333,7 @@ fn what_cannot_be_taken_is_refused_with_a_reason() {
     assert!(why(full, full, Format::F32, 64).contains("f32 activations"));
     assert!(why(half, brain, Format::F16, 64).contains("outputs"));
     assert!(why(half, half, Format::Bf16, 64).contains("x's type"));
-    assert!(why(half, half, Format::Q2K, 256).contains("minima"));
+    assert!(why(half, half, Format::Q3K, 256).contains("K-quants of 2"));
     assert!(why(half, half, Format::F16, (1 << 24) + 1).contains("2^24"));
     assert!(supports(half, full, Format::F16, 0, 32, 64, false).is_ok());
 }

@@ -29,7 +29,7 @@ const ACTS: [Known; 10] = [
 ];
 
 /// The formats of every encoding, one for each way of laying out groups.
-pub const FORMATS: [(Format, usize); 20] = [
+pub const FORMATS: [(Format, usize); 17] = [
     (Format::Q8_0, 0),
     (Format::Int8, 128),
     (Format::Int8a, 32),
@@ -44,9 +44,6 @@ pub const FORMATS: [(Format, usize); 20] = [
     (Format::Fp8, 32),
     (Format::Fp4, 16),
     (Format::Mxfp4, 32),
-    (Format::Iq4Nl, 0),
-    (Format::Iq4Xs, 0),
-    (Format::Q3K, 0),
     (Format::Q4K, 0),
     (Format::Q5K, 0),
     (Format::Q6K, 0),

@@ -38,18 +38,10 @@ fn zeros(ty: Type, (format, group): (Format, usize)) -> Case {
                 stored[3] &= 0x7f;
                 [1, 1].map(|at| stored[at] |= 0x80)
             }
-            // Of whole numbers that `d` is multiplied by: below 0, or with 32 subtracted.
+            // Of whole numbers that `d` is multiplied by.
             Format::Q6K => {
                 stored[192..208].iter_mut().for_each(|s| *s |= 0x80);
                 [209, 209].map(|at| stored[at] &= 0x7f)
-            }
-            Format::Q3K => {
-                stored[104..108].fill(0);
-                [109, 109].map(|at| stored[at] &= 0x7f)
-            }
-            Format::Iq4Xs => {
-                stored[2..4].fill(0);
-                [1, 1].map(|at| stored[at] &= 0x7f)
             }
             _ => [1, 1].map(|at| stored[at] |= 0x80),
         };

@@ -30,9 +30,10 @@ pub fn kernels(plain: &[usize], boxed: &[usize]) -> Vec<(Kernel, usize)> {
 
 fn long(ty: Type, (format, group): (Format, usize), n: usize) -> Case {
     let k = (BOUNDS[8] - 1) * 64 + if whole(format) == 1 { 8 } else { 32 };
-    let k = k / whole(format) * whole(format);
+    let k = k.next_multiple_of(whole(format));
     let mut case = case(ty, format, group, 125, n, k);
-    let bounds = BOUNDS.map(|at| (at * 64).min(k) as u32);
+    let mut bounds = BOUNDS.map(|at| (at * 64).min(k) as u32);
+    bounds[8] = k as u32;
     case.sum = Sum::shared(&Leaves::new(bounds, |_| true)).unwrap();
     case
 }

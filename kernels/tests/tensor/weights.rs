@@ -34,8 +34,8 @@ fn about(format: Format) -> (u32, bool, bool) {
 /// Values that rows are multiples of.
 pub fn whole(format: Format) -> usize {
     match format {
-        Format::Q8_0 | Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1 | Format::Iq4Nl => 32,
-        Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K | Format::Iq4Xs => 256,
+        Format::Q8_0 | Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1 => 32,
+        Format::Q4K | Format::Q5K | Format::Q6K => 256,
         _ => 1,
     }
 }
@@ -43,9 +43,6 @@ pub fn whole(format: Format) -> usize {
 /// Random codes and scales; `group` 0 is a row.
 pub fn random(format: Format, group: usize, n: usize, k: usize, dice: &mut Dice) -> Weight {
     match format {
-        Format::Iq4Nl => return large(format, Block::Iq4Nl, n, k, dice),
-        Format::Iq4Xs => return large(format, Block::Iq4Xs, n, k, dice),
-        Format::Q3K => return large(format, Block::Q3K, n, k, dice),
         Format::Q4K => return large(format, Block::Q4K, n, k, dice),
         Format::Q5K => return large(format, Block::Q5K, n, k, dice),
         Format::Q6K => return large(format, Block::Q6K, n, k, dice),
@@ -76,16 +73,11 @@ pub fn random(format: Format, group: usize, n: usize, k: usize, dice: &mut Dice)
     w
 }
 
-/// K-quants and places in IQ4's table: all bytes are random but for the f16 scales.
+/// K-quants: all bytes are random but for the f16 scales.
 fn large(format: Format, of: Block, n: usize, k: usize, dice: &mut Dice) -> Weight {
     let mut file: Vec<u8> = (0..n * k / of.values() * of.bytes()).map(|_| dice.bits() as u8).collect();
     for raw in file.chunks_mut(of.bytes()) {
-        let at = match of {
-            Block::Q3K => [108, 108],
-            Block::Q6K => [208, 208],
-            Block::Q4K | Block::Q5K => [2, 0],
-            _ => [0, 0],
-        };
+        let at = if of == Block::Q6K { [208, 208] } else { [2, 0] };
         for (at, size) in at.into_iter().zip([64.0, 512.0]) {
             raw[at..at + 2].copy_from_slice(&f16::from_f32(dice.unit() / size).to_le_bytes());
         }
