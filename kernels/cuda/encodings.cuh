@@ -78,9 +78,9 @@ struct SignedParts {
 // ---- Weight encodings -------------------------------------------------------------------------------------
 
 // HALF: bytes of 32 values of k in a tile; SCALES: bytes of a group's scales in a tile; OFFSET: whether those
-// have m; STEPS: scales of 32 values; HALVES: of a ring's stage in the skinny kernel; POWER: what a code is
-// multiplied by in `fragment`, A of both steps of a half that lies at `half`, whose group's scales lie at
-// `scales`.
+// have m; STEPS: scales of 32 values; HALVES: of a ring's stage in the skinny kernel; `fragment`: A of both
+// steps of a half that lies at `half`, whose group's scales lie at `scales`; POWER: what its values are too
+// small by.
 struct Plain {
     static constexpr u32 HALF = 1024, SCALES = 0, HALVES = 1;
     static constexpr bool OFFSET = false;

@@ -395,6 +395,27 @@ mod tests {
         }
     }
 
+    /// The table of the same page of LLaMA 8B by formats: predicted and floor of 1, 8 and 64 rows.
+    #[test]
+    fn the_page_has_what_is_predicted_of_formats() {
+        let (_, page) = include_str!("../../../docs/cuda.md").split_once("LLaMA 8B by formats").unwrap();
+        for (_, name) in sample::some(Weights::ALL) {
+            let named = |line: &&str| {
+                let first = line.split('|').nth(1).unwrap_or("").trim().to_lowercase();
+                first.split(':').next() == Some(name)
+            };
+            let line = page.lines().find(named).unwrap();
+            for (rows, cell) in ["1", "8", "64"].into_iter().zip(line.split('|').skip(2)) {
+                let args = ["--shape", "llama-8b", "--weights", name, "--rows", rows, "--context", "1024"];
+                let (ms, floor, _) = predicted(&args);
+                for (said, is) in cell.split(", ").zip([ms, floor]) {
+                    let said: f64 = said.trim().parse().unwrap();
+                    assert!((said / is - 1.0).abs() < 0.01, "{name}, {rows}: {said} on the page, {is}");
+                }
+            }
+        }
+    }
+
     /// Whether the row of this step on the page begins with these numbers.
     fn on_the_page<const N: usize>(page: &str, step: &str, want: [f64; N]) {
         let line = page.lines().find(|line| line.starts_with(&format!("| {step} |"))).unwrap();
